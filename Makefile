@@ -1,0 +1,45 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first if it isn't there.
+PYTHON ?= python3
+BIN := .venv/bin
+export HF_HUB_OFFLINE ?= 1
+export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
+
+.PHONY: setup demo test lint bench tagger clean
+
+setup: .venv/installed
+
+# The lock pins every version; torch first and by its exact version, so that no newer build is taken for it.
+.venv/installed: pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Penumbra needs Python 3.11 or 3.12, not {v.major}.{v.minor}: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[offline,s3,compose,test]'
+	touch $@
+
+demo: setup
+	$(BIN)/penumbra run build-negatives scenes
+	@echo
+	$(BIN)/penumbra artifacts ls scenes
+	$(BIN)/penumbra artifacts show scenes/negatives --rows 6
+	@echo
+	@echo "Everything as Parquet: $$($(BIN)/penumbra artifacts path scenes/negatives)"
+	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	@$(BIN)/python -m tests.bench
+
+# TREEBANK is a folder with UD English-EWT's three .conllu files.
+tagger: setup
+	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[tagger]'
+	$(BIN)/python -m tasks.tagger.train $(TREEBANK)
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,96 @@
+"""What people see in the Prefect UI: for each stage a table of its first rows and a page about it, for a flow a report.
+
+The UI takes a table's header from its first row and shows ten rows a page; its markdown must not be indented.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from artifacts.manifest import Artifact, Manifest
+from artifacts.store import Store
+
+FIRST_ROWS = 50
+LONGEST_CELL = 160
+
+
+def stage_key(dataset: str, stage: str, kind: str) -> str:
+    """A Prefect artifact key: lower case, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{dataset}-{stage}-{kind}".lower()).strip("-")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A GitHub-style table; bars and line breaks in cells are made harmless."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    for row in rows:
+        cells = (str(cell).replace("|", "\\|").replace("\n", " ") for cell in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def first_rows(store: Store, artifact: Artifact, manifest: Manifest, count: int = FIRST_ROWS) -> list[dict[str, Any]]:
+    """The first rows of an artifact, nested values as compact JSON."""
+    rows: list[dict[str, Any]] = []
+    for index, record in enumerate(manifest.parts):
+        if record.rows and len(rows) < count:
+            rows += store.part(artifact, index).slice(0, count - len(rows)).to_pylist()
+    return [{name: _cell(value) for name, value in row.items()} for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, str) and len(value) > LONGEST_CELL:
+        return value[: LONGEST_CELL - 1] + "…"
+    return "" if value is None else value
+
+
+def stage_page(artifact: Artifact, manifest: Manifest) -> str:
+    """The page of a stage: counts, refusals by reason, time, where it lies and what it came from."""
+    counts = [
+        (f"{manifest.unit}: in", f"{manifest.taken:,}"),
+        (f"{manifest.unit}: out", f"{manifest.kept:,}"),
+        (f"{manifest.unit}: rejected", f"{manifest.taken - manifest.kept:,}"),
+        ("rows", f"{manifest.rows:,}"),
+        ("seconds", f"{manifest.seconds:,.1f}"),
+        ("cost, USD", f"{manifest.cost_usd:.4f}"),
+        ("finished", f"{manifest.ended:%Y-%m-%d %H:%M:%S} UTC"),
+        ("Parquet", f"`{artifact.path}`"),
+        ("key", f"`{artifact.key}`"),
+    ]
+    sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("", ""), counts)]
+    if manifest.rejected:
+        sections += ["## Rejected, by reason", markdown_table(("reason", "count"), manifest.rejected.items())]
+    if manifest.notes:
+        sections += ["## Changed, not rejected", markdown_table(("change", "count"), manifest.notes.items())]
+    sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
+    sources = [(f"`{p.dataset}/{p.stage}`", f"`{p.key}`") for p in manifest.parents]
+    sources += [(name, f"SHA-256 `{digest}`") for name, digest in manifest.inputs.items()]
+    return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
+
+
+def _flat(parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, f"`{json.dumps(value)}`") for name, value in parameters.items()]
+
+
+def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
+    """Show a stage in the UI, whether it was made now or found done."""
+    rows = first_rows(store, artifact, manifest)
+    description = f"First {len(rows)} of {manifest.rows:,} rows. All: `{artifact.path}`"
+    if rows:
+        create_table_artifact(rows, key=stage_key(artifact.dataset, artifact.stage, "rows"), description=description)
+    create_markdown_artifact(
+        stage_page(artifact, manifest),
+        key=stage_key(artifact.dataset, artifact.stage, "stage"),
+        description=f"{manifest.stage}: {manifest.taken:,} in, {manifest.kept:,} out",
+    )
+
+
+def publish_report(dataset: str, flow: str, text: str) -> None:
+    """Show a flow's report in the UI."""
+    create_markdown_artifact(text, key=stage_key(dataset, flow, "report"), description=f"What {flow} made of {dataset}")

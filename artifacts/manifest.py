@@ -1,0 +1,142 @@
+"""What an artifact is: its reference, its manifest, and the work whose digest is its key."""
+
+import hashlib
+import json
+import platform
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
+
+
+class Artifact(BaseModel):
+    """A reference to one artifact: small enough to travel between Prefect tasks."""
+
+    model_config = ConfigDict(frozen=True)
+
+    root: str
+    dataset: str
+    stage: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        """Its folder, as a path or URL."""
+        return f"{self.root.rstrip('/')}/{self.dataset}/{self.stage}/{self.key}"
+
+
+class PartRecord(BaseModel):
+    """One part in a manifest: file name, rows, SHA-256, and what was counted while it was made."""
+
+    name: str
+    rows: int
+    sha256: str
+    rejected: str | None = None
+    rejected_sha256: str | None = None
+    taken: int
+    kept: int
+    notes: dict[str, int] = {}
+
+
+class Manifest(BaseModel):
+    """`manifest.json`: what the artifact holds, what it was made from, with what, when and at what cost."""
+
+    schema_version: int = SCHEMA_VERSION
+    dataset: str
+    stage: str
+    stage_version: int
+    key: str
+    unit: str
+    rows: int
+    taken: int
+    kept: int
+    rejected: dict[str, int]
+    notes: dict[str, int]
+    parts: list[PartRecord]
+    parameters: dict[str, Any]
+    parents: list[Artifact]
+    inputs: dict[str, str]
+    software: dict[str, str]
+    started: datetime
+    ended: datetime
+    seconds: float
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What determines an artifact's content; its digest is the artifact's key.
+
+    `inputs` maps the name of each outside file or model to its SHA-256. `unit` names what `taken` and `kept`
+    count ("query", "query and level", ...).
+    """
+
+    dataset: str
+    stage: str
+    version: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+    parents: tuple[Artifact, ...] = ()
+    inputs: dict[str, str] = field(default_factory=dict)
+    unit: str = "query"
+
+    @property
+    def key(self) -> str:
+        """Sixteen hex digits over stage, version, parameters, the parents' keys and the inputs' digests."""
+        content = {
+            "schema": SCHEMA_VERSION,
+            "stage": [self.stage, self.version],
+            "parameters": self.parameters,
+            "parents": [[parent.stage, parent.key] for parent in self.parents],
+            "inputs": self.inputs,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Part:
+    """What a stage makes of one part: its rows, the rows it refused, and how many units it took and kept."""
+
+    rows: pa.Table
+    taken: int
+    kept: int
+    rejected: list[dict[str, str]] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:
+    """A row of `rejected`; long values are cut, the reason is what is counted and shown."""
+    return {"qid": qid, "stage": stage, "reason": reason, "value": str(value)[:300]}
+
+
+@cache
+def software_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape results."""
+    found = {"python": platform.python_version()}
+    for name in TRACKED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, or of a folder's files with their names."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    for file in files:
+        if file != path:
+            digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""The single definition of every table: what a stage must write, and what a reader may rely on."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+
+class SchemaError(ValueError):
+    """A table does not have its stage's columns or types."""
+
+
+def _table(*columns: tuple[str, pa.DataType], optional: tuple[str, ...] = ()) -> pa.Schema:
+    return pa.schema([pa.field(name, type_, nullable=name in optional) for name, type_ in columns])
+
+
+WINDOWS = pa.list_(pa.list_(pa.float64(), 2))
+NOVEL = pa.list_(pa.struct([("type", pa.string()), ("words", pa.list_(pa.string()))]))
+SALIENCY = pa.list_(pa.struct([("clip", pa.int32()), ("scores", pa.list_(pa.int8()))]))
+TOKENS = pa.list_(
+    pa.struct(
+        [
+            ("text", pa.string()),
+            ("space_after", pa.bool_()),
+            ("lemma", pa.string()),
+            ("pos", pa.string()),
+            ("tag", pa.string()),
+            ("dep", pa.string()),
+            ("head", pa.int32()),
+            ("primitive", pa.string()),
+            ("is_subject", pa.bool_()),
+        ]
+    )
+)
+SLOTS = pa.list_(
+    pa.struct([("token", pa.int32()), ("primitive", pa.string()), ("tag", pa.string()), ("word", pa.string())])
+)
+STRINGS = pa.list_(pa.string())
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "annotations": _table(
+        ("qid", pa.string()),
+        ("vid", pa.string()),
+        ("split", pa.string()),
+        ("query", pa.string()),
+        ("duration", pa.float64()),
+        ("windows", WINDOWS),
+        ("novel", NOVEL),
+        ("saliency", SALIENCY),
+        optional=("saliency",),
+    ),
+    "tags": _table(("qid", pa.string()), ("tokens", TOKENS)),
+    "dictionary": _table(
+        ("primitive", pa.string()),
+        ("tag", pa.string()),
+        ("word", pa.string()),
+        ("lemma", pa.string()),
+        ("count", pa.int64()),
+    ),
+    "masks": _table(
+        ("qid", pa.string()),
+        ("level", pa.int8()),
+        ("ratio", pa.float64()),
+        ("masked_query", pa.string()),
+        ("slots", SLOTS),
+    ),
+    "fills": _table(
+        ("qid", pa.string()),
+        ("level", pa.int8()),
+        ("provider", pa.string()),
+        ("model", pa.string()),
+        ("prompt", pa.string()),
+        ("words", STRINGS),
+        ("query", pa.string()),
+        ("status", pa.string()),
+        ("problem", pa.string()),
+        ("attempts", pa.int32()),
+        ("prompt_tokens", pa.int64()),
+        ("completion_tokens", pa.int64()),
+        ("cost_usd", pa.float64()),
+        ("cached", pa.bool_()),
+        optional=("prompt", "query", "problem"),
+    ),
+    "embeddings": _table(("text", pa.string()), ("encoder", pa.string()), ("embedding", pa.list_(pa.float32()))),
+    "negatives": _table(
+        ("qid", pa.string()),
+        ("level", pa.int8()),
+        ("query", pa.string()),
+        ("words", STRINGS),
+        ("provider", pa.string()),
+        ("model", pa.string()),
+        ("similarity", pa.float32()),
+        ("plausibility", pa.float32()),
+        ("checks", STRINGS),
+        optional=("plausibility",),
+    ),
+    "rejected": _table(("qid", pa.string()), ("stage", pa.string()), ("reason", pa.string()), ("value", pa.string())),
+    "in_video_negatives": _table(
+        ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
+    ),
+}
+
+
+def conform(table: pa.Table, stage: str) -> pa.Table:
+    """Return the table with its stage's exact schema.
+
+    Raises `SchemaError` naming the stage and the column that is missing, foreign, of another type or null.
+    """
+    schema = SCHEMAS[stage]
+    missing = [name for name in schema.names if name not in table.column_names]
+    foreign = [name for name in table.column_names if name not in schema.names]
+    if missing or foreign:
+        raise SchemaError(f"{stage}: missing columns {missing}, unknown columns {foreign}")
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            raise SchemaError(f"{stage}: column {field.name} holds {table[field.name].null_count} nulls")
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        raise SchemaError(f"{stage}: {error}") from error
+
+
+def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
+    """Build a stage's table from rows as dictionaries."""
+    try:
+        return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SchemaError(f"{stage}: {error}") from error

@@ -1,0 +1,16 @@
+"""Where things are: three environment variables, read when they are needed."""
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def data_folder() -> Path:
+    """The folder that holds one folder of annotation files a data set (`PENUMBRA_DATA`, default `datasets/`)."""
+    return Path(os.environ.get("PENUMBRA_DATA") or PROJECT / "datasets").expanduser()
+
+
+def artifacts_root() -> str:
+    """The folder or URL that artifacts are written to (`PENUMBRA_ARTIFACTS`, default `artifacts/data/`)."""
+    return os.environ.get("PENUMBRA_ARTIFACTS") or str(PROJECT / "artifacts" / "data")

@@ -1,0 +1,257 @@
+"""The artifact store: content-derived keys, parts that appear whole or not at all, a manifest written last.
+
+An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `rejected-*.parquet` where rows were
+refused, and `manifest.json`. The key is a digest of everything that determines the content, so the same work has
+the same key: `Store.build` does nothing when a whole artifact is there, goes on after the last whole part when a
+run was killed, and lets two runs write the same bytes side by side.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
+from artifacts.schemas import SCHEMAS, conform, table_of
+from artifacts.settings import artifacts_root
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+
+
+class ArtifactError(RuntimeError):
+    """An artifact is not there, not whole, or not what its manifest says."""
+
+
+Progress = Callable[[int, int], None]
+
+
+class Store:
+    """All artifacts below one root: a folder or any URL that fsspec opens."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self.root = root or artifacts_root()
+        if "://" not in self.root:
+            self.root = str(Path(self.root).expanduser().resolve())
+        self.files, self._base = fsspec.core.url_to_fs(self.root)
+
+    # -- where things are ------------------------------------------------------------------------------------
+
+    def artifact(self, work: Work) -> Artifact:
+        """The reference of the artifact that this work makes."""
+        for name in (work.dataset, work.stage):
+            if not NAME.match(name):
+                raise ArtifactError(f"{name!r} is no name for a folder: lower-case letters, digits, '.', '_', '-'")
+        return Artifact(root=self.root, dataset=work.dataset, stage=work.stage, key=work.key)
+
+    def _file(self, artifact: Artifact, name: str) -> str:
+        return f"{self._base}/{artifact.dataset}/{artifact.stage}/{artifact.key}/{name}"
+
+    def manifest(self, artifact: Artifact) -> Manifest:
+        """Read the manifest; raises `ArtifactError` where there is none or it can't be read."""
+        path = self._file(artifact, "manifest.json")
+        try:
+            return Manifest.model_validate_json(self.files.cat_file(path))
+        except FileNotFoundError:
+            raise ArtifactError(f"no whole artifact at {artifact.path} (no manifest.json): run its flow") from None
+        except ValidationError as error:
+            raise ArtifactError(f"{artifact.path}/manifest.json is damaged ({error.error_count()} faults)") from None
+
+    def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
+        """All whole artifacts, oldest first."""
+        self.files.invalidate_cache()
+        found = self.files.glob(f"{self._base}/{dataset or '*'}/{stage or '*'}/*/manifest.json")
+        manifests = []
+        for path in found:
+            *_, dataset_name, stage_name, key, _ = path.split("/")
+            artifact = Artifact(root=self.root, dataset=dataset_name, stage=stage_name, key=key)
+            manifests.append(self.manifest(artifact))
+        return sorted(manifests, key=lambda manifest: manifest.ended)
+
+    def newest(self, dataset: str, stage: str) -> Artifact:
+        """The artifact of a stage that was finished last."""
+        if not NAME.match(dataset) or not NAME.match(stage):
+            raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
+        manifests = self.find(dataset, stage)
+        if not manifests:
+            known = sorted({f"{m.dataset}/{m.stage}" for m in self.find()}) or ["nothing yet"]
+            raise ArtifactError(f"no {dataset}/{stage} below {self.root}; there is: {', '.join(known)}")
+        return self.reference(manifests[-1])
+
+    def reference(self, manifest: Manifest) -> Artifact:
+        """The artifact that a manifest of this store describes."""
+        return Artifact(root=self.root, dataset=manifest.dataset, stage=manifest.stage, key=manifest.key)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
+        """One part's rows; raises `SchemaError` if the file is not what the stage's schema says."""
+        table = self._read(artifact, f"part-{index:05d}.parquet", columns)
+        return table if columns else conform(table, artifact.stage)
+
+    def parts(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The rows, one part after the other."""
+        for index in range(len(self.manifest(artifact).parts)):
+            yield self.part(artifact, index, columns)
+
+    def table(self, artifact: Artifact, columns: list[str] | None = None) -> pa.Table:
+        """All rows at once: for small tables and for tests."""
+        return pa.concat_tables(list(self.parts(artifact, columns)))
+
+    def rejected(self, artifact: Artifact) -> Iterator[pa.Table]:
+        """The refused rows of a stage, one part after the other."""
+        for record in self.manifest(artifact).parts:
+            if record.rejected:
+                yield self._read(artifact, record.rejected)
+
+    def _read(self, artifact: Artifact, name: str, columns: list[str] | None = None) -> pa.Table:
+        return pq.read_table(io.BytesIO(self.files.cat_file(self._file(artifact, name))), columns=columns)
+
+    def verify(self, artifact: Artifact) -> list[str]:
+        """What is wrong with an artifact: every part that is missing or whose digest differs."""
+        problems = []
+        for record in self.manifest(artifact).parts:
+            pairs = ((record.name, record.sha256), (record.rejected, record.rejected_sha256))
+            problems += [self._fault(artifact, name, digest) for name, digest in pairs if name and digest]
+        return [problem for problem in problems if problem]
+
+    def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
+        try:
+            data = self.files.cat_file(self._file(artifact, name))
+        except FileNotFoundError:
+            return f"{artifact.path}/{name} is missing"
+        return "" if hashlib.sha256(data).hexdigest() == digest else f"{artifact.path}/{name} was changed"
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def whole(self, artifact: Artifact) -> Manifest | None:
+        """The manifest if the artifact is there and every digest is right; a damaged artifact is taken away."""
+        try:
+            manifest = self.manifest(artifact)
+        except ArtifactError:
+            return None
+        if not self.verify(artifact):
+            return manifest
+        self.files.rm(self._file(artifact, ""), recursive=True)
+        return None
+
+    def build(
+        self,
+        work: Work,
+        parts: Iterable[Callable[[], Part]],
+        *,
+        total: int = 0,
+        progress: Progress = lambda done, total: None,
+    ) -> Artifact:
+        """Make the parts that are not there yet, then write the manifest.
+
+        `parts` are called in order, each only if its file is missing; `progress(done, total)` follows each part.
+        """
+        artifact = self.artifact(work)
+        started, clock = datetime.now(UTC), time.perf_counter()
+        records = []
+        for index, make in enumerate(parts):
+            name = f"part-{index:05d}.parquet"
+            record = self._record(artifact, name)
+            if record is None:
+                self._write_part(artifact, index, name, make())
+                record = self._record(artifact, name)
+            if record is None:
+                raise ArtifactError(f"{artifact.path}/{name} could not be read back after writing")
+            records.append(record)
+            progress(index + 1, max(total, index + 1))
+        rejected: Counter[str] = Counter()
+        for record in records:
+            if record.rejected:
+                rejected.update(self._read(artifact, record.rejected, ["reason"])["reason"].to_pylist())
+        manifest = Manifest(
+            dataset=work.dataset,
+            stage=work.stage,
+            stage_version=work.version,
+            key=work.key,
+            unit=work.unit,
+            rows=sum(record.rows for record in records),
+            taken=sum(record.taken for record in records),
+            kept=sum(record.kept for record in records),
+            rejected=dict(rejected.most_common()),
+            notes=dict(sum((Counter(record.notes) for record in records), Counter[str]())),
+            parts=records,
+            parameters=work.parameters,
+            parents=list(work.parents),
+            inputs=work.inputs,
+            software=software_versions(),
+            started=started,
+            ended=datetime.now(UTC),
+            seconds=round(time.perf_counter() - clock, 3),
+        )
+        self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
+        return artifact
+
+    def _write_part(self, artifact: Artifact, index: int, name: str, part: Part) -> None:
+        if part.taken != part.kept + len(part.rejected):
+            raise ArtifactError(
+                f"{artifact.stage}: {part.taken} in, but {part.kept} out and {len(part.rejected)} rejected"
+            )
+        refused = ""
+        if part.rejected:
+            refused = f"rejected-{index:05d}.parquet"
+            self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected)))
+        counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
+        rows = conform(part.rows, artifact.stage)
+        rows = rows.replace_schema_metadata({"penumbra": json.dumps(counts, sort_keys=True)})
+        self._write_whole(self._file(artifact, name), _parquet(rows))
+
+    def _record(self, artifact: Artifact, name: str) -> PartRecord | None:
+        """What a part's file says of itself, or None where it is missing or foreign."""
+        try:
+            data = self.files.cat_file(self._file(artifact, name))
+            schema = pq.read_schema(io.BytesIO(data))
+            counts = json.loads(schema.metadata[b"penumbra"])
+            refused = counts["refused"] or None
+            refused_data = self.files.cat_file(self._file(artifact, refused)) if refused else b""
+        except (FileNotFoundError, pa.ArrowInvalid, KeyError, TypeError):
+            return None
+        if schema.remove_metadata() != SCHEMAS[artifact.stage].remove_metadata():
+            return None
+        return PartRecord(
+            name=name,
+            rows=pq.read_metadata(io.BytesIO(data)).num_rows,
+            sha256=hashlib.sha256(data).hexdigest(),
+            rejected=refused,
+            rejected_sha256=hashlib.sha256(refused_data).hexdigest() if refused else None,
+            taken=counts["taken"],
+            kept=counts["kept"],
+            notes=counts["notes"],
+        )
+
+    def _write_whole(self, path: str, data: bytes) -> None:
+        """Write a file so that it is there whole or not at all: rename on a disk, one PUT on an object store."""
+        if not isinstance(self.files, fsspec.implementations.local.LocalFileSystem):
+            self.files.pipe_file(path, data)
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        with draft.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, target)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,1 @@
+"""The DAGs: which stage feeds which, and nothing else."""

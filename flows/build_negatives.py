@@ -1,0 +1,43 @@
+"""`build-negatives`: hierarchical hard negatives for every training query of a data set.
+
+penumbra run build-negatives charades-cg
+prefect deployment run build-negatives/charades-cg
+"""
+
+from prefect import flow
+
+from artifacts.manifest import Artifact
+from tasks.annotations import Dataset, read_annotations
+from tasks.dictionary import count
+from tasks.embeddings import Encoding, embed
+from tasks.fills import Filling, fill
+from tasks.in_video_negatives import Pairing, pair
+from tasks.masks import Masking, mask
+from tasks.negatives import Choosing, choose_negatives
+from tasks.rejected import gather_rejected
+from tasks.report import report_negatives
+from tasks.tags import Tagging, tag
+
+
+@flow(name="build-negatives", flow_run_name="{dataset.name}")
+def build_negatives(
+    dataset: Dataset,
+    tagging: Tagging = Tagging(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
+    masking: Masking = Masking(),  # noqa: B008
+    filling: Filling = Filling(),  # noqa: B008
+    encoding: Encoding = Encoding(),  # noqa: B008
+    choosing: Choosing = Choosing(),  # noqa: B008
+    pairing: Pairing = Pairing(),  # noqa: B008
+) -> Artifact:
+    """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
+    annotations = read_annotations(dataset)
+    tags = tag(annotations, tagging)
+    dictionary = count(annotations, tags)
+    masks = mask(annotations, tags, masking)
+    fills = [fill(annotations, tags, masks, dictionary, provider, filling) for provider in filling.providers]
+    embeddings = embed(annotations, encoding)
+    negatives = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
+    in_video = pair(annotations, embeddings, pairing)
+    rejected = gather_rejected([annotations, tags, masks, *fills, negatives])
+    report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected])
+    return negatives

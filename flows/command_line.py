@@ -1,0 +1,196 @@
+"""The `penumbra` command: everything that a deployment does, from a terminal."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from artifacts.manifest import Artifact, Manifest
+from artifacts.store import ArtifactError, Store
+
+app = typer.Typer(
+    help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
+    "PENUMBRA_ARTIFACTS the folder or URL of the artifacts.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+artifacts_app = typer.Typer(help="What is there, its first rows, where it lies, and whether it is whole.",
+                            no_args_is_help=True)  # fmt: skip
+app.add_typer(artifacts_app, name="artifacts")
+console = Console()
+
+Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
+
+
+class Format(StrEnum):
+    """File formats that `export` writes."""
+
+    shine = "shine"
+    jsonl = "jsonl"
+
+
+def resolve(store: Store, reference: str) -> Artifact:
+    """The artifact that DATASET/STAGE (the newest whole one) or DATASET/STAGE/KEY names."""
+    names = reference.strip("/").split("/")
+    if len(names) == 3:
+        artifact = Artifact(root=store.root, dataset=names[0], stage=names[1], key=names[2])
+        store.manifest(artifact)
+        return artifact
+    if len(names) != 2:
+        raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
+    return store.newest(*names)
+
+
+@artifacts_app.command("ls")
+def list_artifacts(dataset: Annotated[str | None, typer.Argument(help="Only this data set's.")] = None) -> None:
+    """All whole artifacts, oldest first."""
+    store = Store()
+    table = Table("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
+    for m in store.find(dataset):
+        refused = f"{m.taken - m.kept:,}"
+        table.add_row(
+            m.dataset, m.stage, m.key, f"{m.rows:,}", refused, f"{m.seconds:.1f}", f"{m.ended:%Y-%m-%d %H:%M}"
+        )
+    console.print(
+        table if table.row_count else f"No artifact below {store.root} yet: penumbra run build-negatives scenes"
+    )
+
+
+@artifacts_app.command()
+def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many rows to show.")] = 5) -> None:
+    """What an artifact holds, what it was made from, and its first rows."""
+    store = Store()
+    artifact = resolve(store, reference)
+    manifest = store.manifest(artifact)
+    console.print(f"[bold]{artifact.dataset}/{artifact.stage}[/]  {artifact.path}", soft_wrap=True)
+    console.print(f"{manifest.rows:,} rows; {manifest.unit}: {manifest.taken:,} in, {manifest.kept:,} out, "
+                  f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s")  # fmt: skip
+    for title, counts in (("rejected", manifest.rejected), ("changed", manifest.notes)):
+        for reason, number in counts.items():
+            console.print(f"  {title}: {number:,} × {reason}")
+    console.print(f"parameters: {json.dumps(manifest.parameters)}", soft_wrap=True)
+    console.print(_lineage(store, artifact, manifest))
+    for part in store.parts(artifact):
+        for row in part.slice(0, rows).to_pylist():
+            console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
+        rows -= min(rows, len(part))
+        if rows <= 0:
+            break
+
+
+def _lineage(store: Store, artifact: Artifact, manifest: Manifest, tree: Tree | None = None) -> Tree:
+    label = f"{artifact.stage} [dim]{artifact.key}[/]"
+    branch = tree.add(label) if tree else Tree(label)
+    for name, digest in manifest.inputs.items():
+        branch.add(f"{name} [dim]sha256 {digest[:16]}…[/]")
+    for parent in manifest.parents:
+        _lineage(store, parent, store.manifest(parent), branch)
+    return branch
+
+
+@artifacts_app.command()
+def path(reference: Reference) -> None:
+    """Print the folder of the newest whole artifact, and nothing else."""
+    store = Store()
+    sys.stdout.write(resolve(store, reference).path + "\n")
+
+
+@artifacts_app.command()
+def verify(
+    reference: Annotated[str | None, typer.Argument(help="DATASET/STAGE; default: every artifact.")] = None,
+) -> None:
+    """Hold every part against its digest; exit 1 if one is missing or changed."""
+    store = Store()
+    artifacts = [resolve(store, reference)] if reference else [store.reference(m) for m in store.find()]
+    problems = [problem for artifact in artifacts for problem in store.verify(artifact)]
+    for problem in problems:
+        console.print(f"[red]{problem}[/]: delete the folder and run its flow again", soft_wrap=True)
+    console.print(f"{len(artifacts)} artifacts, {len(problems)} faults")
+    raise typer.Exit(1 if problems else 0)
+
+
+def parse_parameters(pairs: list[str]) -> dict[str, Any]:
+    """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is JSON where it can be, else text."""
+    parameters: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not all(name.split(".")):
+            raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        *groups, last = name.split(".")
+        place = parameters
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return parameters
+
+
+@app.command()
+def run(
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4; may be repeated.")
+    ] = None,
+) -> None:
+    """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
+    from flows.running import run_flow
+
+    artifact = run_flow(flow, dataset, parse_parameters(param or []))
+    sys.stdout.write(f"{artifact.path}\n")
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = 4200,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Start server, work pool, worker and all deployments for one machine; Ctrl-C ends them all."""
+    from flows.serving import serve as serve_all
+
+    serve_all(host, port)
+
+
+@app.command()
+def export(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set whose negatives are built.")],
+    format_: Annotated[
+        Format, typer.Option("--format", help="shine: the authors' keys; jsonl: one row a negative.")
+    ] = Format.shine,
+    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+) -> None:
+    """Write the newest negatives as JSON lines, in the format of SHINE's release or one negative a row."""
+    from tasks.export import export_rows, write_lines
+
+    write_lines(export_rows(Store(), dataset, format_.value), output)
+
+
+@app.command()
+def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:
+    """Download a data set's public annotation files into PENUMBRA_DATA, digests checked."""
+    from tasks.fetch import fetch as fetch_files
+
+    for file in fetch_files(dataset):
+        console.print(f"{file}", soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: expected faults are one line on standard error, not a traceback."""
+    try:
+        app()
+    except (ArtifactError, ValueError, OSError) as error:
+        sys.stderr.write(f"penumbra: {error}\n")
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`penumbra serve`: a Prefect server, a process work pool, a worker and all deployments, ended together."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from urllib.error import URLError
+
+from artifacts.settings import PROJECT
+
+POOL = "penumbra"
+START_SECONDS = 120
+STOP_SECONDS = 20
+
+
+class ServeError(ValueError):
+    """The server, the worker or a deployment did not start."""
+
+
+def _prefect(*arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `prefect …` in a process group of its own, so that Ctrl-C reaches it only through us."""
+    command = [sys.executable, "-m", "prefect", *arguments]
+    return subprocess.Popen(command, env=dict(environment), cwd=PROJECT, start_new_session=True)
+
+
+def _run(*arguments: str, environment: Mapping[str, str]) -> None:
+    code = _prefect(*arguments, environment=environment).wait()
+    if code:
+        raise ServeError(f"`prefect {' '.join(arguments)}` ended with {code}: see its lines above")
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise ServeError(f"the Prefect server ended with {server.returncode}: see its lines above")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310 (our own address)
+                return
+        except (URLError, TimeoutError, ConnectionError):
+            time.sleep(0.5)
+    raise ServeError(f"the Prefect server did not answer at {url} within {START_SECONDS} s")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process group to end, then make it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def serve(host: str, port: int) -> None:
+    """Run until Ctrl-C or SIGTERM; raises `ServeError` where something can't start."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServeError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
+    api = f"http://{host}:{port}/api"
+    environment = {
+        **os.environ,
+        "PREFECT_API_URL": api,
+        "PREFECT_SERVER_UI_API_URL": api,  # the page asks this address; without it, another port shows nothing
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    signal.signal(signal.SIGTERM, _interrupt)
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        running.append(_prefect("server", "start", "--host", host, "--port", str(port), environment=environment))
+        _wait_for(api, running[0])
+        _run("work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment)
+        _run("--no-prompt", "deploy", "--all", environment=environment)
+        running.append(_prefect("worker", "start", "--pool", POOL, "--type", "process", environment=environment))
+        print(f"\nPenumbra is served: http://{host}:{port}\n  PREFECT_API_URL={api} "
+              "prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.", flush=True)  # fmt: skip
+        while all(process.poll() is None for process in running):
+            time.sleep(0.5)
+        raise ServeError("the server or the worker ended by itself: see its lines above")
+    except KeyboardInterrupt:
+        print("\nEnding worker and server …", flush=True)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it running
+        for process in reversed(running):
+            _stop(process)

@@ -1,0 +1,67 @@
+"""What fills slots: one module a provider, all with the same small interface.
+
+A provider is asked for words, never for sentences, and may choose only among the dictionary words of a slot's own
+primitive class and fine tag. So a fill can't change an unmasked word or leave the dictionary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tasks.dictionary import Dictionary
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A masked token: its index among the query's tokens, its class and fine tag, and the word that stood there."""
+
+    token: int
+    primitive: str
+    tag: str
+    word: str
+    lemma: str
+
+    def allowed(self, dictionary: Dictionary) -> dict[str, bool]:
+        """The words on offer, and which of them the slot may take: not its own word, and no inflection of it."""
+        return dictionary.allowed(self.primitive, self.tag, self.word, self.lemma)
+
+
+@dataclass(frozen=True)
+class MaskedQuery:
+    """A query with the slots of each level; `levels[0]` is level 1."""
+
+    qid: str
+    tokens: list[dict[str, Any]]
+    levels: tuple[tuple[Slot, ...], ...]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One candidate for a query at a level: a word a slot, or the problem that kept the provider from it."""
+
+    qid: str
+    level: int
+    words: tuple[str, ...]
+    problem: str = ""
+    attempts: int = 1
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    cached: bool = False
+
+
+class Provider(Protocol):
+    """Fills slots. `name` is what users type, `model` what exactly answered, `prompt` the prompt's digest if any."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def prompt(self) -> str | None: ...
+
+    def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
+        """Yield `candidates` fills for every query and level, in any order, the same for the same seed."""
+        ...

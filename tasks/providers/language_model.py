@@ -1,0 +1,174 @@
+"""An interpolated Kneser-Ney trigram model (Chen & Goodman 1999, discount 0.75), scored for many slots at once.
+
+Everything is sums, products and quotients of 64-bit floats in a fixed order, so the same text gives the same
+numbers on every machine (logarithms and exponentials would not).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+DISCOUNT = 0.75
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+NOTHING = -1  # id of "no word": what stands after the end
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Discounted probabilities of one n-gram order: key = context * V + word, and what the context leaves over."""
+
+    keys: Ids
+    values: Floats
+    contexts: Ids
+    left_over: Floats
+
+    def lookup(self, keys: Ids) -> Floats:
+        """The discounted probability of each key, 0 where it was never seen."""
+        return _find(self.keys, self.values, keys, 0.0)
+
+    def back_off(self, contexts: Ids) -> Floats:
+        """The mass left to the lower order, 1 where the context was never seen."""
+        return _find(self.contexts, self.left_over, contexts, 1.0)
+
+
+def _find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
+    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.where(sorted_keys[at] == keys, values[at], default)
+
+
+def _order(keys: Ids, counts: Floats, size: int) -> _Order:
+    contexts, first, seen = np.unique(keys // size, return_index=True, return_counts=True)
+    totals = np.add.reduceat(counts, first)
+    values = (counts - DISCOUNT) / np.repeat(totals, seen)
+    return _Order(keys, values, contexts, DISCOUNT * seen / totals)
+
+
+class KneserNey:
+    """p(word | two words before), fitted to tokenised sentences."""
+
+    def __init__(self, sentences: Iterable[Sequence[str]]) -> None:
+        self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
+        trigrams: dict[tuple[int, int, int], int] = {}
+        for words in sentences:
+            ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
+            for trigram in zip(ids, ids[1:], ids[2:], strict=False):
+                trigrams[trigram] = trigrams.get(trigram, 0) + 1
+        self.size = size = len(self.index)
+        grams = np.array(sorted(trigrams), dtype=np.int64).reshape(-1, 3)
+        counts = np.array([trigrams[a, b, c] for a, b, c in grams.tolist()], dtype=np.float64)
+        self.trigrams = grams
+        self.third = _order((grams[:, 0] * size + grams[:, 1]) * size + grams[:, 2], counts, size)
+        pairs, before = np.unique(grams[:, 1] * size + grams[:, 2], return_counts=True)
+        self.pairs = pairs
+        self.second = _order(pairs, before.astype(np.float64), size)
+        continuations = np.bincount(pairs % size, minlength=size).astype(np.float64)
+        seen = np.count_nonzero(continuations)
+        left_over = DISCOUNT * seen / len(pairs)
+        self.first: Floats = np.maximum(continuations - DISCOUNT, 0) / len(pairs) + left_over / size
+
+    def ids(self, words: Iterable[str]) -> list[int]:
+        """Word ids; 0 for a word that the text lacks."""
+        return [self.index.get(word, 0) for word in words]
+
+    def bigram(self, v: Ids, w: Ids) -> Floats:
+        """p(w | v), elementwise."""
+        return self.second.lookup(v * self.size + w) + self.second.back_off(v) * self.first[w]
+
+    def trigram(self, u: Ids, v: Ids, w: Ids) -> Floats:
+        """p(w | u, v), elementwise."""
+        context = u * self.size + v
+        return self.third.lookup(context * self.size + w) + self.third.back_off(context) * self.bigram(v, w)
+
+    def log_probability(self, sentences: Sequence[Sequence[str]]) -> Floats:
+        """Mean natural log-probability a token of each sentence, its end included."""
+        means = np.empty(len(sentences))
+        for i, words in enumerate(sentences):
+            ids = np.array([1, 1, *self.ids(words), 2], dtype=np.int64)
+            means[i] = np.log(self.trigram(ids[:-2], ids[1:-1], ids[2:])).mean()
+        return means
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Sparse rows of values over a class's words, found by key; the last row is the empty one."""
+
+    keys: Ids
+    matrix: sparse.csr_matrix
+
+    @classmethod
+    def gather(cls, keys: Ids, columns: Ids, values: Floats, width: int) -> "_Rows":
+        found, rows = np.unique(keys, return_inverse=True)
+        matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(found) + 1, width))
+        return cls(found, matrix)
+
+    def dense(self, keys: Ids) -> Floats:
+        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
+        hit = self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), dtype=bool)
+        rows: Floats = self.matrix[np.where(hit, at, len(self.keys))].toarray()
+        return rows
+
+
+@dataclass(frozen=True)
+class SlotScorer:
+    """How well each word of one class fits between two words before (u, v) and two after (x, y).
+
+    The score is p(w | u, v) * p(x | v, w) * p(y | w, x): the three factors of the sentence's probability that
+    depend on the slot's word w.
+    """
+
+    model: KneserNey
+    words: Ids
+
+    @cached_property
+    def _column(self) -> Ids:
+        columns = np.full(self.model.size, -1, dtype=np.int64)
+        columns[self.words] = np.arange(len(self.words))
+        return columns
+
+    def column(self, word: int) -> int:
+        """Where a word of the class stands in the scores."""
+        return int(self._column[word])
+
+    def _rows(self, keys: Ids, words: Ids, values: Floats) -> _Rows:
+        columns = self._column[words]
+        mine = columns >= 0
+        return _Rows.gather(keys[mine], columns[mine], values[mine], len(self.words))
+
+    @cached_property
+    def _tables(self) -> dict[str, _Rows]:
+        model, size = self.model, self.model.size
+        a, b, c = model.trigrams.T
+        v, w = model.pairs // size, model.pairs % size
+        cu, cv = model.third.contexts // size, model.third.contexts % size
+        return {
+            "after uv": self._rows(a * size + b, c, model.third.values),
+            "between vx": self._rows(a * size + c, b, model.third.values),
+            "before xy": self._rows(b * size + c, a, model.third.values),
+            "after v": self._rows(v, w, model.second.values),
+            "before x": self._rows(w, v, model.second.values),
+            "left over vw": self._rows(cu, cv, model.third.left_over - 1),
+            "left over wx": self._rows(cv, cu, model.third.left_over - 1),
+        }
+
+    def score(self, u: Ids, v: Ids, x: Ids, y: Ids) -> Floats:
+        """Scores (rows, words) of all the class's words in each row's context; y is NOTHING after the end."""
+        model, size, tables = self.model, self.model.size, self._tables
+        over_uv = model.third.back_off(u * size + v)[:, None]
+        over_v = model.second.back_off(v)[:, None]
+        scores = tables["after uv"].dense(u * size + v)
+        scores += over_uv * (tables["after v"].dense(v) + over_v * model.first[self.words])
+        lower = tables["before x"].dense(x) + model.second.back_off(self.words) * model.first[x][:, None]
+        scores *= tables["between vx"].dense(v * size + x) + (1 + tables["left over vw"].dense(v)) * lower
+        real = np.maximum(y, 0)
+        last = tables["before xy"].dense(x * size + real)
+        last += (1 + tables["left over wx"].dense(x)) * model.bigram(x, real)[:, None]
+        last[y == NOTHING] = 1.0
+        scores *= last
+        return scores
