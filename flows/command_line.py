@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from artifacts.manifest import Artifact, Manifest
-from artifacts.store import ArtifactError, Store
+from artifacts.store import NAME, ArtifactError, Store
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
@@ -23,7 +23,7 @@ app = typer.Typer(
 artifacts_app = typer.Typer(help="What is there, its first rows, where it lies, and whether it is whole.",
                             no_args_is_help=True)  # fmt: skip
 app.add_typer(artifacts_app, name="artifacts")
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 
 Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
 
@@ -38,7 +38,7 @@ class Format(StrEnum):
 def resolve(store: Store, reference: str) -> Artifact:
     """The artifact that DATASET/STAGE (the newest whole one) or DATASET/STAGE/KEY names."""
     names = reference.strip("/").split("/")
-    if len(names) == 3:
+    if len(names) == 3 and all(NAME.match(name) for name in names):
         artifact = Artifact(root=store.root, dataset=names[0], stage=names[1], key=names[2])
         store.manifest(artifact)
         return artifact
@@ -84,13 +84,20 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
             break
 
 
-def _lineage(store: Store, artifact: Artifact, manifest: Manifest, tree: Tree | None = None) -> Tree:
+def _lineage(
+    store: Store, artifact: Artifact, manifest: Manifest, tree: Tree | None = None, seen: set[str] | None = None
+) -> Tree:
+    """The artifact's ancestors down to the input files; what was shown above is not unfolded again."""
+    seen = set() if seen is None else seen
     label = f"{artifact.stage} [dim]{artifact.key}[/]"
     branch = tree.add(label) if tree else Tree(label)
+    if artifact.path in seen:
+        return branch
+    seen.add(artifact.path)
     for name, digest in manifest.inputs.items():
         branch.add(f"{name} [dim]sha256 {digest[:16]}…[/]")
     for parent in manifest.parents:
-        _lineage(store, parent, store.manifest(parent), branch)
+        _lineage(store, parent, store.manifest(parent), branch, seen)
     return branch
 
 

@@ -77,7 +77,8 @@ def serve(host: str, port: int) -> None:
         "PREFECT_SERVER_UI_API_URL": api,  # the page asks this address; without it, another port shows nothing
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
+        signal.signal(number, _interrupt)
     running: list[subprocess.Popen[bytes]] = []
     try:
         running.append(_prefect("server", "start", "--host", host, "--port", str(port), environment=environment))
@@ -93,6 +94,7 @@ def serve(host: str, port: int) -> None:
     except KeyboardInterrupt:
         print("\nEnding worker and server …", flush=True)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it running
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
+            signal.signal(number, signal.SIG_IGN)
         for process in reversed(running):
             _stop(process)

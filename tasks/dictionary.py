@@ -22,6 +22,19 @@ VERSION = 1
 # "template kept" (the quality specification) asks for one token of this form a slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
 
+# Tags that stand in the same places: whose words a slot is offered when its own tag has no other word.
+NEAREST = {
+    "JJR": ("JJ",),
+    "JJS": ("JJ",),
+    "NNS": ("NN",),
+    "RB": ("RP", "IN"),
+    "RP": ("RB", "IN"),
+    "VB": ("VBP",),
+    "VBD": ("VBN", "VBZ"),
+    "VBN": ("VBD",),
+    "VBP": ("VB",),
+}
+
 Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
 
 
@@ -88,18 +101,33 @@ class Dictionary:
         """The words for a slot; an empty offer where the training split has none."""
         return self.offers.get((primitive, tag), Offer())
 
+    def offered_tag(self, primitive: str, tag: str, word: str, lemma: str) -> str:
+        """The fine tag whose words a slot is offered: its own, or the nearest where its own has no other word.
+
+        A tag with a single word is rare (a participle in a tiny data set) or the tagger's slip; without this
+        such a slot, and with it the query's level, could not be filled at all.
+        """
+        if any(self._fits(primitive, tag, word, lemma).values()):
+            return tag
+        near = [other for other in NEAREST.get(tag, ()) if any(self._fits(primitive, other, word, lemma).values())]
+        totals = {other: sum(offer.counts) for (kind, other), offer in self.offers.items() if kind == primitive}
+        return near[0] if near else max(sorted(totals), key=totals.__getitem__, default=tag)
+
     @cached_property
-    def _allowed(self) -> dict[tuple[str, str, str, str], dict[str, bool]]:
+    def _fitting(self) -> dict[tuple[str, str, str, str], dict[str, bool]]:
         return {}
 
     def allowed(self, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
         """Each word on offer for a slot, and whether it may replace `word`: no inflection of a word may."""
+        return self._fits(primitive, self.offered_tag(primitive, tag, word, lemma), word, lemma)
+
+    def _fits(self, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
         key = (primitive, tag, word.lower(), lemma)
-        if key not in self._allowed:
+        if key not in self._fitting:
             own = self.forms.get(word.lower(), frozenset()) | {lemma, word.lower()}
             offer = self.offer(primitive, tag)
-            self._allowed[key] = {w: not (lemmas & own) for w, lemmas in zip(offer.words, offer.lemmas, strict=True)}
-        return self._allowed[key]
+            self._fitting[key] = {w: not (lemmas & own) for w, lemmas in zip(offer.words, offer.lemmas, strict=True)}
+        return self._fitting[key]
 
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:

@@ -30,7 +30,7 @@ class Filling(BaseModel):
         description="Providers in order of preference. corpus: the training text's own statistics, no key and no "
         "network; random: any offered word, the paper's baseline.",
     )
-    candidates: int = Field(12, ge=1, le=64, description="Candidates a query and level from each provider.")
+    candidates: int = Field(16, ge=1, le=64, description="Candidates a query and level from each provider.")
     seed: int = Field(0, description="The same seed gives the same fills on every machine.")
 
 

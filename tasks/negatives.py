@@ -58,13 +58,13 @@ class Candidate:
 
 @dataclass
 class Choice:
-    """A query's candidates by level, the reasons that took others away, and how many are encoded by now."""
+    """A query's candidates at each level that was filled, why others were refused, and which were chosen."""
 
     query: MaskedQuery
     text: str
     candidates: dict[int, list[Candidate]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    chosen: list[Candidate] = field(default_factory=list)
+    chosen: dict[int, Candidate] = field(default_factory=dict)
 
 
 def text_check(
@@ -99,31 +99,28 @@ def gather(
         positives.setdefault(vid, set()).add(normal_form(texts[qid]))
     choices = {query.qid: Choice(query, texts[query.qid]) for query in queries}
     for table in fills:
-        for row in table.select(
-            ["qid", "level", "words", "query", "provider", "model", "status", "problem"]
-        ).to_pylist():
+        for row in table.select(["qid", "level", "words", "query", "provider", "model", "status"]).to_pylist():
             choice, level = choices[row["qid"]], row["level"]
             if row["status"] != FILLED:
-                choice.refused.setdefault(level, f"{row['provider']}: {row['problem']}")
                 continue
+            found = choice.candidates.setdefault(level, [])
             taken = positives[videos[row["qid"]]]
             problem = text_check(choice.query, level, row["words"], row["query"], dictionary, taken, tests)
             if problem:
                 choice.refused.setdefault(level, problem)
-                continue
-            found = choice.candidates.setdefault(level, [])
-            if all(row["query"] != other.query for other in found):
+            elif all(row["query"] != other.query for other in found):
                 found.append(Candidate(row["query"], row["words"], row["provider"], row["model"]))
     return list(choices.values())
 
 
-def falling(levels: Sequence[Sequence[Candidate]], ceiling: float) -> list[Candidate]:
-    """The first candidates whose cosines fall from level to level, or [] where there are none."""
-    for several in product(*levels):
+def falling(levels: dict[int, list[Candidate]], ceiling: float) -> dict[int, Candidate]:
+    """The first candidates whose cosines fall from level to level, or {} where there are none."""
+    depths = sorted(levels)
+    for several in product(*(levels[depth] for depth in depths)):
         cosines = [ceiling + 1e-6, *(candidate.similarity for candidate in several)]
         if all(above > below for above, below in pairwise(cosines)):
-            return list(several)
-    return []
+            return dict(zip(depths, several, strict=True))
+    return {}
 
 
 def choose(choices: Sequence[Choice], positives: dict[str, Vectors], choosing: Choosing, encoding: Encoding) -> None:
@@ -138,15 +135,14 @@ def choose(choices: Sequence[Choice], positives: dict[str, Vectors], choosing: C
             cosine = float(np.dot(positives[choice.text], vectors[candidate.query]))
             candidate.similarity = round(cosine, 4)  # the last bits depend on the machine: they must not decide
         for choice in open_:
-            levels = [choice.candidates.get(i, [])[: turn + 1] for i in range(1, len(choice.query.levels) + 1)]
-            choice.chosen = falling(levels, choosing.ceiling)
+            so_far = {level: found[: turn + 1] for level, found in choice.candidates.items()}
+            choice.chosen = falling(so_far, choosing.ceiling)
         open_ = [choice for choice in open_ if not choice.chosen]
-    for choice in open_:  # no three levels: as many as there are, from level 1 on
-        for depth in range(len(choice.query.levels) - 1, 0, -1):
-            levels = [choice.candidates.get(i, []) for i in range(1, depth + 1)]
+    for choice in open_:  # not every level can be had: as many as can, the mildest first
+        levels = {level: found for level, found in choice.candidates.items() if found}
+        while levels and not choice.chosen:
             choice.chosen = falling(levels, choosing.ceiling)
-            if choice.chosen:
-                break
+            levels.pop(max(levels))
 
 
 def negatives_part(
@@ -160,14 +156,14 @@ def negatives_part(
     rows: list[dict[str, Any]] = []
     rejected = []
     for choice in choices:
-        for level in range(1, len(choice.query.levels) + 1):
-            if level > len(choice.chosen):
+        for level, candidates in sorted(choice.candidates.items()):
+            if level not in choice.chosen:
                 reason = "no candidate is further from the query than the level above"
-                if not choice.candidates.get(level):
-                    reason = choice.refused.get(level, "no provider gave a candidate")
+                if not candidates:
+                    reason = choice.refused[level]
                 rejected.append(rejection(choice.query.qid, STAGE, reason, f"level {level}: {choice.text}"))
                 continue
-            found = choice.chosen[level - 1]
+            found = choice.chosen[level]
             rows.append(
                 {
                     "qid": choice.query.qid,

@@ -25,6 +25,10 @@ class Slot:
         """The words on offer, and which of them the slot may take: not its own word, and no inflection of it."""
         return dictionary.allowed(self.primitive, self.tag, self.word, self.lemma)
 
+    def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
+        """The primitive class and fine tag whose words the slot is offered; the tag is nearly always its own."""
+        return self.primitive, dictionary.offered_tag(self.primitive, self.tag, self.word, self.lemma)
+
 
 @dataclass(frozen=True)
 class MaskedQuery:

@@ -33,6 +33,7 @@ class _Chain:
     qid: str
     level: int
     slots: tuple[Slot, ...]
+    classes: tuple[Class, ...]
     ids: list[int]
     given: set[tuple[int, ...]] = field(default_factory=set)
     problem: str = ""
@@ -79,10 +80,12 @@ class CorpusProvider:
 
     def _chain(self, query: MaskedQuery, level: int) -> _Chain:
         ids = self.language.ids(token["text"].lower() for token in query.tokens)
-        chain = _Chain(query.qid, level, query.levels[level - 1], [1, 1, *ids, 2])
+        slots = query.levels[level - 1]
+        classes = tuple(slot.offered_class(self.dictionary) for slot in slots)
+        chain = _Chain(query.qid, level, slots, classes, [1, 1, *ids, 2])
         stuck = next((slot for slot in chain.slots if not self._mask(slot).any()), None)
         if stuck:
-            chain.problem = f"no other {stuck.primitive} with tag {stuck.tag}"
+            chain.problem = f"no other {stuck.primitive} than {stuck.word!r} in the training split"
         return chain
 
     def _scorer(self, key: Class) -> SlotScorer:
@@ -103,7 +106,7 @@ class CorpusProvider:
             groups: dict[Class, list[_Chain]] = defaultdict(list)
             for chain in chains:
                 if not chain.problem and turn < len(chain.slots):
-                    groups[chain.slots[turn].primitive, chain.slots[turn].tag].append(chain)
+                    groups[chain.classes[turn]].append(chain)
             for key, members in groups.items():
                 step = max(1, CELLS // len(self._scorer(key).words))
                 for start in range(0, len(members), step):

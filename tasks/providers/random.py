@@ -27,7 +27,12 @@ class RandomProvider:
                 empty = [slot for slot, words in zip(slots, choices, strict=True) if not words]
                 for candidate in range(candidates):
                     if empty:
-                        yield Fill(query.qid, level, (), f"no other {empty[0].primitive} with tag {empty[0].tag}")
+                        yield Fill(
+                            query.qid,
+                            level,
+                            (),
+                            f"no other {empty[0].primitive} than {empty[0].word!r} in the training split",
+                        )
                         continue
                     seeds = np.array([row_seed(self.seed, query.qid, level, candidate)], dtype=np.uint64)
                     draws = [uniform(seeds, i)[0] for i in range(len(slots))]

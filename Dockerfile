@@ -1,0 +1,29 @@
+# The image of every Prefect process in docker-compose.yml. Layers from the slowest to the most changing: torch, the
+# other packages, the code; after a change of code nothing is installed again.
+FROM python:3.11.14-slim-bookworm
+
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
+
+RUN useradd --uid 1000 --create-home penumbra \
+    && install --directory --owner=penumbra --group=penumbra /artifacts /weights
+
+WORKDIR /penumbra
+
+# torch first and by its exact version, so that no newer build is taken for it; on x86 it brings CUDA.
+COPY requirements.lock ./
+RUN pip install --constraint requirements.lock torch==2.13.0
+
+# An editable install of folders that are still empty: packages, the console command and the import paths.
+COPY pyproject.toml ./
+RUN touch README.md && mkdir artifacts flows models prompts tasks \
+    && pip install --constraint requirements.lock --editable '.[offline,compose]'
+
+COPY README.md prefect.yaml ./
+COPY prompts prompts
+COPY models models
+COPY artifacts artifacts
+COPY tasks tasks
+COPY flows flows
+
+USER penumbra
+CMD ["penumbra", "--help"]

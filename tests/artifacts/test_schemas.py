@@ -1,0 +1,148 @@
+"""The tables' schemas: exactly the design's columns, and nothing gets past `conform`."""
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
+
+DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage between fills and negatives
+    "annotations": "qid vid split query duration windows novel saliency",
+    "tags": "qid tokens",
+    "dictionary": "primitive tag word lemma count",
+    "masks": "qid level ratio masked_query slots",
+    "fills": "qid level provider model prompt words query status problem attempts prompt_tokens completion_tokens "
+    "cost_usd cached",
+    "negatives": "qid level query words provider model similarity plausibility checks",
+    "rejected": "qid stage reason value",
+    "in_video_negatives": "qid negative_qid iou similarity",
+    "text_features": "text encoder tokens pooled",
+    "video_features": "vid encoder clip_length duration features",
+    "metrics": "run epoch step split name value",
+    "predictions": "run split qid windows saliency",
+    "evaluation": "run split subset metric value",
+    "quality": "level provider metric value",
+    "embeddings": "text encoder embedding",
+}
+OF_THE_NEGATIVES = {
+    "annotations",
+    "tags",
+    "dictionary",
+    "masks",
+    "fills",
+    "negatives",
+    "rejected",
+    "in_video_negatives",
+}
+DICTIONARY: dict[str, Any] = {
+    "primitive": ["verb", "noun"],
+    "tag": ["VB", "NN"],
+    "word": ["open", "door"],
+    "lemma": ["open", "door"],
+    "count": [3, 4],
+}
+
+
+def test_the_columns_are_the_designs() -> None:
+    assert set(SCHEMAS) >= OF_THE_NEGATIVES
+    for stage, schema in SCHEMAS.items():
+        assert schema.names == DESIGN[stage].split(), stage
+
+
+def test_nested_columns_are_the_designs() -> None:
+    token = SCHEMAS["tags"].field("tokens").type.value_type
+    slot = SCHEMAS["masks"].field("slots").type.value_type
+    assert " ".join(field.name for field in token) == "text space_after lemma pos tag dep head primitive is_subject"
+    assert [field.name for field in slot] == ["token", "primitive", "tag", "word"]
+    assert SCHEMAS["annotations"].field("windows").type == pa.list_(pa.list_(pa.float64(), 2))
+    novel = SCHEMAS["annotations"].field("novel").type.value_type
+    assert [field.name for field in novel] == ["type", "words"]
+
+
+def test_what_conforms_is_left_as_it_is() -> None:
+    table = conform(pa.table(DICTIONARY), "dictionary")
+    assert table.schema == SCHEMAS["dictionary"]
+    assert table.to_pydict() == DICTIONARY
+
+
+@pytest.mark.parametrize("column", DICTIONARY)
+def test_a_missing_column_is_named(column: str) -> None:
+    table = pa.table({name: values for name, values in DICTIONARY.items() if name != column})
+    with pytest.raises(SchemaError, match=rf"dictionary: missing columns \['{column}'\]"):
+        conform(table, "dictionary")
+
+
+def test_a_foreign_column_is_named() -> None:
+    with pytest.raises(SchemaError, match=r"dictionary: .*unknown columns \['colour'\]"):
+        conform(pa.table({**DICTIONARY, "colour": ["red", "blue"]}), "dictionary")
+
+
+def test_nulls_are_named_where_none_may_be() -> None:
+    with pytest.raises(SchemaError, match="dictionary: column word holds 1 nulls"):
+        conform(pa.table({**DICTIONARY, "word": ["a", None]}), "dictionary")
+
+
+def test_nulls_may_be_where_the_schema_says_so() -> None:
+    row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "windows": [[0, 1]], "novel": []}
+    assert table_of("annotations", [{**row, "saliency": None}])["saliency"].to_pylist() == [None]
+    with pytest.raises(SchemaError, match="annotations: column duration holds 1 nulls"):
+        table_of("annotations", [{**row, "duration": None, "saliency": None}])
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("count", ["three", "four"]),
+        ("count", [1.5, 2.0]),
+        ("count", [[1], [2]]),
+        ("word", [["a"], ["b"]]),
+        ("word", [{"a": 1}, {"a": 2}]),
+    ],
+)
+def test_another_type_is_refused_naming_stage_and_column(column: str, values: list[Any]) -> None:
+    with pytest.raises(SchemaError, match="dictionary") as caught:
+        conform(pa.table({**DICTIONARY, column: values}), "dictionary")
+    assert re.search(rf"\b{column}\b", str(caught.value)), f"the column {column} is not named: {caught.value}"
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("count", pa.array([3, 4], pa.int8())),
+        ("count", pa.array([3.0, 4.0])),
+        ("word", pa.array(["open", "door"], pa.large_string())),
+        ("word", pa.array(["open", "door"]).dictionary_encode()),
+    ],
+    ids=str,
+)
+def test_compatible_types_are_cast(column: str, values: pa.Array) -> None:
+    table = conform(pa.table({**DICTIONARY, column: values}), "dictionary")
+    assert table.schema == SCHEMAS["dictionary"]
+    assert table.to_pydict() == DICTIONARY
+
+
+def test_columns_come_in_the_schemas_order() -> None:
+    shuffled = pa.table(dict(reversed(DICTIONARY.items())))
+    assert conform(shuffled, "dictionary").to_pydict() == DICTIONARY
+
+
+def test_a_number_too_large_for_its_column_is_refused() -> None:
+    row = {"qid": "q", "level": 300, "ratio": 0.5, "masked_query": "m", "slots": []}
+    with pytest.raises(SchemaError, match="masks"):
+        table_of("masks", [row])
+
+
+@pytest.mark.parametrize("window", [[1.0], [1.0, 2.0, 3.0], ["a", "b"], 4.0])
+def test_a_window_is_two_numbers(window: Any) -> None:
+    row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "novel": [], "saliency": None}
+    with pytest.raises(SchemaError, match="annotations"):
+        table_of("annotations", [{**row, "windows": [window]}])
+
+
+def test_no_rows_make_an_empty_table() -> None:
+    for stage, schema in SCHEMAS.items():
+        table = table_of(stage, [])
+        assert table.num_rows == 0
+        assert table.schema == schema

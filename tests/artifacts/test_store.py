@@ -1,0 +1,464 @@
+"""The store: keys from content, parts whole or absent, work never done twice, damage found."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from artifacts.schemas import SCHEMAS, SchemaError, table_of
+from artifacts.settings import PROJECT
+from artifacts.store import ArtifactError, Store
+
+PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
+WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
+PARTS = 4
+
+
+def part(index: int) -> Part:
+    """Two rows, one refusal and a note, different in each part."""
+    rows = [
+        {"primitive": "noun", "tag": "NN", "word": f"word{index}{i}", "lemma": "word", "count": index} for i in range(2)
+    ]
+    refused = [rejection(f"q{index}", "dictionary", f"reason {index % 2}", "value")]
+    return Part(table_of("dictionary", rows), 3, 2, refused, Counter({"clipped": index}))
+
+
+class Makers:
+    """The parts of a build, with a list of those that were really made; part `fails` raises."""
+
+    def __init__(self, count: int = PARTS, fails: int | None = None) -> None:
+        self.made: list[int] = []
+        self.count, self.fails = count, fails
+
+    def __iter__(self) -> Iterator[Callable[[], Part]]:
+        return (partial(self.make, index) for index in range(self.count))
+
+    def make(self, index: int) -> Part:
+        if index == self.fails:
+            raise RuntimeError("the machine went away")
+        self.made.append(index)
+        return part(index)
+
+
+def folder(artifact: Artifact) -> Path:
+    return Path(artifact.path)
+
+
+def contents(artifact: Artifact) -> dict[str, bytes]:
+    """The bytes of each part; the manifest holds times and is left out."""
+    return {path.name: path.read_bytes() for path in folder(artifact).glob("[pr]*-*.parquet")}
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> dict[str, bytes]:
+    """What a build that nobody interrupts writes."""
+    return contents(Store(str(tmp_path / "undisturbed")).build(WORK, Makers()))
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stage": "masks"},
+        {"version": 2},
+        {"parameters": {"ratio": 0.6, "names": ["a"]}},
+        {"parameters": {"ratio": 0.5, "names": ["a"], "more": None}},
+        {"parameters": {}},
+        {"parents": ()},
+        {"parents": (PARENT, PARENT)},
+        {"parents": (PARENT.model_copy(update={"key": "1" * 16}),)},
+        {"parents": (PARENT.model_copy(update={"stage": "masks"}),)},
+        {"inputs": {"train": "ab13"}},
+        {"inputs": {"test": "ab12"}},
+        {"inputs": {}},
+    ],
+    ids=str,
+)
+def test_the_key_changes_with_what_determines_the_content(change: dict[str, Any]) -> None:
+    assert replace(WORK, **change).key != WORK.key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "other"},
+        {"unit": "row"},
+        {"parameters": {"names": ["a"], "ratio": 0.5}},
+        {"parents": (PARENT.model_copy(update={"root": "s3://elsewhere", "dataset": "renamed"}),)},
+    ],
+    ids=str,
+)
+def test_the_key_changes_with_nothing_else(change: dict[str, Any]) -> None:
+    assert replace(WORK, **change).key == WORK.key
+
+
+def test_a_file_digest_tells_contents_and_names_apart(tmp_path: Path) -> None:
+    digests = set()
+    for name, text in (("a", "1"), ("a", "2"), ("b", "1")):
+        folder = tmp_path / f"{name}{text}"
+        folder.mkdir()
+        (folder / name).write_text(text)
+        digests.add(file_digest(folder))
+    assert len(digests) == 3
+    assert file_digest(tmp_path / "a1" / "a") == file_digest(tmp_path / "b1" / "b")
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_built_is_read_back(store: Store) -> None:
+    artifact = store.build(WORK, Makers())
+    manifest = store.manifest(artifact)
+    assert store.table(artifact)["word"].to_pylist() == [f"word{i}{j}" for i in range(PARTS) for j in range(2)]
+    assert store.table(artifact, ["count"]).column_names == ["count"]
+    assert (manifest.rows, manifest.taken, manifest.kept) == (8, 12, 8)
+    assert manifest.rejected == {"reason 0": 2, "reason 1": 2}
+    assert manifest.notes == {"clipped": 6}
+    assert manifest.parameters == WORK.parameters
+    assert manifest.parents == [PARENT]
+    assert manifest.inputs == WORK.inputs
+    assert manifest.started <= manifest.ended
+    assert "pyarrow" in manifest.software
+    assert not list(folder(artifact).glob(".*")), "drafts are left behind"
+
+
+def test_refused_rows_are_readable(store: Store) -> None:
+    artifact = store.build(WORK, Makers())
+    rows = [row for table in store.rejected(artifact) for row in table.to_pylist()]
+    assert rows == [
+        {"qid": f"q{i}", "stage": "dictionary", "reason": f"reason {i % 2}", "value": "value"} for i in range(PARTS)
+    ]
+
+
+def test_a_second_build_makes_no_part(store: Store) -> None:
+    first = store.build(WORK, Makers())
+    before = contents(first)
+    again = Makers()
+    assert store.build(WORK, again) == first
+    assert again.made == []
+    assert contents(first) == before
+
+
+def test_a_second_build_leaves_the_manifest_alone(store: Store) -> None:
+    artifact = store.build(WORK, Makers())
+    before = (folder(artifact) / "manifest.json").read_bytes()
+    store.build(WORK, Makers())
+    assert (folder(artifact) / "manifest.json").read_bytes() == before, "the true times and cost of the work are lost"
+
+
+def test_progress_is_told_after_each_part(store: Store) -> None:
+    told: list[tuple[int, int]] = []
+    store.build(WORK, Makers(), total=4, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    store.build(replace(WORK, version=2), Makers(2), progress=lambda done, total: told.append((done, total)))
+    assert told[4:] == [(1, 1), (2, 2)]
+
+
+def test_a_part_must_account_for_all_it_took(store: Store) -> None:
+    with pytest.raises(ArtifactError, match="dictionary: 4 in, but 2 out and 1 rejected"):
+        store.build(WORK, [lambda: replace(part(0), taken=4)])
+    assert store.whole(store.artifact(WORK)) is None
+
+
+def test_a_part_must_have_its_stages_schema(store: Store) -> None:
+    with pytest.raises(SchemaError, match="dictionary"):
+        store.build(WORK, [lambda: Part(pa.table({"word": ["a"]}), 1, 1)])
+    assert not folder(store.artifact(WORK)).exists()
+
+
+# --- killed builds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_build_leaves_no_artifact_and_the_next_goes_on(store: Store, undisturbed: dict[str, bytes]) -> None:
+    broken = Makers(fails=2)
+    with pytest.raises(RuntimeError, match="went away"):
+        store.build(WORK, broken)
+    artifact = store.artifact(WORK)
+    assert broken.made == [0, 1]
+    assert not (folder(artifact) / "manifest.json").exists()
+    assert store.whole(artifact) is None
+    assert store.find() == []
+    with pytest.raises(ArtifactError, match="run its flow"):
+        store.manifest(artifact)
+
+    resumed = Makers()
+    store.build(WORK, resumed)
+    assert resumed.made == [2, 3]
+    assert contents(artifact) == undisturbed
+    assert store.manifest(artifact).rejected == {"reason 0": 2, "reason 1": 2}
+
+
+CHILD = f"""
+import sys, time
+from collections import Counter
+from functools import partial
+from artifacts.manifest import Artifact, Part, Work, rejection
+from artifacts.schemas import table_of
+from artifacts.store import Store
+
+{inspect.getsource(part)}
+
+def make(index):
+    if index == int(sys.argv[2]):
+        print("ready", flush=True)
+        time.sleep(60)
+    return part(index)
+
+root = sys.argv[1]
+parent = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
+work = Work("scenes", "dictionary", 1, {WORK.parameters!r}, (parent,), {WORK.inputs!r})
+Store(root).build(work, [partial(make, index) for index in range({PARTS})])
+"""
+
+
+def child(root: str, stops_at: int = -1) -> subprocess.Popen[str]:
+    """Another process that builds the same work, and waits to be killed in part `stops_at`."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", CHILD, root, str(stops_at)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_process_loses_only_the_part_it_was_at(store: Store, undisturbed: dict[str, bytes]) -> None:
+    with child(store.root, stops_at=2) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGKILL)
+    artifact = store.artifact(WORK)
+    assert sorted(contents(artifact)) == [f"{kind}-0000{i}.parquet" for kind in ("part", "rejected") for i in (0, 1)]
+    assert store.whole(artifact) is None
+    resumed = Makers()
+    store.build(WORK, resumed)
+    assert resumed.made == [2, 3]
+    assert contents(artifact) == undisturbed
+    assert store.verify(artifact) == []
+
+
+def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed: dict[str, bytes]) -> None:
+    processes = [child(store.root), child(store.root)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    for process in processes:
+        process.communicate()
+    artifact = store.artifact(WORK)
+    assert store.whole(artifact)
+    assert contents(artifact) == undisturbed
+
+
+def test_two_threads_that_make_the_same_part_at_once(store: Store, undisturbed: dict[str, bytes]) -> None:
+    meet = threading.Barrier(2, timeout=20)
+
+    def make(index: int) -> Part:
+        if index == 0:
+            meet.wait()  # both have seen that part 0 is missing
+        return part(index)
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(store.build, WORK, [partial(make, i) for i in range(PARTS)]) for _ in range(2)]
+    assert runs[0].result() == runs[1].result()
+    assert store.verify(runs[0].result()) == []
+    assert contents(runs[0].result()) == undisturbed
+
+
+def test_a_draft_of_a_killed_run_is_no_part(store: Store, undisturbed: dict[str, bytes]) -> None:
+    where = folder(store.artifact(WORK))
+    where.mkdir(parents=True)
+    (where / ".part-00000.parquet.0123").write_bytes(b"half a par")
+    makers = Makers()
+    artifact = store.build(WORK, makers)
+    assert makers.made == [0, 1, 2, 3]
+    assert contents(artifact) == undisturbed
+    assert store.verify(artifact) == []
+
+
+def without_metadata(path: Path) -> None:
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+
+
+def of_another_stage(path: Path) -> None:
+    pq.write_table(table_of("tags", []).replace_schema_metadata(pq.read_schema(path).metadata), path)
+
+
+def of_other_types(path: Path) -> None:
+    table = pq.read_table(path)
+    changed = table.set_column(4, "count", table["count"].cast(pa.int32()))
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), path)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def with_a_broken_footer(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-40] + b"\xff" * 32 + data[-8:])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replaced_by_text(path: Path) -> None:
+    path.write_text("no parquet at all")
+
+
+def without_its_refusals(path: Path) -> None:
+    path.with_name(path.name.replace("part", "rejected")).unlink()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        without_metadata,
+        of_another_stage,
+        of_other_types,
+        truncated,
+        with_a_broken_footer,
+        emptied,
+        replaced_by_text,
+        without_its_refusals,
+        Path.unlink,
+    ],
+)
+def test_a_foreign_part_is_not_trusted_when_a_build_goes_on(
+    store: Store, undisturbed: dict[str, bytes], spoil: Callable[[Path], None]
+) -> None:
+    with pytest.raises(RuntimeError):
+        store.build(WORK, Makers(fails=3))
+    artifact = store.artifact(WORK)
+    spoil(folder(artifact) / "part-00001.parquet")
+    resumed = Makers()
+    store.build(WORK, resumed)
+    assert resumed.made == [1, 3]
+    assert contents(artifact) == undisturbed
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def with_a_byte_changed(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["part-00002.parquet", "rejected-00002.parquet"])
+@pytest.mark.parametrize(
+    ("spoil", "told"), [(truncated, "was changed"), (with_a_byte_changed, "was changed"), (Path.unlink, "is missing")]
+)
+def test_damage_is_found_named_and_mended(
+    store: Store, undisturbed: dict[str, bytes], name: str, spoil: Callable[[Path], None], told: str
+) -> None:
+    artifact = store.build(WORK, Makers())
+    assert store.verify(artifact) == []
+    assert store.whole(artifact)
+    spoil(folder(artifact) / name)
+    assert store.verify(artifact) == [f"{artifact.path}/{name} {told}"]
+    assert store.whole(artifact) is None
+    store.build(WORK, Makers())
+    assert contents(artifact) == undisturbed
+    assert store.whole(artifact)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{'stage'", '{"stage": "dictionary", "parts": 3}'])
+def test_a_damaged_manifest_is_named_and_rebuilt(store: Store, text: str) -> None:
+    artifact = store.build(WORK, Makers())
+    (folder(artifact) / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match="damaged") as caught:
+        store.manifest(artifact)
+    assert f"{artifact.path}/manifest.json" in str(caught.value)
+    assert store.whole(artifact) is None
+    store.build(WORK, Makers())
+    assert store.whole(artifact)
+
+
+def test_reading_a_part_checks_its_schema(store: Store) -> None:
+    artifact = store.build(WORK, Makers())
+    pq.write_table(pa.table({"word": ["a"]}), folder(artifact) / "part-00000.parquet")
+    with pytest.raises(SchemaError, match="dictionary"):
+        store.part(artifact, 0)
+
+
+# --- finding ---------------------------------------------------------------------------------------------------------
+
+
+def test_newest_is_the_one_finished_last(store: Store) -> None:
+    first = store.build(WORK, Makers())
+    second = store.build(replace(WORK, version=2), Makers())
+    assert store.newest("scenes", "dictionary") == second
+    manifest = store.manifest(first)
+    later = manifest.model_copy(update={"ended": manifest.ended + timedelta(hours=1)})
+    (folder(first) / "manifest.json").write_text(later.model_dump_json())
+    assert store.newest("scenes", "dictionary") == first
+
+
+def test_find_by_dataset_and_stage(store: Store) -> None:
+    wanted = [("scenes", "dictionary"), ("scenes", "rejected"), ("charades-cg", "dictionary")]
+    for dataset, stage in wanted:
+        store.build(
+            Work(dataset, stage, 1),
+            [lambda stage=stage: Part(table_of(stage, []), 0, 0)],  # type: ignore[misc]
+        )
+
+    def found(dataset: str | None = None, stage: str | None = None) -> list[tuple[str, str]]:
+        return [(manifest.dataset, manifest.stage) for manifest in store.find(dataset, stage)]
+
+    assert found() == wanted
+    assert found("scenes") == wanted[:2]
+    assert found(stage="dictionary") == [wanted[0], wanted[2]]
+    assert found("charades-cg", "rejected") == []
+    assert [store.reference(m).path for m in store.find("charades-cg")] == [
+        store.newest("charades-cg", "dictionary").path
+    ]
+
+
+def test_an_unknown_stage_is_told_what_is_there(store: Store) -> None:
+    with pytest.raises(ArtifactError, match=r"no scenes/masks .* there is: nothing yet"):
+        store.newest("scenes", "masks")
+    store.build(WORK, Makers(1))
+    with pytest.raises(ArtifactError, match=r"no scenes/masks .* there is: scenes/dictionary"):
+        store.newest("scenes", "masks")
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x y", "x\n", "x\0"]
+)
+def test_names_that_are_no_folders_are_refused(store: Store, name: str) -> None:
+    for dataset, stage in ((name, "dictionary"), ("scenes", name)):
+        with pytest.raises(ArtifactError):
+            store.artifact(replace(WORK, dataset=dataset, stage=stage))
+        with pytest.raises(ArtifactError, match="DATASET/STAGE"):
+            store.newest(dataset, stage)
+    with pytest.raises(ArtifactError):
+        store.build(replace(WORK, dataset=name), Makers())
+    assert not Path(store.root).exists()
+
+
+def test_the_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "~/here")
+    assert Store().root == str(tmp_path / "here")
+    monkeypatch.delenv("PENUMBRA_ARTIFACTS")
+    assert Store().root == str(PROJECT / "artifacts" / "data")
+
+
+def test_every_stage_of_the_store_has_a_schema(store: Store) -> None:
+    for stage in SCHEMAS:
+        rows = table_of(stage, [])
+        artifact = store.build(Work("scenes", stage, 1), [lambda rows=rows: Part(rows, 0, 0)])  # type: ignore[misc]
+        assert store.table(artifact).schema.names == SCHEMAS[stage].names

@@ -1,0 +1,106 @@
+"""The same store on an object store: built, read, verified, mended and found by URL."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from artifacts.manifest import Part, Work, rejection
+from artifacts.schemas import table_of
+from artifacts.store import ArtifactError, Store
+
+s3fs = pytest.importorskip("s3fs", reason="needs s3fs (pip install 'penumbra[s3]')")
+moto = pytest.importorskip("moto.server", reason="needs moto[server]")
+boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
+
+WORK = Work("scenes", "tags", 1, {"a": 1})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an empty bucket, and an environment that reaches it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = f"bucket-{abs(hash(request.node.name))}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    yield f"s3://{name}/some/prefix"
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+class Makers:
+    def __init__(self, fails: int | None = None) -> None:
+        self.made: list[int] = []
+        self.fails = fails
+
+    def make(self, index: int) -> Part:
+        if index == self.fails:
+            raise RuntimeError("the machine went away")
+        self.made.append(index)
+        rows = [{"qid": f"q{index}", "tokens": []}]
+        return Part(table_of("tags", rows), 2, 1, [rejection("r", "tags", "a reason")])
+
+    def build(self, store: Store, work: Work = WORK) -> None:
+        store.build(work, [lambda i=i: self.make(i) for i in range(3)])  # type: ignore[misc]
+
+
+def test_build_read_verify_and_find(bucket: str) -> None:
+    store = Store(bucket)
+    with pytest.raises(ArtifactError, match="nothing yet"):
+        store.newest("scenes", "tags")
+    Makers().build(store)
+    artifact = store.newest("scenes", "tags")
+    assert artifact == store.artifact(WORK)
+    assert artifact.path == f"{bucket}/scenes/tags/{WORK.key}"
+    assert store.table(artifact)["qid"].to_pylist() == ["q0", "q1", "q2"]
+    assert [table["reason"].to_pylist() for table in store.rejected(artifact)] == [["a reason"]] * 3
+    assert store.verify(artifact) == []
+    assert [manifest.key for manifest in store.find()] == [WORK.key]
+    again = Makers()
+    again.build(store)
+    assert again.made == []
+
+    newer = Work("scenes", "tags", 2)
+    Makers().build(store, newer)
+    assert store.newest("scenes", "tags").key == newer.key
+
+
+def test_a_broken_build_goes_on(bucket: str) -> None:
+    store = Store(bucket)
+    with pytest.raises(RuntimeError):
+        Makers(fails=1).build(store)
+    assert store.whole(store.artifact(WORK)) is None
+    assert store.find() == []
+    resumed = Makers()
+    resumed.build(Store(bucket))
+    assert resumed.made == [1, 2]
+    assert store.whole(store.artifact(WORK))
+
+
+def test_damage_is_found_and_mended(bucket: str) -> None:
+    store = Store(bucket)
+    Makers().build(store)
+    artifact = store.artifact(WORK)
+    store.files.rm_file(f"{artifact.path}/part-00001.parquet")
+    store.files.pipe_file(f"{artifact.path}/rejected-00002.parquet", b"other bytes")
+    assert store.verify(artifact) == [
+        f"{artifact.path}/part-00001.parquet is missing",
+        f"{artifact.path}/rejected-00002.parquet was changed",
+    ]
+    assert store.whole(artifact) is None
+    Makers().build(store)
+    assert store.verify(artifact) == []

@@ -1,0 +1,57 @@
+"""What all tests share: Prefect kept to a temporary folder, an empty store, the shipped tagger, the real data."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spacy.language import Language
+
+from artifacts.settings import PROJECT
+from artifacts.store import Store
+
+HOME = tempfile.mkdtemp(prefix="penumbra-tests-")
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+os.environ.update(  # before anything imports prefect, which reads them once
+    PREFECT_HOME=HOME,
+    PREFECT_API_URL="",
+    PREFECT_LOGGING_LEVEL="WARNING",
+    PREFECT_SERVER_ANALYTICS_ENABLED="false",
+    HF_HUB_OFFLINE="1",
+)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real annotations and golden numbers that lies beside the project."""
+    folder = PROJECT.parent / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip(f"needs the real data: no {folder.name}/data beside the project")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store, which is also the one that `Store()` opens."""
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
+    return Store()
+
+
+@pytest.fixture(scope="session")
+def nlp() -> Language:
+    """The shipped spaCy pipeline."""
+    from tasks.tags import load_pipeline  # only here: it imports prefect
+
+    return load_pipeline("penumbra")
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A Prefect server with a database of its own, for the tests that run flows."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield

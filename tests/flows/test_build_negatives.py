@@ -1,0 +1,161 @@
+"""The whole way on real Prefect: dirty data in, Parquet out, killed and resumed, seen in the UI's API."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from flows.build_negatives import build_negatives
+from tasks.annotations import SHIPPED, Dataset
+from tasks.fills import Filling
+
+STAGES = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings", "negatives", "in_video_negatives", "rejected"}
+QUERIES = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corner of the sample, with the faults that real files have."""
+    folder = tmp_path_factory.mktemp("dirty")
+    for name in ("train", "test_trivial"):
+        videos = json.loads((SHIPPED / f"{name}.json").read_text())
+        some = dict(list(videos.items())[:QUERIES])
+        if name == "train":
+            some["../escape"] = {"sentences": ["a person runs."], "timestamps": [[0, 1]], "duration": 5}
+            some["B0"] = {
+                "sentences": ["  a person opens the box.", "", "of the by.", "une 🙂", "the and."],
+                "timestamps": [[0.0, 9.0], [0, 1], [0, 1], [3, 2], [0, 1]],
+                "duration": 5.0,
+            }
+        (folder / f"{name}.json").write_text(json.dumps(some))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Artifact]]:
+    root = str(tmp_path_factory.mktemp("artifacts"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", root)
+        artifact = build_negatives(
+            Dataset(name="dirty", folder=str(folder)), filling=Filling(providers=["corpus", "random"], candidates=4)
+        )
+        yield Store(root), artifact
+
+
+def test_every_stage_leaves_a_whole_artifact(built: tuple[Store, Artifact]) -> None:
+    store, negatives = built
+    manifests = store.find("dirty")
+    assert {m.stage for m in manifests} == STAGES
+    assert sum(m.stage == "fills" for m in manifests) == 2
+    for manifest in manifests:
+        assert store.verify(store.reference(manifest)) == []
+        assert manifest.taken == manifest.kept + sum(manifest.rejected.values())
+    assert store.newest("dirty", "negatives") == negatives
+
+
+def test_bad_rows_are_rejected_with_their_reasons(built: tuple[Store, Artifact]) -> None:
+    store, _ = built
+    rows = {row["qid"]: row for row in store.table(store.newest("dirty", "rejected")).to_pylist()}
+    assert rows["../escape_train_0"]["reason"] == "video id is no safe file name"
+    assert rows["B0_train_1"]["reason"] == "query is empty"
+    assert rows["B0_train_3"]["reason"] == "window ends before it begins"
+    assert rows["B0_train_4"]["reason"] == "query has no primitive to mask"
+    notes = store.manifest(store.newest("dirty", "annotations")).notes
+    assert notes == {"blanks around the query removed": 1, "window clipped to the video's end": 1}
+
+
+def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Artifact]) -> None:
+    store, negatives = built
+    masked = {(row["qid"], row["level"]) for row in store.table(store.newest("dirty", "masks")).to_pylist()}
+    rows = store.table(negatives).to_pylist()
+    chosen = {(row["qid"], row["level"]) for row in rows}
+    assert len(chosen) == len(rows)
+    refused = store.manifest(negatives).rejected
+    assert len(masked) == len(chosen) + sum(refused.values())
+    assert len(chosen) > 0.95 * len(masked)
+    tests = {q["query"] for q in store.table(store.newest("dirty", "annotations")).to_pylist() if q["split"] == "test"}
+    assert not {row["query"] for row in rows} & tests
+    falling: dict[str, float] = {}
+    for row in sorted(rows, key=lambda row: (row["qid"], row["level"])):
+        assert row["similarity"] < falling.get(row["qid"], 1.0)
+        falling[row["qid"]] = row["similarity"]
+
+
+def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Artifact]) -> None:
+    with get_client(sync_client=True) as client:
+        wanted = ["dirty-negatives-rows", "dirty-negatives-stage", "dirty-build-negatives-report"]
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
+        data = {artifact.key: str(artifact.data) for artifact in found}
+    store, negatives = built
+    rows = json.loads(data["dirty-negatives-rows"])
+    assert rows[0].keys() == rows[-1].keys() >= {"qid", "level", "query", "similarity"}
+    assert negatives.path in data["dirty-negatives-stage"]
+    report = data["dirty-build-negatives-report"]
+    assert f"{store.manifest(negatives).rows:,} negatives" in report
+    assert "query has no primitive to mask" in report
+    assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
+
+
+def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
+    store, negatives = built
+    before = {m.key: m.ended for m in store.find()}
+    again = build_negatives(
+        Dataset(name="dirty", folder=str(folder)), filling=Filling(providers=["corpus", "random"], candidates=4)
+    )
+    assert again == negatives
+    assert {m.key: m.ended for m in store.find()} == before
+
+
+RUN = """
+import sys
+from flows.build_negatives import build_negatives
+from tasks import annotations
+from tasks.annotations import Dataset
+from tasks.fills import Filling
+annotations.ROWS_A_PART = 12
+annotations.parts.__defaults__ = (12,)
+build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3))
+"""
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.parquet") if not p.name.startswith(".")}
+
+
+def test_killed_anywhere_the_next_run_goes_on_to_the_same_bytes(
+    folder: Path, prefect_server: None, tmp_path: Path
+) -> None:
+    """kill -9 in the middle of three stages, then run through: the same files as an undisturbed run."""
+    from prefect.settings import PREFECT_API_URL
+
+    def start(root: Path) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+        return subprocess.Popen([sys.executable, "-c", RUN, str(folder)], env=environment)
+
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    first = start(undisturbed)
+    written: dict[str, int] = {}
+    for stage in ("tags", "fills", "negatives"):
+        process = start(killed)
+        deadline = time.monotonic() + 120
+        while not list(killed.glob(f"dirty/{stage}/*/part-00001.parquet")) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        written |= {str(p): p.stat().st_mtime_ns for p in killed.rglob("part-*.parquet")}
+    assert start(killed).wait() == 0
+    assert first.wait() == 0
+    assert tree(killed) == tree(undisturbed)
+    assert len(tree(killed)) > 30
+    assert all(Path(name).stat().st_mtime_ns == then for name, then in written.items()), "a part was made twice"

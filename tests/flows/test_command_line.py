@@ -1,0 +1,112 @@
+"""The `penumbra` command as users type it, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from artifacts.manifest import Part, Work
+from artifacts.schemas import table_of
+from artifacts.store import Store
+from flows.command_line import parse_parameters
+from flows.running import deployment_parameters, merge
+
+
+def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.command_line", *arguments]
+    variables = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    rows = table_of("rejected", [{"qid": "q", "stage": "tags", "reason": "no", "value": ""}])
+    Store(str(tmp_path)).build(Work("mine", "rejected", 1, unit="refusal"), [lambda: Part(rows, 1, 1)])
+    return tmp_path
+
+
+def test_path_prints_the_folder_and_nothing_else(root: Path) -> None:
+    done = penumbra("artifacts", "path", "mine/rejected", root=root)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert (Path(done.stdout.removesuffix("\n")) / "manifest.json").is_file()
+
+
+def test_show_ls_and_verify(root: Path) -> None:
+    assert '"reason": "no"' in penumbra("artifacts", "show", "mine/rejected", root=root).stdout
+    assert "mine" in penumbra("artifacts", "ls", root=root).stdout
+    assert penumbra("artifacts", "verify", root=root).returncode == 0
+    next(root.rglob("part-*.parquet")).write_bytes(b"rubbish")
+    broken = penumbra("artifacts", "verify", "mine/rejected", root=root)
+    assert broken.returncode == 1
+    assert "was changed" in broken.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["artifacts", "path", "mine/masks"], "no mine/masks below"),
+        (["artifacts", "path", "mine"], "is no DATASET/STAGE"),
+        (["artifacts", "path", "../mine/masks"], "is no DATASET/STAGE"),
+        (["export", "mine"], "no mine/negatives below"),
+        (["fetch", "mine"], "nothing to fetch"),
+        (["run", "train", "scenes"], "no flow 'train'"),
+    ],
+)
+def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[str], message: str) -> None:
+    done = penumbra(*arguments, root=root)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_parameters_nest_and_are_json_where_they_can_be() -> None:
+    pairs = ["masking.ratios=[0.1,0.2,0.3]", "filling.candidates=4", "tagging.spacy_model=en_core_web_sm"]
+    assert parse_parameters(pairs) == {
+        "masking": {"ratios": [0.1, 0.2, 0.3]},
+        "filling": {"candidates": 4},
+        "tagging": {"spacy_model": "en_core_web_sm"},
+    }
+    with pytest.raises(typer.BadParameter):
+        parse_parameters(["filling.candidates"])
+
+
+def test_a_run_starts_from_its_deployment() -> None:
+    parameters = deployment_parameters("build-negatives", "activitynet-cg")
+    assert parameters["masking"]["ratios"] == [0.1, 0.3, 0.5]
+    changed = merge(parameters, {"masking": {"ratios": [0.2, 0.3, 0.4]}, "filling": {"seed": 1}})
+    assert changed == {**parameters, "masking": {"ratios": [0.2, 0.3, 0.4]}, "filling": {"seed": 1}}
+    assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
+
+
+def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
+    """`run` in this test's server, a data set of one's own, then `export` in both formats."""
+    from prefect.settings import PREFECT_API_URL
+
+    data = tmp_path / "data" / "mine"
+    data.mkdir(parents=True)
+    rows = [
+        {"qid": i, "query": f"a person {verb} the {noun}.", "vid": f"v{i}", "duration": 9.5, "relevant_windows": [[0, 4]]}
+        for i, (verb, noun) in enumerate((v, n) for v in ("opens", "closes", "takes") for n in ("door", "box", "bag"))
+    ]
+    (data / "my_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    root = tmp_path / "artifacts"
+    done = penumbra(
+        "run", "build-negatives", "mine", "--param", "filling.candidates=8", root=root,
+        PENUMBRA_DATA=str(data.parent), PREFECT_API_URL=str(PREFECT_API_URL.value()),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
+    shine = [json.loads(line) for line in penumbra("export", "mine", root=root).stdout.splitlines()]
+    assert shine
+    keys = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
+    assert all(list(row) == keys for row in shine)
+    file = tmp_path / "out.jsonl"
+    assert penumbra("export", "mine", "--format", "jsonl", "--output", str(file), root=root).returncode == 0
+    flat = [json.loads(line) for line in file.read_text().splitlines()]
+    negatives = {(row["qid"], row["level"]): row["negative"] for row in flat}
+    assert all(row["recomposed_queries"] == [negatives[row["qid"], i] for i in (1, 2, 3)] for row in shine)
