@@ -63,7 +63,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         ("Parquet", f"`{artifact.path}`"),
         ("key", f"`{artifact.key}`"),
     ]
-    sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("", ""), counts)]
+    sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("what", "how much"), counts)]
     if manifest.rejected:
         sections += ["## Rejected, by reason", markdown_table(("reason", "count"), manifest.rejected.items())]
     if manifest.notes:
@@ -81,12 +81,13 @@ def _flat(parameters: dict[str, Any]) -> list[tuple[str, str]]:
 def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
     """Show a stage in the UI, whether it was made now or found done."""
     rows = first_rows(store, artifact, manifest)
+    name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
     description = f"First {len(rows)} of {manifest.rows:,} rows. All: `{artifact.path}`"
     if rows:
-        create_table_artifact(rows, key=stage_key(artifact.dataset, artifact.stage, "rows"), description=description)
+        create_table_artifact(rows, key=stage_key(artifact.dataset, name, "rows"), description=description)
     create_markdown_artifact(
         stage_page(artifact, manifest),
-        key=stage_key(artifact.dataset, artifact.stage, "stage"),
+        key=stage_key(artifact.dataset, name, "stage"),
         description=f"{manifest.stage}: {manifest.taken:,} in, {manifest.kept:,} out",
     )
 

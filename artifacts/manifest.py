@@ -114,7 +114,8 @@ class Part:
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:
     """A row of `rejected`; long values are cut, the reason is what is counted and shown."""
-    return {"qid": qid, "stage": stage, "reason": reason, "value": str(value)[:300]}
+    texts = {"qid": qid, "stage": stage, "reason": reason, "value": str(value)[:300]}
+    return {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}  # no lone surrogates
 
 
 @cache

@@ -113,10 +113,15 @@ def conform(table: pa.Table, stage: str) -> pa.Table:
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             raise SchemaError(f"{stage}: column {field.name} holds {table[field.name].null_count} nulls")
+    columns = [_cast(table[field.name], field, stage) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, stage: str) -> pa.ChunkedArray:
     try:
-        return table.select(schema.names).cast(schema)
+        return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
-        raise SchemaError(f"{stage}: {error}") from error
+        raise SchemaError(f"{stage}: column {field.name} is no {field.type} ({error})") from error
 
 
 def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:

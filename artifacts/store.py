@@ -159,6 +159,8 @@ class Store:
         `parts` are called in order, each only if its file is missing; `progress(done, total)` follows each part.
         """
         artifact = self.artifact(work)
+        if self.whole(artifact):
+            return artifact
         started, clock = datetime.now(UTC), time.perf_counter()
         records = []
         for index, make in enumerate(parts):
@@ -216,11 +218,14 @@ class Store:
         """What a part's file says of itself, or None where it is missing or foreign."""
         try:
             data = self.files.cat_file(self._file(artifact, name))
+        except FileNotFoundError:
+            return None
+        try:
             schema = pq.read_schema(io.BytesIO(data))
             counts = json.loads(schema.metadata[b"penumbra"])
             refused = counts["refused"] or None
             refused_data = self.files.cat_file(self._file(artifact, refused)) if refused else b""
-        except (FileNotFoundError, pa.ArrowInvalid, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):  # cut short, or not one of ours
             return None
         if schema.remove_metadata() != SCHEMAS[artifact.stage].remove_metadata():
             return None

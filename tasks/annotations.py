@@ -30,6 +30,9 @@ VERSION = 1
 ROWS_A_PART = 2048
 MAX_WORDS = 256
 MASK = "<mask>"
+LARGEST = 1e9  # seconds or clips: no video is longer
+LONGEST_NUMBER = 300  # digits
+CG_KEYS = {"sentences", "timestamps", "duration"}
 CG_FILES = {
     "train": "train.json",
     "test": "test_trivial.json",
@@ -105,7 +108,7 @@ class RawRow:
     duration: Any = None
     windows: Any = None
     novel: list[dict[str, Any]] = field(default_factory=list)
-    saliency: list[dict[str, Any]] | None = None
+    saliency: tuple[Any, Any] = (None, None)
     fault: str = ""
 
 
@@ -130,7 +133,7 @@ def read_rows(path: Path, split: str) -> Iterator[RawRow]:
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the members of a JSON object one by one, so that a repeated key is seen and memory stays small."""
-    text, decoder = path.read_text(encoding="utf-8-sig"), json.JSONDecoder()
+    text, decoder = path.read_text(encoding="utf-8-sig"), json.JSONDecoder(parse_int=_whole_number)
     space = re.compile(r"[ \t\r\n]*")
 
     def skip(position: int) -> int:
@@ -157,27 +160,43 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
             yield key, value
             position = skip(position)
             if expect(position, ",}") == "}":
+                if text[position + 1 :].strip():
+                    raise json.JSONDecodeError("more text after the object", text, position + 1)
                 return
             position = skip(position + 1)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
         ) from None
+    except RecursionError:
+        raise DatasetError(f"{path} is nested too deeply for a data set: fetch it again") from None
+
+
+def _whole_number(digits: str) -> float:
+    """JSON knows integers of any length; no video does."""
+    return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
 
 
 def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
+    good: set[str] = set()
     for vid, video in _members(path):
-        keys = {"sentences", "timestamps", "duration"}
-        if not isinstance(video, dict) or not keys <= video.keys():
+        lacking = sorted(CG_KEYS - (video.keys() if isinstance(video, dict) else set()))
+        if lacking and not good:
             raise DatasetError(
-                f"{path}: entry {vid!r} lacks {', '.join(sorted(keys - set(video if isinstance(video, dict) else ())))}"
-                ": this is no Compositional-Temporal-Grounding file"
+                f"{path}: entry {vid!r} lacks {', '.join(lacking)}: this is no Compositional-Temporal-Grounding file; "
+                "name the right one with dataset.files"
             )
+        if lacking:
+            yield RawRow(f"{vid}_{split}_0", vid, fault=f"video lacks {', '.join(lacking)}")
+            continue
+        repeated = "video id occurs twice in the file" if vid in good else ""
+        good.add(vid)
         sentences, timestamps = video["sentences"], video["timestamps"]
         if not isinstance(sentences, list) or not isinstance(timestamps, list):
             yield RawRow(f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list")
             continue
-        labels = video.get("novels") or video.get("news") or []
+        labels = video.get("novels") or video.get("news")
+        labels = labels if isinstance(labels, list) else []
         fault = "" if len(sentences) == len(timestamps) else "sentences and timestamps differ in number"
         for i in range(max(len(sentences), len(timestamps))):
             yield RawRow(
@@ -187,7 +206,7 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
                 duration=video["duration"],
                 windows=[timestamps[i]] if i < len(timestamps) else [],
                 novel=_novel_labels(labels[i]) if i < len(labels) else [],
-                fault=fault,
+                fault=repeated or fault,
             )
 
 
@@ -211,29 +230,29 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                 continue
             place = f"{path.name}:{number}"
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line, parse_int=_whole_number)
+            except (json.JSONDecodeError, RecursionError):
                 if not good:
-                    raise DatasetError(f"{path} line {number} is not JSON ({error.msg}): is it JSON lines?") from None
+                    raise DatasetError(
+                        f"{path} line {number} is not JSON: fetch it again, or name a file of JSON lines"
+                    ) from None
                 yield RawRow(place, fault="line is not JSON")
                 continue
             if not isinstance(row, dict) or not {"qid", "query", "vid"} <= row.keys():
                 if not good:
-                    raise DatasetError(f"{path} line {number} lacks qid, query or vid: this is no grounding data set")
+                    raise DatasetError(
+                        f"{path} line {number} lacks qid, query or vid: this is no grounding data set; name another"
+                    )
                 yield RawRow(place, fault="row lacks qid, query or vid")
                 continue
             good = True
-            clips, scores = row.get("relevant_clip_ids"), row.get("saliency_scores")
-            saliency = None
-            if isinstance(clips, list) and isinstance(scores, list) and len(clips) == len(scores):
-                saliency = [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)]
             yield RawRow(
-                qid=str(row["qid"]),
+                qid="" if row["qid"] is None else str(row["qid"]).strip(),
                 vid=row["vid"],
                 query=row["query"],
                 duration=row.get("duration"),
                 windows=row.get("relevant_windows", []),
-                saliency=saliency,
+                saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
             )
 
 
@@ -244,6 +263,8 @@ def check_query(query: Any) -> str:
     """Why a query can't be used, or ''."""
     if not isinstance(query, str) or not query.strip():
         return "query is empty"
+    if not _is_text(query):
+        return "query is no valid Unicode text"
     letters = [c for c in query if c.isalpha()]
     if not letters:
         return "query has no letter"
@@ -278,7 +299,24 @@ def clean_windows(windows: Any, duration: float) -> tuple[list[list[float]], str
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None, str]:
+    """QVHighlights' annotator scores of each relevant clip, and why they can't be used (or '')."""
+    if clips is None and scores is None:
+        return None, ""
+    if not isinstance(clips, list) or not isinstance(scores, list) or len(clips) != len(scores):
+        return None, "saliency scores and clips differ in number"
+    whole = all(type(clip) is int and 0 <= clip < LARGEST for clip in clips)
+    fits = all(isinstance(s, list) and all(type(n) is int and 0 <= n < 128 for n in s) for s in scores)
+    if not whole or not fits:
+        return None, "saliency is no list of small whole numbers"
+    return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
 
 
 def clean_row(raw: RawRow, split: str, seen: set[str], labelled: bool = True) -> tuple[dict[str, Any], str, list[str]]:
@@ -289,9 +327,11 @@ def clean_row(raw: RawRow, split: str, seen: set[str], labelled: bool = True) ->
     """
     notes = []
     reason = raw.fault or check_query(raw.query)
+    if not reason and (not raw.qid or not _is_text(raw.qid)):
+        reason = "qid is empty or no text"
     if not reason and raw.qid in seen:
         reason = "qid occurs twice"
-    if not reason and not (isinstance(raw.vid, str) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
+    if not reason and not (_is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
         reason = "video id is no safe file name"
     if not reason and not (_is_number(raw.duration) and raw.duration > 0):
         reason = "duration is not a positive number"
@@ -301,6 +341,11 @@ def clean_row(raw: RawRow, split: str, seen: set[str], labelled: bool = True) ->
         notes += [note] if note else []
         if not reason and labelled and not windows:
             reason = "query has no window"
+    if not reason and not all(_is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
+        reason = "novel label is no text"
+    saliency = None
+    if not reason:
+        saliency, reason = clean_saliency(*raw.saliency)
     if reason:
         return {}, reason, []
     seen.add(raw.qid)
@@ -314,7 +359,7 @@ def clean_row(raw: RawRow, split: str, seen: set[str], labelled: bool = True) ->
         "duration": float(raw.duration),
         "windows": windows,
         "novel": raw.novel,
-        "saliency": raw.saliency,
+        "saliency": saliency,
     }
     return row, "", notes
 
@@ -363,12 +408,16 @@ def parts(dataset: Dataset, rows_a_part: int = ROWS_A_PART) -> Iterator[Callable
 def work(dataset: Dataset) -> Work:
     """Key material: the files' digests and how they are cut into parts."""
     files = dataset.split_files()
+    try:
+        digests = {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
+    except OSError as error:
+        raise DatasetError(f"{error.filename} can't be read ({error.strerror}): check its permissions") from None
     return Work(
         dataset=dataset.name,
         stage=STAGE,
         version=VERSION,
         parameters={"splits": {split: path.name for split, path in files.items()}, "rows_a_part": ROWS_A_PART},
-        inputs={f"{split}: {path.name}": file_digest(path) for split, path in files.items()},
+        inputs=digests,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -49,8 +49,8 @@ class Figures:
         return markdown_table(header, rows)
 
 
-def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: Artifact) -> Iterator[tuple[str, ...]]:
-    """(query, masked and filled at each level) of the first queries that have every level."""
+def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
+    """The lines (level, masked, filled) of each of the first queries that have every level."""
     columns = (["qid", "query"], ["qid", "level", "masked_query"], ["qid", "level", "query"])
     streams = (store.parts(a, c) for a, c in zip((annotations, masks, negatives), columns, strict=True))
     for queries, masked, filled in zip(*streams, strict=True):
@@ -58,8 +58,11 @@ def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: A
         filled_by = {(r["qid"], r["level"]): r["query"] for r in filled.to_pylist()}
         for row in queries.to_pylist():
             if all((row["qid"], level) in filled_by for level in (1, 2, 3)):
-                pairs = ((masked_by[row["qid"], i], filled_by[row["qid"], i]) for i in (1, 2, 3))
-                yield (row["query"], *(f"{before.replace('<mask>', '▢')} → **{after}**" for before, after in pairs))
+                shown = ((i, masked_by[row["qid"], i], filled_by[row["qid"], i]) for i in (1, 2, 3))
+                yield [
+                    ("positive", "", f"**{row['query']}**"),
+                    *((i, masked.replace("<mask>", "▢"), text) for i, masked, text in shown),
+                ]
 
 
 def write_report(store: Store, stages: Sequence[Artifact]) -> str:
@@ -83,7 +86,7 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
         f"# {masked.dataset}: hard negatives",
         outcome,
         "## Examples",
-        markdown_table(("query", "level 1", "level 2", "level 3"), examples),
+        markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
         "## Figures by level",
         figures.table(),
         "## Stages",

@@ -26,7 +26,6 @@ SHIPPED_PIPELINE = "penumbra"
 PIPELINE_FOLDER = Path(__file__).resolve().parents[1] / "models" / "tagger"
 PRIMITIVES = {"VERB": "verb", "NOUN": "noun", "PROPN": "noun", "ADJ": "adjective", "ADP": "preposition",
               "ADV": "adverb"}  # fmt: skip
-OPEN_CLASS_TAGS = {"N": "noun", "V": "verb", "J": "adjective", "R": "adverb"}
 SUBJECT_ARCS = {"nsubj", "nsubjpass", "nsubj:pass"}
 # Treebanks disagree on "sits down" and "puts away". These are prepositions wherever they go with a verb (the Penn
 # Treebank's particles); every other particle ("back", "away") is an adverb.
@@ -88,11 +87,7 @@ def primitive_of(token: Token) -> str | None:
         return "noun"  # "the wardrobe door"
     if token.pos_ == "NUM" and token.tag_ == "NN":
         return "noun"  # "the other one"
-    primitive = PRIMITIVES.get(token.pos_)
-    if primitive in OPEN_CLASS_TAGS.values() and token.tag_ != "RP":
-        # Two components may disagree (a verb tagged JJ). The fine tag decides, so that a slot's class and tag agree.
-        return OPEN_CLASS_TAGS.get(token.tag_[:1], primitive)
-    return primitive
+    return PRIMITIVES.get(token.pos_)
 
 
 def subjects_of(doc: Doc) -> set[int]:

@@ -19,7 +19,17 @@ from flows.build_negatives import build_negatives
 from tasks.annotations import SHIPPED, Dataset
 from tasks.fills import Filling
 
-STAGES = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings", "negatives", "in_video_negatives", "rejected"}
+STAGES = {
+    "annotations",
+    "tags",
+    "dictionary",
+    "masks",
+    "fills",
+    "embeddings",
+    "negatives",
+    "in_video_negatives",
+    "rejected",
+}
 QUERIES = 60
 
 
@@ -42,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Artifact]]:
+def built(
+    folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Store, Artifact]]:
     root = str(tmp_path_factory.mktemp("artifacts"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", root)

@@ -90,7 +90,13 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
     data = tmp_path / "data" / "mine"
     data.mkdir(parents=True)
     rows = [
-        {"qid": i, "query": f"a person {verb} the {noun}.", "vid": f"v{i}", "duration": 9.5, "relevant_windows": [[0, 4]]}
+        {
+            "qid": i,
+            "query": f"a person {verb} the {noun}.",
+            "vid": f"v{i}",
+            "duration": 9.5,
+            "relevant_windows": [[0, 4]],
+        }
         for i, (verb, noun) in enumerate((v, n) for v in ("opens", "closes", "takes") for n in ("door", "box", "bag"))
     ]
     (data / "my_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

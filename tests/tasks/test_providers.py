@@ -90,9 +90,7 @@ def test_another_seed_gives_other_fills(
     dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
 ) -> None:
     for name in ("corpus", "random"):
-        first, second = (
-            by_place(make_provider(name, dictionary, [tagged], seed).fill(queries, 1)) for seed in (0, 1)
-        )
+        first, second = (by_place(make_provider(name, dictionary, [tagged], seed).fill(queries, 1)) for seed in (0, 1))
         assert first != second
 
 
@@ -110,7 +108,9 @@ def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
     tags = tag_part(annotations, nlp).rows
     queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
     for name in ("corpus", "random"):
-        provider = make_provider(name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], 0)
+        provider = make_provider(
+            name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], 0
+        )
         fills = list(provider.fill(queries, 2))
         assert {fill.level for fill in fills} == {1, 2, 3}
         assert all(fill.problem.startswith("no other ") and not fill.words for fill in fills)
