@@ -27,7 +27,7 @@ from tasks.stage import run_stage
 
 STAGE = "annotations"
 VERSION = 1
-ROWS_A_PART = 2048
+ROWS_A_PART = 4096
 MAX_WORDS = 256
 MASK = "<mask>"
 LARGEST = 1e9  # seconds or clips: no video is longer

@@ -8,7 +8,7 @@ from prefect import task
 from pydantic import BaseModel, Field
 
 from artifacts.manifest import Artifact, Part, Work, rejection
-from artifacts.schemas import table_of
+from artifacts.schemas import SCHEMAS
 from tasks.dictionary import Dictionary, load_dictionary
 from tasks.masks import render
 from tasks.providers import Fill, MaskedQuery, Provider, Slot
@@ -75,40 +75,37 @@ def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
 def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
     """Fill one part; a query and level that got no candidate at all is rejected with the provider's reason."""
     queries = {query.qid: query for query in masked_queries(tags, masks)}
-    rows, filled = [], set()
-    failed: dict[tuple[str, int], str] = {}
-    fills = provider.fill(list(queries.values()), candidates)
-    for fill in sorted(fills, key=lambda fill: (fill.qid, fill.level)):
-        rows.append(_row(fill, provider, queries[fill.qid]))
-        if fill.problem:
-            failed[fill.qid, fill.level] = fill.problem
-        else:
-            filled.add((fill.qid, fill.level))
+    fills = sorted(provider.fill(list(queries.values()), candidates), key=lambda fill: (fill.qid, fill.level))
+    filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
+    failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
     rejected = [
         rejection(qid, STAGE, f"{provider.name}: {problem}", f"level {level}")
         for (qid, level), problem in failed.items()
         if (qid, level) not in filled
     ]
-    return Part(table_of(STAGE, rows), len(filled) + len(rejected), len(filled), rejected)
+    texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
+    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected)
 
 
-def _row(fill: Fill, provider: Provider, query: MaskedQuery) -> dict[str, Any]:
-    return {
-        "qid": fill.qid,
-        "level": fill.level,
-        "provider": provider.name,
-        "model": provider.model,
-        "prompt": provider.prompt,
-        "words": list(fill.words),
-        "query": None if fill.problem else put_words(query, fill.level, fill.words),
-        "status": FAILED if fill.problem else FILLED,
-        "problem": fill.problem or None,
-        "attempts": fill.attempts,
-        "prompt_tokens": fill.prompt_tokens,
-        "completion_tokens": fill.completion_tokens,
-        "cost_usd": fill.cost_usd,
-        "cached": fill.cached,
+def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
+    """The rows of `fills`, built by column: there are many, and most columns hold one value."""
+    columns = {
+        "qid": [fill.qid for fill in fills],
+        "level": [fill.level for fill in fills],
+        "provider": [provider.name] * len(fills),
+        "model": [provider.model] * len(fills),
+        "prompt": [provider.prompt] * len(fills),
+        "words": [fill.words for fill in fills],
+        "query": texts,
+        "status": [FAILED if fill.problem else FILLED for fill in fills],
+        "problem": [fill.problem or None for fill in fills],
+        "attempts": [fill.attempts for fill in fills],
+        "prompt_tokens": [fill.prompt_tokens for fill in fills],
+        "completion_tokens": [fill.completion_tokens for fill in fills],
+        "cost_usd": [fill.cost_usd for fill in fills],
+        "cached": [fill.cached for fill in fills],
     }
+    return pa.table(columns, schema=SCHEMAS[STAGE])
 
 
 def work(tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling) -> Work:

@@ -7,11 +7,13 @@ near-paraphrase of its positive, and lies further from it (SentenceBERT cosine) 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from prefect import task
 from pydantic import BaseModel, Field
 
@@ -58,18 +60,29 @@ class Candidate:
 
 @dataclass
 class Choice:
-    """A query's candidates at each level that was filled, why others were refused, and which were chosen."""
+    """What is known of a query while its negatives are chosen; every dictionary goes by level.
 
-    query: MaskedQuery
+    `waiting` gives the candidates not tried yet whose text passes, `tried` holds those whose similarity is known,
+    `refused` the reason of the first that did not pass.
+    """
+
     text: str
-    candidates: dict[int, list[Candidate]] = field(default_factory=dict)
+    waiting: dict[int, Iterator[Candidate]] = field(default_factory=dict)
+    tried: dict[int, list[Candidate]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     chosen: dict[int, Candidate] = field(default_factory=dict)
 
+    def another(self, level: int) -> Candidate | None:
+        """Move the next candidate of a level from `waiting` to `tried`."""
+        candidate = next(self.waiting[level], None)
+        if candidate:
+            self.tried[level].append(candidate)
+        return candidate
+
 
 def text_check(
-    query: MaskedQuery, level: int, words: Sequence[str], text: str, dictionary: Dictionary, taken: set[str],
-    tests: frozenset[str],
+    query: MaskedQuery, level: int, dictionary: Dictionary, taken: set[str], tests: frozenset[str],
+    words: Sequence[str], text: str,
 ) -> str:  # fmt: skip
     """Why a candidate is refused for its text alone, or ''.
 
@@ -90,27 +103,40 @@ def text_check(
 def gather(
     annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table], dictionary: Dictionary,
     tests: frozenset[str],
-) -> list[Choice]:  # fmt: skip
-    """Every query of a part with the candidates whose text passes, in the providers' order."""
+) -> dict[str, Choice]:  # fmt: skip
+    """Each query of a part with the candidates of every level that was filled, in the providers' order."""
     texts = dict(zip(annotations["qid"].to_pylist(), annotations["query"].to_pylist(), strict=True))
     videos = dict(zip(annotations["qid"].to_pylist(), annotations["vid"].to_pylist(), strict=True))
     positives: dict[str, set[str]] = {}
     for qid, vid in videos.items():
         positives.setdefault(vid, set()).add(normal_form(texts[qid]))
-    choices = {query.qid: Choice(query, texts[query.qid]) for query in queries}
+    rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for table in fills:
-        for row in table.select(["qid", "level", "words", "query", "provider", "model", "status"]).to_pylist():
-            choice, level = choices[row["qid"]], row["level"]
-            if row["status"] != FILLED:
-                continue
-            found = choice.candidates.setdefault(level, [])
-            taken = positives[videos[row["qid"]]]
-            problem = text_check(choice.query, level, row["words"], row["query"], dictionary, taken, tests)
-            if problem:
-                choice.refused.setdefault(level, problem)
-            elif all(row["query"] != other.query for other in found):
-                found.append(Candidate(row["query"], row["words"], row["provider"], row["model"]))
-    return list(choices.values())
+        names = ["qid", "level", "words", "query", "provider", "model"]
+        for row in table.filter(pc.equal(table["status"], FILLED)).select(names).to_pylist():
+            rows.setdefault(row["qid"], {}).setdefault(row["level"], []).append(row)
+    choices = {}
+    for query in queries:
+        choice = choices[query.qid] = Choice(texts[query.qid])
+        for level, candidates in sorted(rows.get(query.qid, {}).items()):
+            check = partial(text_check, query, level, dictionary, positives[videos[query.qid]], tests)
+            choice.waiting[level] = _passing(candidates, check, choice.refused)
+            choice.tried[level] = []
+    return choices
+
+
+def _passing(
+    rows: Iterable[dict[str, Any]], check: Callable[[list[str], str], str], refused: dict[int, str]
+) -> Iterator[Candidate]:
+    """Yield the candidates whose text passes, each text once."""
+    seen: set[str] = set()
+    for row in rows:
+        problem = "" if row["query"] in seen else check(row["words"], row["query"])
+        if problem:
+            refused.setdefault(row["level"], problem)
+        elif row["query"] not in seen:
+            seen.add(row["query"])
+            yield Candidate(row["query"], row["words"], row["provider"], row["model"])
 
 
 def falling(levels: dict[int, list[Candidate]], ceiling: float) -> dict[int, Candidate]:
@@ -123,23 +149,32 @@ def falling(levels: dict[int, list[Candidate]], ceiling: float) -> dict[int, Can
     return {}
 
 
+def another_candidate(choice: Choice, ceiling: float) -> Candidate | None:
+    """The next candidate of the first level that nothing tried so far can fill, or of a level near it."""
+    levels = sorted(choice.tried)
+    prefixes = ({level: choice.tried[level] for level in levels[:depth]} for depth in range(1, len(levels)))
+    depth = next((len(prefix) for prefix in prefixes if not falling(prefix, ceiling)), len(levels))
+    order = [*reversed(levels[:depth]), *levels[depth:]]
+    return next(filter(None, map(choice.another, order)), None)
+
+
 def choose(choices: Sequence[Choice], positives: dict[str, Vectors], choosing: Choosing, encoding: Encoding) -> None:
-    """Fill in `chosen`: encode candidates round by round, only for the queries that still need one."""
-    open_ = [choice for choice in choices if choice.candidates]
-    rounds = max((len(found) for choice in open_ for found in choice.candidates.values()), default=0)
-    for turn in range(rounds):
-        fresh = [(c, found[turn]) for c in open_ for found in c.candidates.values() if turn < len(found)]
-        texts = sorted({candidate.query for _, candidate in fresh})
+    """Fill in `chosen`: encode the first candidate of each level, then one more where a query still needs it."""
+    fresh = [(choice, choice.another(level)) for choice in choices for level in choice.waiting]
+    while fresh:
+        texts = sorted({candidate.query for _, candidate in fresh if candidate})
         vectors = dict(zip(texts, encode(texts, encoding), strict=True))
         for choice, candidate in fresh:
-            cosine = float(np.dot(positives[choice.text], vectors[candidate.query]))
-            candidate.similarity = round(cosine, 4)  # the last bits depend on the machine: they must not decide
-        for choice in open_:
-            so_far = {level: found[: turn + 1] for level, found in choice.candidates.items()}
-            choice.chosen = falling(so_far, choosing.ceiling)
-        open_ = [choice for choice in open_ if not choice.chosen]
-    for choice in open_:  # not every level can be had: as many as can, the mildest first
-        levels = {level: found for level, found in choice.candidates.items() if found}
+            if candidate:
+                cosine = float(np.dot(positives[choice.text], vectors[candidate.query]))
+                candidate.similarity = round(cosine, 4)  # the last bits depend on the machine: they must not decide
+        for choice in {id(choice): choice for choice, _ in fresh}.values():
+            choice.chosen = falling(choice.tried, choosing.ceiling)
+        still_open = [choice for choice in choices if choice.tried and not choice.chosen]
+        found = ((choice, another_candidate(choice, choosing.ceiling)) for choice in still_open)
+        fresh = [(choice, candidate) for choice, candidate in found if candidate]
+    for choice in choices:  # not every level can be had: as many as can, the mildest first
+        levels = {level: tried for level, tried in choice.tried.items() if tried}
         while levels and not choice.chosen:
             choice.chosen = falling(levels, choosing.ceiling)
             levels.pop(max(levels))
@@ -152,21 +187,21 @@ def negatives_part(
 ) -> Part:  # fmt: skip
     """Choose one part's negatives; a query and level without one is rejected with its reason."""
     choices = gather(annotations, masked_queries(tags, masks), fills, dictionary, tests)
-    choose(choices, vectors_by_text(embeddings), choosing, encoding)
+    choose(list(choices.values()), vectors_by_text(embeddings), choosing, encoding)
     rows: list[dict[str, Any]] = []
     rejected = []
-    for choice in choices:
-        for level, candidates in sorted(choice.candidates.items()):
+    for qid, choice in choices.items():
+        for level, tried in choice.tried.items():
             if level not in choice.chosen:
                 reason = "no candidate is further from the query than the level above"
-                if not candidates:
+                if not tried:
                     reason = choice.refused[level]
-                rejected.append(rejection(choice.query.qid, STAGE, reason, f"level {level}: {choice.text}"))
+                rejected.append(rejection(qid, STAGE, reason, f"level {level}: {choice.text}"))
                 continue
             found = choice.chosen[level]
             rows.append(
                 {
-                    "qid": choice.query.qid,
+                    "qid": qid,
                     "level": level,
                     "query": found.query,
                     "words": found.words,

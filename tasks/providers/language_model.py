@@ -127,17 +127,14 @@ class SlotScorer:
     words: Ids
 
     @cached_property
-    def _column(self) -> Ids:
+    def columns(self) -> Ids:
+        """Where each of the model's words stands in the scores, -1 for words of other classes."""
         columns = np.full(self.model.size, -1, dtype=np.int64)
         columns[self.words] = np.arange(len(self.words))
         return columns
 
-    def column(self, word: int) -> int:
-        """Where a word of the class stands in the scores."""
-        return int(self._column[word])
-
     def _rows(self, keys: Ids, words: Ids, values: Floats) -> _Rows:
-        columns = self._column[words]
+        columns = self.columns[words]
         mine = columns >= 0
         return _Rows.gather(keys[mine], columns[mine], values[mine], len(self.words))
 

@@ -1,0 +1,280 @@
+"""docker-compose.yml and Dockerfile, as far as can be told without Docker."""
+
+import importlib
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from jsonschema import Draft7Validator
+from pydantic import AliasChoices, BaseModel
+
+from artifacts.settings import PROJECT
+
+COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WORKERS = ["worker", "gpu-worker"]
+DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+SECRET = re.compile(r"AUTH|PASSWORD|SECRET|TOKEN|KEY")
+EXACT_TAG = re.compile(r"[a-z0-9./-]+:\d+\.\d+(\.\d+)?(-[a-z0-9-]+)?")
+
+
+def environment(service: str) -> dict[str, str]:
+    variables: dict[str, str] = SERVICES[service].get("environment", {})
+    return variables
+
+
+def interpolate(text: str, given: dict[str, str]) -> str:
+    """As `docker compose` does it, for the forms that the file uses."""
+    return re.sub(r"\$\{(\w+):[-?]([^}]*)\}", lambda m: given.get(m[1], m[2]), text).replace("$$", "$")
+
+
+def prefect_commands(service: str) -> Iterator[list[str]]:
+    """Arguments of each `prefect …` that a service runs."""
+    command = SERVICES[service].get("command", [])
+    if command[:1] == ["prefect"]:
+        yield command[1:]
+    elif command[:1] == ["sh"]:
+        lexer = shlex.shlex(command[-1].replace("$$", "$"), posix=True, punctuation_chars=True)
+        lexer.wordchars += "$"
+        words = list(lexer)
+        ends = {"prefect", "done", ">", "||", "&&", ";"}
+        for start in (at + 1 for at, word in enumerate(words) if word == "prefect"):
+            end = next((at for at in range(start, len(words)) if words[at] in ends), len(words))
+            yield words[start:end]
+
+
+def test_file_follows_the_compose_specification() -> None:
+    problems = [e.message for e in Draft7Validator(get_builtin_schema("vendor.compose-spec")).iter_errors(COMPOSE)]
+    assert problems == []
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_images_have_exact_tags(service: str) -> None:
+    assert EXACT_TAG.fullmatch(SERVICES[service]["image"])
+
+
+def test_one_service_builds_our_image_and_the_others_never_pull_it() -> None:
+    ours = f"penumbra:{PYPROJECT['project']['version']}"
+    users = {name for name, service in SERVICES.items() if service["image"] == ours}
+    assert users == {name for name in SERVICES if name not in {"postgres", "redis"}}
+    assert [name for name in users if "build" in SERVICES[name]] == ["migrate"]
+    assert {SERVICES[name]["pull_policy"] for name in users - {"migrate"}} == {"never"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_secrets_are_required_from_outside(service: str) -> None:
+    for name, value in environment(service).items():
+        if SECRET.search(name):
+            assert re.fullmatch(r"\$\{PENUMBRA_(AUTH|DB_PASSWORD):\?[^}]+\}", value), name
+        assert not re.search(r"://[^/]*@", value), f"{name} has credentials in its URL"
+
+
+def test_every_prefect_process_asks_for_or_sends_the_password() -> None:
+    for service in SERVICES.keys() - {"postgres", "redis"}:
+        assert {"PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"} & environment(service).keys(), service
+
+
+def names_of(settings: type[BaseModel]) -> Iterator[str]:
+    """Every environment variable that a settings class of Prefect reads."""
+    for name, field in settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from names_of(field.annotation)
+        yield f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+        if isinstance(field.validation_alias, AliasChoices):
+            yield from (choice.upper() for choice in field.validation_alias.choices if isinstance(choice, str))
+
+
+def test_variables_are_settings_of_the_installed_prefect() -> None:
+    from prefect.settings import Settings
+    from prefect_redis.cleanup_queue import RedisWorkerCleanupQueueSettings
+    from prefect_redis.client import RedisMessagingSettings
+
+    classes = (Settings, RedisMessagingSettings, RedisWorkerCleanupQueueSettings)
+    known = {name for settings in classes for name in names_of(settings)}
+    used = {name for service in SERVICES for name in environment(service) if name.startswith("PREFECT_")}
+    assert len(used) > 20
+    assert used - known == set()
+
+
+def test_prefect_takes_the_values_and_any_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import Settings
+    from sqlalchemy import make_url
+
+    password = "p@s/s:w%r d$1"
+    for name, value in environment("server").items():
+        monkeypatch.setenv(name, interpolate(value, {"PENUMBRA_AUTH": "a:b", "PENUMBRA_DB_PASSWORD": password}))
+    server = Settings().server
+    assert server.api.auth_string is not None
+    assert server.api.auth_string.get_secret_value() == "a:b"
+    assert server.database.connection_url is not None
+    url = make_url(server.database.connection_url.get_secret_value())
+    assert (url.drivername, url.host, url.password) == ("postgresql+asyncpg", "postgres", password)
+    assert url.database == environment("postgres")["POSTGRES_DB"]
+    assert url.username == environment("postgres")["POSTGRES_USER"]
+    events = server.events
+    for module, names in {
+        events.messaging_broker: ["Publisher", "Consumer"],
+        events.messaging_cache: ["Cache"],
+        events.causal_ordering: ["CausalOrdering"],
+        server.concurrency.lease_storage: ["ConcurrencyLeaseStorage"],
+        server.worker_channel.cleanup_queue_storage: ["WorkerCleanupQueue"],
+    }.items():
+        assert module.startswith("prefect_redis.")
+        assert all(hasattr(importlib.import_module(module), name) for name in names)
+
+
+def test_server_and_services_share_their_settings() -> None:
+    shared = environment("migrate").items()
+    assert shared <= environment("server").items()
+    assert shared <= environment("services").items()
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres", "redis"}))
+def test_commands_are_prefect_s_own(service: str) -> None:
+    from prefect.cli._app import _app
+
+    commands = list(prefect_commands(service))
+    assert commands
+    for words in commands:
+        _, session, _ = _app.meta.parse_args(words, exit_on_error=False, print_error=False)
+        function, _, _ = _app.parse_args(session.args, exit_on_error=False, print_error=False)
+        assert function.__module__.startswith("prefect.cli.")
+
+
+def test_one_service_migrates_and_the_others_wait_for_it() -> None:
+    assert [name for name in SERVICES if ["server", "database", "upgrade", "--yes"] in prefect_commands(name)] == [
+        "migrate"
+    ]
+    for service in ("server", "services"):
+        assert environment(service)["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] == "false"
+        assert SERVICES[service]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_conditions_can_come_true(service: str) -> None:
+    for name, needed in SERVICES[service].get("depends_on", {}).items():
+        if needed["condition"] == "service_healthy":
+            assert "healthcheck" in SERVICES[name]
+        else:
+            assert needed["condition"] == "service_completed_successfully"
+            assert SERVICES[name]["restart"] == "no"
+    if SERVICES[service]["restart"] != "no":
+        assert SERVICES[service]["restart"] == "unless-stopped"
+        assert "healthcheck" in SERVICES[service]
+
+
+def test_health_checks_are_python() -> None:
+    checks = [service["healthcheck"]["test"] for service in SERVICES.values() if "healthcheck" in service]
+    programs = [check[3] for check in checks if check[1:3] == ["python", "-c"]]
+    assert len(programs) == 4
+    for program in programs:
+        compile(program, "healthcheck", "exec")
+
+
+def test_workers_share_artifacts_and_data() -> None:
+    assert SERVICES["worker"]["volumes"] == SERVICES["gpu-worker"]["volumes"]
+    source, _, target = SERVICES["worker"]["volumes"][0].partition(":")
+    assert source in COMPOSE["volumes"]
+    for worker in WORKERS:
+        assert environment(worker)["PENUMBRA_ARTIFACTS"] == target
+        assert any(v.endswith(f":{environment(worker)['PENUMBRA_DATA']}") for v in SERVICES[worker]["volumes"])
+
+
+def test_every_deployment_has_a_pool_and_a_worker() -> None:
+    polled = {words[words.index("--pool") + 1] for name in WORKERS for words in prefect_commands(name)}
+    created = set(re.findall(r"for pool in (.+); do", SERVICES["deploy"]["command"][-1])[0].split())
+    assert created == polled
+    assert {deployment["work_pool"]["name"] for deployment in DEPLOYMENTS} <= polled
+
+
+def test_only_the_gpu_worker_needs_a_gpu() -> None:
+    reserved = [name for name, service in SERVICES.items() if "deploy" in service]
+    assert reserved == ["gpu-worker"]
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == reserved
+    [device] = SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+def test_the_browser_reaches_the_server() -> None:
+    [port] = SERVICES["server"]["ports"]
+    address, _, inner = interpolate(port, {}).rpartition(":")
+    assert inner == "4200"
+    assert address.startswith("127.0.0.1:")  # the password travels in the clear: not to the world by default
+    assert interpolate(environment("server")["PREFECT_SERVER_UI_API_URL"], {}) == f"http://{address}/api"
+    for service in ("postgres", "redis"):
+        assert "ports" not in SERVICES[service]
+        assert [COMPOSE["networks"][network] for network in SERVICES[service]["networks"]] == [{"internal": True}]
+
+
+def test_runs_without_a_heartbeat_crash() -> None:
+    from prefect.events.schemas.automations import AutomationCore
+    from prefect.settings import get_current_settings
+
+    [given] = [words[-1] for words in prefect_commands("deploy") if words[:2] == ["automation", "create"]]
+    automation = AutomationCore.model_validate(json.loads(given))
+    assert automation.trigger.type == "event"
+    heartbeat = get_current_settings().flows.heartbeat_frequency
+    assert heartbeat is not None
+    assert automation.trigger.within.total_seconds() >= 3 * heartbeat
+    inspected = [words[2] for words in prefect_commands("deploy") if words[:2] == ["automation", "inspect"]]
+    assert inspected == [automation.name]
+
+
+def instructions() -> list[tuple[str, list[str]]]:
+    """The Dockerfile's instructions and their words, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    lines = (shlex.split(line) for line in text.splitlines() if line.strip())
+    return [(name, words) for name, *words in lines]
+
+
+def test_image_is_slim_exact_and_not_root() -> None:
+    [base] = [words for name, words in instructions() if name == "FROM"]
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-[a-z]+", base[0])
+    assert [words for name, words in instructions() if name == "USER"] == [["penumbra"]]
+    owned = next(words for name, words in instructions() if name == "RUN" and "useradd" in words)
+    volumes = [volume.partition(":") for volume in SERVICES["worker"]["volumes"]]
+    assert {target for source, _, target in volumes if source in COMPOSE["volumes"]} <= set(owned)
+
+
+def test_what_is_copied_exists_and_is_not_ignored() -> None:
+    ignored = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    sources = {source for name, words in instructions() if name == "COPY" for source in words[:-1]}
+    assert {source for source in sources if not (PROJECT / source).exists()} == set()
+    assert ignored[0] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == sources
+    assert "artifacts/data" in ignored
+
+
+def test_image_installs_the_project_before_its_code() -> None:
+    steps = instructions()
+    packages = {pattern.rstrip("*") for pattern in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
+    install = max(at for at, (name, words) in enumerate(steps) if name == "RUN" and "pip" in words)
+    copies = [(at, words[:-1]) for at, (name, words) in enumerate(steps) if name == "COPY"]
+    assert {source for at, sources in copies for source in sources if at < install} == {
+        "requirements.lock",
+        "pyproject.toml",
+    }
+    assert {source for at, sources in copies for source in sources if at > install} == packages | {
+        "README.md",
+        "prefect.yaml",
+    }
+    made = steps[install][1]
+    assert set(made[made.index("mkdir") + 1 : made.index("pip") - 1]) == packages
+    assert {deployment["entrypoint"].split(".")[0] for deployment in DEPLOYMENTS} <= packages
+
+
+def test_image_installs_what_the_project_pins() -> None:
+    words = [word for name, words in instructions() if name == "RUN" for word in words]
+    [torch] = [word for word in words if word.startswith("torch==")]
+    assert torch in PYPROJECT["project"]["dependencies"]
+    assert torch in (PROJECT / "requirements.lock").read_text().splitlines()
+    [extras] = [word[2:-1].split(",") for word in words if word.startswith(".[")]
+    assert set(extras) <= PYPROJECT["project"]["optional-dependencies"].keys()
+    assert words.count("--constraint") == words.count("pip")
