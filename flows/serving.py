@@ -13,6 +13,7 @@ from urllib.error import URLError
 from artifacts.settings import PROJECT
 
 POOL = "penumbra"
+SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 START_SECONDS = 120
 STOP_SECONDS = 20
 
@@ -25,6 +26,11 @@ def _prefect(*arguments: str, environment: Mapping[str, str]) -> subprocess.Pope
     """Start `prefect …` in a process group of its own, so that Ctrl-C reaches it only through us."""
     command = [sys.executable, "-m", "prefect", *arguments]
     return subprocess.Popen(command, env=dict(environment), cwd=PROJECT, start_new_session=True)
+
+
+def _is_there(*arguments: str, environment: Mapping[str, str]) -> bool:
+    command = [sys.executable, "-m", "prefect", *arguments]
+    return not subprocess.run(command, env=dict(environment), cwd=PROJECT, capture_output=True, check=False).returncode
 
 
 def _run(*arguments: str, environment: Mapping[str, str]) -> None:
@@ -83,8 +89,11 @@ def serve(host: str, port: int) -> None:
     try:
         running.append(_prefect("server", "start", "--host", host, "--port", str(port), environment=environment))
         _wait_for(api, running[0])
-        _run("work-pool", "create", POOL, "--type", "process", "--overwrite", environment=environment)
+        if not _is_there("work-pool", "inspect", POOL, environment=environment):  # else it keeps what the UI set
+            _run("work-pool", "create", POOL, "--type", "process", environment=environment)
         _run("--no-prompt", "deploy", "--all", environment=environment)
+        if not _is_there("automation", "inspect", SILENT_RUNS.stem, environment=environment):
+            _run("automation", "create", "--from-file", str(SILENT_RUNS), environment=environment)
         running.append(_prefect("worker", "start", "--pool", POOL, "--type", "process", environment=environment))
         print(f"\nPenumbra is served: http://{host}:{port}\n  PREFECT_API_URL={api} "
               "prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.", flush=True)  # fmt: skip

@@ -1,7 +1,6 @@
 """docker-compose.yml and Dockerfile, as far as can be told without Docker."""
 
 import importlib
-import json
 import re
 import shlex
 import tomllib
@@ -218,7 +217,7 @@ def test_runs_without_a_heartbeat_crash() -> None:
     from prefect.settings import get_current_settings
 
     [given] = [words[-1] for words in prefect_commands("deploy") if words[:2] == ["automation", "create"]]
-    automation = AutomationCore.model_validate(json.loads(given))
+    automation = AutomationCore.model_validate(yaml.safe_load((PROJECT / given).read_text()))
     assert automation.trigger.type == "event"
     heartbeat = get_current_settings().flows.heartbeat_frequency
     assert heartbeat is not None
@@ -267,7 +266,7 @@ def test_image_installs_the_project_before_its_code() -> None:
     }
     made = steps[install][1]
     assert set(made[made.index("mkdir") + 1 : made.index("pip") - 1]) == packages
-    assert {deployment["entrypoint"].split(".")[0] for deployment in DEPLOYMENTS} <= packages
+    assert {re.split(r"[./]", deployment["entrypoint"])[0] for deployment in DEPLOYMENTS} <= packages
 
 
 def test_image_installs_what_the_project_pins() -> None:

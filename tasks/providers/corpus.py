@@ -21,7 +21,7 @@ from tasks.providers.language_model import NOTHING, Ids, KneserNey, SlotScorer
 SWEEPS = 6  # before a chain's first fill
 THIN = 2  # sweeps between two fills of a chain
 MOST_SLOTS = 512  # a query has at most 256 words
-CELLS = 1 << 20  # scores computed at once: 8 MB a table
+CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the cache
 
 Class = tuple[str, str]
 
