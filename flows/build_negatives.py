@@ -7,7 +7,8 @@ prefect deployment run build-negatives/charades-cg
 from prefect import flow
 
 from artifacts.manifest import Artifact
-from tasks.annotations import Dataset, read_annotations
+from tasks.annotations import read_annotations
+from tasks.dataset import Dataset
 from tasks.dictionary import count
 from tasks.embeddings import Encoding, embed
 from tasks.fills import Filling, fill

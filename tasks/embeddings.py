@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from prefect import task
 from pydantic import BaseModel, Field
 
-from artifacts.manifest import Artifact, Part, Work
+from artifacts.manifest import Artifact, Part, Work, file_digest
 from artifacts.schemas import SCHEMAS
 from tasks.stage import number_of_parts, part_by_part, run_stage
 
@@ -58,7 +58,7 @@ def load_encoder(sentence_model: str) -> Any:
 
     source = model_source(sentence_model)
     try:
-        return SentenceTransformer(source)
+        return SentenceTransformer(source, local_files_only=Path(source).is_dir())  # a folder asks no hub
     except (OSError, ValueError) as error:
         raise EncoderError(
             f"sentence model {sentence_model!r} can't be loaded ({type(error).__name__}): without a network install "
@@ -101,13 +101,15 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
 
 
 def work(annotations: Artifact, encoding: Encoding) -> Work:
-    """Key material: the annotations and the model's name (batches change nothing but the last bits)."""
+    """Key material: the annotations and the model: its name, and its files where it is a folder of the user's."""
+    folder = Path(encoding.sentence_model)
     return Work(
         dataset=annotations.dataset,
         stage=STAGE,
         version=VERSION,
         parameters=encoding.model_dump(),
         parents=(annotations,),
+        inputs={"sentence model": file_digest(folder)} if folder.is_dir() else {},
         unit="text",
     )
 

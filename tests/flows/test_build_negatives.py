@@ -16,7 +16,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from artifacts.manifest import Artifact
 from artifacts.store import Store
 from flows.build_negatives import build_negatives
-from tasks.annotations import SHIPPED, Dataset
+from tasks.dataset import SHIPPED, Dataset
 from tasks.fills import Filling
 
 STAGES = {
@@ -132,7 +132,7 @@ RUN = """
 import sys
 from flows.build_negatives import build_negatives
 from tasks import annotations
-from tasks.annotations import Dataset
+from tasks.dataset import Dataset
 from tasks.fills import Filling
 annotations.ROWS_A_PART = 12
 annotations.parts.__defaults__ = (12,)

@@ -13,7 +13,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks import annotations
-from tasks.annotations import Dataset, DatasetError, check_query, parts, read_rows, work
+from tasks.annotations import check_query, parts, work
+from tasks.dataset import Dataset, DatasetError, read_rows
 
 Row = dict[str, Any]
 VIDEO: Row = {"sentences": ["a man runs.", "he sits down."], "timestamps": [[0, 4.5], [5, 9]], "duration": 10}
