@@ -73,6 +73,20 @@ class Offer:
     lemmas: list[frozenset[str]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each word stands."""
+        return {word: place for place, word in enumerate(self.words)}
+
+    @cached_property
+    def by_lemma(self) -> dict[str, list[int]]:
+        """The places of the words that were seen under each lemma."""
+        found: dict[str, list[int]] = {}
+        for place, lemmas in enumerate(self.lemmas):
+            for lemma in lemmas:
+                found.setdefault(lemma, []).append(place)
+        return found
+
 
 @dataclass(frozen=True)
 class Dictionary:
@@ -107,27 +121,31 @@ class Dictionary:
         A tag with a single word is rare (a participle in a tiny data set) or the tagger's slip; without this
         such a slot, and with it the query's level, could not be filled at all.
         """
-        if any(self._fits(primitive, tag, word, lemma).values()):
+        if self._leaves_a_word(primitive, tag, word, lemma):
             return tag
-        near = [other for other in NEAREST.get(tag, ()) if any(self._fits(primitive, other, word, lemma).values())]
+        near = [other for other in NEAREST.get(tag, ()) if self._leaves_a_word(primitive, other, word, lemma)]
         totals = {other: sum(offer.counts) for (kind, other), offer in self.offers.items() if kind == primitive}
         return near[0] if near else max(sorted(totals), key=totals.__getitem__, default=tag)
 
+    def _leaves_a_word(self, primitive: str, tag: str, word: str, lemma: str) -> bool:
+        return len(self.offer(primitive, tag).words) > len(self._own_places(primitive, tag, word, lemma))
+
     @cached_property
-    def _fitting(self) -> dict[tuple[str, str, str, str], dict[str, bool]]:
+    def _places(self) -> dict[tuple[str, str, str, str], tuple[int, ...]]:
         return {}
 
-    def allowed(self, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
-        """Each word on offer for a slot, and whether it may replace `word`: no inflection of a word may."""
-        return self._fits(primitive, self.offered_tag(primitive, tag, word, lemma), word, lemma)
-
-    def _fits(self, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
+    def _own_places(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[int, ...]:
         key = (primitive, tag, word.lower(), lemma)
-        if key not in self._fitting:
+        if key not in self._places:
             own = self.forms.get(word.lower(), frozenset()) | {lemma, word.lower()}
-            offer = self.offer(primitive, tag)
-            self._fitting[key] = {w: not (lemmas & own) for w, lemmas in zip(offer.words, offer.lemmas, strict=True)}
-        return self._fitting[key]
+            by_lemma = self.offer(primitive, tag).by_lemma
+            self._places[key] = tuple(sorted({place for form in own for place in by_lemma.get(form, ())}))
+        return self._places[key]
+
+    def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[Offer, tuple[int, ...]]:
+        """What a slot is offered, and the places in it that it may not take: its own word and its inflections."""
+        tag = self.offered_tag(primitive, tag, word, lemma)
+        return self.offer(primitive, tag), self._own_places(primitive, tag, word, lemma)
 
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:

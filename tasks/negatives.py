@@ -92,7 +92,7 @@ def text_check(
     if len(words) != len(slots) or text != put_words(query, level, words):
         return "template is not kept"
     for slot, word in zip(slots, words, strict=True):
-        if not slot.allowed(dictionary).get(word):
+        if not slot.may_take(word, dictionary):
             return "word is not on offer for its slot"
     form = normal_form(text)
     if form in taken:

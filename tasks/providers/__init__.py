@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tasks.dictionary import Dictionary
+from tasks.dictionary import Dictionary, Offer
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,14 @@ class Slot:
     word: str
     lemma: str
 
-    def allowed(self, dictionary: Dictionary) -> dict[str, bool]:
-        """The words on offer, and which of them the slot may take: not its own word, and no inflection of it."""
-        return dictionary.allowed(self.primitive, self.tag, self.word, self.lemma)
+    def choice(self, dictionary: Dictionary) -> tuple[Offer, tuple[int, ...]]:
+        """What the slot is offered, and the places in it that it may not take: its own word and its inflections."""
+        return dictionary.choice(self.primitive, self.tag, self.word, self.lemma)
+
+    def may_take(self, word: str, dictionary: Dictionary) -> bool:
+        """Whether a word is on offer for the slot and not a form of its own word."""
+        offer, own = self.choice(dictionary)
+        return word in offer.places and offer.places[word] not in own
 
     def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
         """The primitive class and fine tag whose words the slot is offered; the tag is nearly always its own."""

@@ -62,19 +62,21 @@ class _Offer:
     def __init__(self, scorer: SlotScorer, dictionary: Dictionary) -> None:
         self.scorer, self.dictionary = scorer, dictionary
         self._rows: dict[tuple[str, str, str, str], int] = {}
-        self._allowed: list[list[bool]] = []
+        self._allowed: list[NDArray[np.bool_]] = []
 
     def row_of(self, slot: Slot) -> int:
         key = (slot.primitive, slot.tag, slot.word, slot.lemma)
         if key not in self._rows:
             self._rows[key] = len(self._rows)
-            self._allowed.append(list(slot.allowed(self.dictionary).values()))
+            offer, own = slot.choice(self.dictionary)
+            self._allowed.append(np.ones(len(offer.words), dtype=bool))
+            self._allowed[-1][list(own)] = False
             self.__dict__.pop("allowed", None)
         return self._rows[key]
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        return np.array(self._allowed, dtype=bool)
+        return np.stack(self._allowed)
 
 
 class _Chains:
@@ -106,8 +108,10 @@ class _Chains:
         for row, level in enumerate(slots):
             for turn, slot in enumerate(level):
                 key = slot.offered_class(dictionary)
-                found[turn][key].append((row, self.provider.offer(key).row_of(slot)))
-                if not any(slot.allowed(dictionary).values()):
+                offer, own = slot.choice(dictionary)
+                if len(offer.words) > len(own):
+                    found[turn][key].append((row, self.provider.offer(key).row_of(slot)))
+                else:
                     self.alive[row] = False
                     self.stuck.setdefault(row, f"no other {slot.primitive} than {slot.word!r} in the training split")
         return [{key: tuple(np.array(pairs).T) for key, pairs in turn.items()} for turn in found]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tasks.dictionary import Dictionary
+from tasks.dictionary import Dictionary, Offer
 from tasks.providers import Fill, MaskedQuery
 from tasks.providers.draws import row_seed, uniform
 
@@ -23,18 +23,22 @@ class RandomProvider:
         """Yield the fills in the queries' order; each slot of each level is drawn on its own."""
         for query in queries:
             for level, slots in enumerate(query.levels, 1):
-                choices = [[w for w, fits in s.allowed(self.dictionary).items() if fits] for s in slots]
-                empty = [slot for slot, words in zip(slots, choices, strict=True) if not words]
+                choices = [slot.choice(self.dictionary) for slot in slots]
+                empty = [s for s, (offer, own) in zip(slots, choices, strict=True) if len(offer.words) == len(own)]
                 for candidate in range(candidates):
                     if empty:
-                        yield Fill(
-                            query.qid,
-                            level,
-                            (),
-                            f"no other {empty[0].primitive} than {empty[0].word!r} in the training split",
-                        )
+                        problem = f"no other {empty[0].primitive} than {empty[0].word!r} in the training split"
+                        yield Fill(query.qid, level, (), problem)
                         continue
                     seeds = np.array([row_seed(self.seed, query.qid, level, candidate)], dtype=np.uint64)
-                    draws = [uniform(seeds, i)[0] for i in range(len(slots))]
-                    words = (c[int(d * len(c))] for c, d in zip(choices, draws, strict=True))
+                    draws = (float(uniform(seeds, turn)[0]) for turn in range(len(slots)))
+                    words = (_pick(*choice, draw) for choice, draw in zip(choices, draws, strict=True))
                     yield Fill(query.qid, level, tuple(words))
+
+
+def _pick(offer: Offer, own: tuple[int, ...], draw: float) -> str:
+    """The word at a share of the offer, the slot's own places passed over."""
+    place = int(draw * (len(offer.words) - len(own)))
+    for taken in own:
+        place += place >= taken
+    return offer.words[place]
