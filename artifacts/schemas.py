@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from artifacts.errors import PenumbraError
 
-class SchemaError(ValueError):
+
+class SchemaError(PenumbraError):
     """A table does not have its stage's columns or types."""
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
 from artifacts.schemas import SCHEMAS, conform, table_of
 from artifacts.settings import artifacts_root
@@ -30,7 +31,7 @@ from artifacts.settings import artifacts_root
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 
 
-class ArtifactError(RuntimeError):
+class ArtifactError(PenumbraError):
     """An artifact is not there, not whole, or not what its manifest says."""
 
 

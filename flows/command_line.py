@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest
 from artifacts.store import NAME, ArtifactError, Store
 
@@ -194,7 +195,7 @@ def main() -> None:
     """Entry point: expected faults are one line on standard error, not a traceback."""
     try:
         app()
-    except (ArtifactError, ValueError, OSError) as error:
+    except PenumbraError as error:
         sys.stderr.write(f"penumbra: {error}\n")
         raise SystemExit(1) from None
 

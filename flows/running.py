@@ -1,10 +1,12 @@
 """Run a flow in this process, with the parameters of its deployment in prefect.yaml."""
 
+import logging
 import os
 from typing import Any
 
 import yaml
 
+from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
 from artifacts.settings import PROJECT
 
@@ -30,13 +32,39 @@ def deployment_parameters(flow: str, dataset: str) -> dict[str, Any]:
     return {"dataset": {"name": dataset}}
 
 
+class ParameterError(PenumbraError):
+    """There is no such flow or parameter, or a value does not fit it."""
+
+
+class _OneLine(logging.Filter):
+    """Takes the traceback from log records of faults that are not the code's: their message says what to do."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], PenumbraError):
+            record.exc_info = None
+        return True
+
+
 def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises `ValueError` naming an unknown flow or parameter."""
+    """Run the flow and return what it made; raises `ParameterError` naming an unknown flow or a wrong parameter."""
     if name not in FLOWS:
-        raise ValueError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
+        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    from prefect.exceptions import ParameterTypeError, SignatureMismatchError
+
     from flows.build_negatives import build_negatives
 
     parameters = merge(deployment_parameters(name, dataset), changes)
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_OneLine())
+    prefect_says = logging.getLogger("prefect.flows")
+    prefect_says.disabled = True  # it would say the same at more length
+    try:
+        validated = build_negatives.validate_parameters(parameters)
+    except (ParameterTypeError, SignatureMismatchError) as error:
+        raise ParameterError(str(error).replace("\n - ", " ") + "; the README lists the parameters") from None
+    finally:
+        prefect_says.disabled = False
+    validated["dataset"].split_files()  # a missing file is told before a server starts
     artifact: Artifact = build_negatives(**parameters)
     return artifact

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from urllib.error import URLError
 
+from artifacts.errors import PenumbraError
 from artifacts.settings import PROJECT
 
 POOL = "penumbra"
@@ -18,7 +19,7 @@ START_SECONDS = 120
 STOP_SECONDS = 20
 
 
-class ServeError(ValueError):
+class ServeError(PenumbraError):
     """The server, the worker or a deployment did not start."""
 
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from artifacts.errors import PenumbraError
 from artifacts.settings import data_folder
+from tasks.stage import Parameters
 
 LONGEST_NUMBER = 300  # digits
 CG_KEYS = {"sentences", "timestamps", "duration"}
@@ -29,11 +31,11 @@ CG_FILES = {
 SHIPPED = Path(__file__).parent / "scenes" / "data"
 
 
-class DatasetError(ValueError):
+class DatasetError(PenumbraError):
     """A data set, or one of its files, can't be used at all; the message names it and the remedy."""
 
 
-class Dataset(BaseModel):
+class Dataset(Parameters):
     """Which data set to read."""
 
     name: str = Field(description="Name of the data set: the first folder below the artifacts' root.",

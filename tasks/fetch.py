@@ -11,6 +11,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 
+from artifacts.errors import PenumbraError
 from artifacts.settings import data_folder
 
 REPOSITORY = "https://raw.githubusercontent.com/YYJMJC/Compositional-Temporal-Grounding"
@@ -39,7 +40,7 @@ FILES = {
 }
 
 
-class FetchError(ValueError):
+class FetchError(PenumbraError):
     """A file could not be downloaded, or is not the one that was asked for."""
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from prefect import task
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.schemas import SCHEMAS
@@ -14,14 +14,14 @@ from tasks.masks import render
 from tasks.providers import Fill, MaskedQuery, Provider, Slot
 from tasks.providers.corpus import CorpusProvider
 from tasks.providers.random import RandomProvider
-from tasks.stage import number_of_parts, part_by_part, run_stage, side_by_side
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
 
 STAGE = "fills"
 VERSION = 1
 FILLED, FAILED = "filled", "failed"
 
 
-class Filling(BaseModel):
+class Filling(Parameters):
     """Who fills the masks."""
 
     providers: list[Literal["corpus", "random"]] = Field(

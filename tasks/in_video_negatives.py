@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from prefect import task
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from tasks.embeddings import vectors_by_text
-from tasks.stage import number_of_parts, part_by_part, run_stage
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
 
 STAGE = "in_video_negatives"
 VERSION = 1
 
 
-class Pairing(BaseModel):
+class Pairing(Parameters):
     """When another query of the same video is a negative."""
 
     highest_iou: float = Field(0.5, ge=0, le=1, description="Windows must overlap by less than this IoU.")

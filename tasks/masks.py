@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 from prefect import task
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.schemas import table_of
-from tasks.stage import number_of_parts, part_by_part, run_stage
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
 
 STAGE = "masks"
 VERSION = 1
@@ -23,7 +23,7 @@ FEWEST_WITHOUT_SUBJECT = 3
 SUBJECT_ARCS = ("nsubj", "nsubjpass", "nsubj:pass")
 
 
-class Masking(BaseModel):
+class Masking(Parameters):
     """How much of a query each level masks."""
 
     ratios: tuple[float, float, float] = Field(

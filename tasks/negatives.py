@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from prefect import task
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.schemas import table_of
@@ -24,14 +24,14 @@ from tasks.dictionary import Dictionary, load_dictionary
 from tasks.embeddings import Encoding, Vectors, encode, vectors_by_text
 from tasks.fills import FILLED, masked_queries, put_words
 from tasks.providers import MaskedQuery
-from tasks.stage import number_of_parts, part_by_part, run_stage
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
 
 STAGE = "negatives"
 VERSION = 1
 CHECKS = ("template", "vocabulary", "same_video", "test_split", "ceiling", "falling")
 
 
-class Choosing(BaseModel):
+class Choosing(Parameters):
     """What a negative must pass."""
 
     ceiling: float = Field(

@@ -8,12 +8,19 @@ from uuid import UUID
 import pyarrow as pa
 from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from pydantic import BaseModel, ConfigDict
 
 from artifacts.interface import publish_stage, stage_key
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.store import Store
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
+
+
+class Parameters(BaseModel):
+    """Base of the flows' parameter groups: a name that a group does not know is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Progress:

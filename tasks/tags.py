@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import spacy
 from prefect import task
-from pydantic import BaseModel, Field
+from pydantic import Field
 from spacy.language import Language
 from spacy.tokens import Doc, Token
 
+from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Part, Work, file_digest
 from artifacts.schemas import table_of
-from tasks.stage import number_of_parts, part_by_part, run_stage
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
 
 STAGE = "tags"
 VERSION = 1
@@ -33,7 +34,7 @@ PARTICLES = {"up", "down", "off", "out", "on", "in", "over", "through", "past"}
 WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*\Z")
 
 
-class Tagging(BaseModel):
+class Tagging(Parameters):
     """How queries are tagged."""
 
     spacy_model: str = Field(
@@ -43,7 +44,7 @@ class Tagging(BaseModel):
     )
 
 
-class TaggerError(ValueError):
+class TaggerError(PenumbraError):
     """The spaCy pipeline can't be loaded or lacks a component."""
 
 

@@ -55,6 +55,10 @@ def test_show_ls_and_verify(root: Path) -> None:
         (["export", "mine"], "no mine/negatives below"),
         (["fetch", "mine"], "nothing to fetch"),
         (["run", "train", "scenes"], "no flow 'train'"),
+        (["run", "build-negatives", "nowhere"], "no folder"),
+        (["run", "build-negatives", "scenes", "--param", "filling.candidate=3"], "filling.candidate: Extra inputs"),
+        (["run", "build-negatives", "scenes", "--param", "fill.candidates=3"], "but was provided with"),
+        (["run", "build-negatives", "scenes", "--param", "masking.ratios=[0.5,0.2,0.9]"], "must rise"),
     ],
 )
 def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[str], message: str) -> None:
@@ -79,7 +83,9 @@ def test_a_run_starts_from_its_deployment() -> None:
     parameters = deployment_parameters("build-negatives", "activitynet-cg")
     assert parameters["masking"]["ratios"] == [0.1, 0.3, 0.5]
     changed = merge(parameters, {"masking": {"ratios": [0.2, 0.3, 0.4]}, "filling": {"seed": 1}})
-    assert changed == {**parameters, "masking": {"ratios": [0.2, 0.3, 0.4]}, "filling": {"seed": 1}}
+    assert changed["masking"] == {"ratios": [0.2, 0.3, 0.4]}
+    assert changed["filling"] == {**parameters["filling"], "seed": 1}
+    assert changed["dataset"] == parameters["dataset"]
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
 
 
