@@ -1,6 +1,6 @@
 """The artifact store: content-derived keys, parts that appear whole or not at all, a manifest written last.
 
-An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `rejected-*.parquet` where rows were
+An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `rejected/part-*.parquet` where rows were
 refused, and `manifest.json`. The key is a digest of everything that determines the content, so the same work has
 the same key: `Store.build` does nothing when a whole artifact is there, goes on after the last whole part when a
 run was killed, and lets two runs write the same bytes side by side.
@@ -208,7 +208,7 @@ class Store:
             )
         refused = ""
         if part.rejected:
-            refused = f"rejected-{index:05d}.parquet"
+            refused = f"rejected/{name}"
             self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected)))
         counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
         rows = conform(part.rows, artifact.stage)

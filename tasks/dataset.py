@@ -82,7 +82,12 @@ def _usual_files(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.jsonl")):
         for split in ("train", "val", "test"):
             if split in path.stem.lower().replace("-", "_").split("_"):
-                found.setdefault(split, path.name)
+                if split in found:
+                    raise DatasetError(
+                        f"{folder} holds two {split} files, {found[split]} and {path.name}: take one away, or name the "
+                        f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
+                    )
+                found[split] = path.name
     return found
 
 

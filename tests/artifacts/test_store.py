@@ -61,7 +61,8 @@ def folder(artifact: Artifact) -> Path:
 
 def contents(artifact: Artifact) -> dict[str, bytes]:
     """The bytes of each part; the manifest holds times and is left out."""
-    return {path.name: path.read_bytes() for path in folder(artifact).glob("[pr]*-*.parquet")}
+    base = folder(artifact)
+    return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob("part-*.parquet")}
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def test_a_killed_process_loses_only_the_part_it_was_at(store: Store, undisturbe
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGKILL)
     artifact = store.artifact(WORK)
-    assert sorted(contents(artifact)) == [f"{kind}-0000{i}.parquet" for kind in ("part", "rejected") for i in (0, 1)]
+    assert sorted(contents(artifact)) == [f"{kind}part-0000{i}.parquet" for kind in ("", "rejected/") for i in (0, 1)]
     assert store.whole(artifact) is None
     resumed = Makers()
     store.build(WORK, resumed)
@@ -318,7 +319,7 @@ def replaced_by_text(path: Path) -> None:
 
 
 def without_its_refusals(path: Path) -> None:
-    path.with_name(path.name.replace("part", "rejected")).unlink()
+    (path.parent / "rejected" / path.name).unlink()
 
 
 @pytest.mark.parametrize(
@@ -357,7 +358,7 @@ def with_a_byte_changed(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["part-00002.parquet", "rejected-00002.parquet"])
+@pytest.mark.parametrize("name", ["part-00002.parquet", "rejected/part-00002.parquet"])
 @pytest.mark.parametrize(
     ("spoil", "told"), [(truncated, "was changed"), (with_a_byte_changed, "was changed"), (Path.unlink, "is missing")]
 )

@@ -96,10 +96,10 @@ def test_damage_is_found_and_mended(bucket: str) -> None:
     Makers().build(store)
     artifact = store.artifact(WORK)
     store.files.rm_file(f"{artifact.path}/part-00001.parquet")
-    store.files.pipe_file(f"{artifact.path}/rejected-00002.parquet", b"other bytes")
+    store.files.pipe_file(f"{artifact.path}/rejected/part-00002.parquet", b"other bytes")
     assert store.verify(artifact) == [
         f"{artifact.path}/part-00001.parquet is missing",
-        f"{artifact.path}/rejected-00002.parquet was changed",
+        f"{artifact.path}/rejected/part-00002.parquet was changed",
     ]
     assert store.whole(artifact) is None
     Makers().build(store)

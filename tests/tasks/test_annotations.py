@@ -619,3 +619,10 @@ def test_the_sample_needs_no_data_folder(tmp_path: Path, monkeypatch: pytest.Mon
     found = outcome(Dataset(name="scenes"))
     assert found.rejected == []
     assert {row["split"] for row in found.rows} == {"train", "test", "composition", "word"}
+
+
+def test_two_files_for_a_split_are_told_apart_by_the_user(tmp_path: Path) -> None:
+    for name in ("a_train.jsonl", "b_train.jsonl"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(DatasetError, match=r"a_train\.jsonl and b_train\.jsonl.*dataset\.files"):
+        Dataset(name="mine", folder=str(tmp_path)).split_files()
