@@ -8,7 +8,7 @@ near-paraphrase of its positive, and lies further from it (SentenceBERT cosine) 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise, product
+from itertools import chain, combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -174,10 +174,9 @@ def choose(choices: Sequence[Choice], positives: dict[str, Vectors], choosing: C
         found = ((choice, another_candidate(choice, choosing.ceiling)) for choice in still_open)
         fresh = [(choice, candidate) for choice, candidate in found if candidate]
     for choice in choices:  # not every level can be had: as many as can, the mildest first
-        levels = {level: tried for level, tried in choice.tried.items() if tried}
-        while levels and not choice.chosen:
-            choice.chosen = falling(levels, choosing.ceiling)
-            levels.pop(max(levels))
+        levels = sorted(level for level, tried in choice.tried.items() if tried)
+        for some in chain.from_iterable(combinations(levels, size) for size in range(len(levels), 0, -1)):
+            choice.chosen = choice.chosen or falling({level: choice.tried[level] for level in some}, choosing.ceiling)
 
 
 def negatives_part(

@@ -210,3 +210,10 @@ def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
     assert {other for qid, other in pairs if qid == "a"} == {"b"}
     assert {other for qid, other in pairs if qid == "c"} == {"b", "d"}
     assert all(row["iou"] < 0.5 and row["similarity"] < 0.9 for row in part.rows.to_pylist())
+
+
+def test_a_level_without_a_choice_leaves_the_others(dictionary: Dictionary, cosines: dict[str, float]) -> None:
+    cosines |= {"person closes door.": 0.97, "person closes box.": 0.6, "man takes window.": 0.2}
+    chosen, reasons = choose(dictionary, fills("a", *GOOD))
+    assert chosen.keys() == {2, 3}
+    assert reasons.keys() == {"level 1"}
