@@ -15,13 +15,13 @@ from prefect import task
 from artifacts.manifest import Artifact, Part, Work, file_digest, rejection
 from artifacts.schemas import table_of
 from tasks.dataset import Dataset, DatasetError, RawRow, read_rows
+from tasks.masks import MASK
 from tasks.stage import run_stage
 
 STAGE = "annotations"
 VERSION = 1
 ROWS_A_PART = 4096
 MAX_WORDS = 256
-MASK = "<mask>"
 LARGEST = 1e9  # seconds or clips: no video is longer
 SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
 

@@ -14,13 +14,13 @@ from pydantic import Field, model_validator
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.schemas import table_of
 from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from tasks.tags import SUBJECT_ARCS
 
 STAGE = "masks"
 VERSION = 1
 MASK = "<mask>"
 ORDER = ("verb", "noun", "adjective", "preposition", "adverb")
 FEWEST_WITHOUT_SUBJECT = 3
-SUBJECT_ARCS = ("nsubj", "nsubjpass", "nsubj:pass")
 
 
 class Masking(Parameters):
