@@ -8,10 +8,11 @@ from prefect import flow
 
 from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
+from tasks.ask import ask
 from tasks.dataset import Dataset
 from tasks.dictionary import count
 from tasks.embeddings import Encoding, embed
-from tasks.fills import Filling, fill
+from tasks.fills import Filling, fill, substitute
 from tasks.in_video_negatives import Pairing, pair
 from tasks.masks import Masking, mask
 from tasks.negatives import Choosing, choose_negatives
@@ -35,7 +36,14 @@ def build_negatives(
     tags = tag(annotations, tagging)
     dictionary = count(annotations, tags)
     masks = mask(annotations, tags, masking)
-    fills = [fill(annotations, tags, masks, dictionary, provider, filling) for provider in filling.providers]
+    unanswered = ask(annotations, tags, masks, dictionary, filling)
+    if filling.dry_run:
+        return masks
+    fills = [
+        fill(annotations, tags, masks, dictionary, provider, filling, unanswered.get(provider, ""))
+        for provider in filling.providers
+    ]
+    fills = substitute(annotations, tags, masks, dictionary, fills, filling)
     embeddings = embed(annotations, encoding)
     negatives = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
     in_video = pair(annotations, embeddings, pairing)

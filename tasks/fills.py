@@ -2,36 +2,88 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
+from uuid import uuid4
 
 import pyarrow as pa
-from prefect import task
+import pyarrow.compute as pc
+from prefect import get_run_logger, task
+from prefect.runtime import flow_run
 from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work, rejection
-from artifacts.schemas import SCHEMAS
+from artifacts.schemas import SCHEMAS, table_of
+from artifacts.store import Store
 from tasks.dictionary import Dictionary, load_dictionary
 from tasks.masks import render
+from tasks.prompts import load_prompt
 from tasks.providers import Fill, MaskedQuery, Provider, Slot
+from tasks.providers.answers import Answers
 from tasks.providers.corpus import CorpusProvider
+from tasks.providers.hosted import HostedProvider
+from tasks.providers.llama import Llama, LlamaProvider
+from tasks.providers.options import Options
 from tasks.providers.random import RandomProvider
+from tasks.providers.settings import Gemini, Hosted, OpenAI
 from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
 
 STAGE = "fills"
 VERSION = 1
 FILLED, FAILED = "filled", "failed"
+LOCAL = ("corpus", "random")  # cost nothing, so they give many candidates
+SUBSTITUTED = "no provider that was asked filled it"
 
 
 class Filling(Parameters):
-    """Who fills the masks."""
+    """Who fills the masks, how often, and what it may cost."""
 
-    providers: list[Literal["corpus", "random"]] = Field(
+    providers: list[Literal["openai", "gemini", "llama", "corpus", "random"]] = Field(
         ["corpus"],
         min_length=1,
-        description="Providers in order of preference. corpus: the training text's own statistics, no key and no "
-        "network; random: any offered word, the paper's baseline.",
+        description="Providers in order of preference. openai, gemini: hosted language models; llama: local weights; "
+        "corpus: the training text's own statistics, no key and no network; random: any offered word, the paper's "
+        "baseline.",
     )
-    candidates: int = Field(16, ge=1, le=64, description="Candidates a query and level from each provider.")
-    seed: int = Field(0, description="The same seed gives the same fills on every machine.")
+    candidates: int = Field(16, ge=1, le=64, description="Candidates a query and level from corpus and random.")
+    asked_candidates: int = Field(1, ge=1, le=16, description="Candidates a query and level from a language model.")
+    seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
+    options: int = Field(8, ge=2, le=26, description="Words that a language model may choose from, for a slot.")
+    queries_a_request: int = Field(
+        12,
+        ge=1,
+        le=100,
+        description="Queries in one request to a hosted model: more are cheaper, fewer are better read.",
+    )
+    prompt: str = Field("fill-slots-1", description="Prompt of the hosted models: a file of prompts/, without .txt.")
+    substitute: bool = Field(
+        True, description="Whether corpus fills what no provider filled; otherwise it is left out."
+    )
+    max_cost_usd: float | None = Field(
+        None, gt=0, description="What a run may spend on hosted models; the answers that it got are kept."
+    )
+    dry_run: bool = Field(False, description="Say what the hosted models would cost, send nothing, and stop.")
+    openai: OpenAI = OpenAI()
+    gemini: Gemini = Gemini()
+    llama: Llama = Llama()
+
+    @property
+    def hosted(self) -> list[Hosted]:
+        """The settings of the hosted models among the providers."""
+        return [settings for settings in (self.openai, self.gemini) if settings.provider in self.providers]
+
+    def candidates_of(self, provider: str) -> int:
+        """How many candidates a provider gives."""
+        return self.candidates if provider in LOCAL else self.asked_candidates
+
+    def determines(self, provider: str) -> dict[str, Any]:
+        """The parameters that determine a provider's fills."""
+        shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
+        if provider in LOCAL:
+            return shared
+        if provider == "llama":
+            return {**shared, "options": self.options, **self.llama.determines()}
+        settings = next(settings for settings in (self.openai, self.gemini) if settings.provider == provider)
+        label = load_prompt(self.prompt, "queries").label
+        return {**shared, "options": self.options, "asked": settings.asked(label)}
 
 
 def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
@@ -43,12 +95,20 @@ def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[
 
 
 def make_provider(
-    name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], seed: int
+    name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
 ) -> Provider:
-    """The provider of this name, fitted to the training split where it needs to be."""
+    """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
+    if name == "random":
+        return RandomProvider(dictionary, filling.seed)
+    sentences = training_sentences(tagged)
     if name == "corpus":
-        return CorpusProvider(training_sentences(tagged), dictionary, seed)
-    return RandomProvider(dictionary, seed)
+        return CorpusProvider(sentences, dictionary, filling.seed)
+    options = Options(sentences, dictionary, filling.options, filling.seed)
+    if name == "llama":
+        return LlamaProvider(options, filling.llama, load_prompt(filling.llama.prompt, "sentence"), filling.seed)
+    settings = next(settings for settings in filling.hosted if settings.provider == name)
+    prompt = load_prompt(filling.prompt, "queries").label
+    return HostedProvider(name, settings.model, prompt, settings.asked(prompt), options, Answers(), run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
@@ -65,10 +125,10 @@ def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
 
 
 def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
-    """The query with a level's slots filled; a word takes the capital of the one that it replaces."""
+    """The query with a level's slots filled."""
     placed = {}
     for slot, word in zip(query.levels[level - 1], words, strict=True):
-        placed[slot.token] = word.capitalize() if slot.word[:1].isupper() else word
+        placed[slot.token] = slot.surface(word)
     return render(query.tokens, placed)
 
 
@@ -93,7 +153,7 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
         "qid": [fill.qid for fill in fills],
         "level": [fill.level for fill in fills],
         "provider": [provider.name] * len(fills),
-        "model": [provider.model] * len(fills),
+        "model": [fill.model or provider.model for fill in fills],
         "prompt": [provider.prompt] * len(fills),
         "words": [fill.words for fill in fills],
         "query": texts,
@@ -108,13 +168,15 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
     return pa.table(columns, schema=SCHEMAS[STAGE])
 
 
-def work(tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling) -> Work:
-    """Key material: what is filled, from which words, by whom, how often and with which seed."""
+def work(
+    tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling, unanswered: str = ""
+) -> Work:
+    """Key material: what is filled, from which words, by whom and how, and what was not answered when it was filled."""
     return Work(
         dataset=masks.dataset,
         stage=STAGE,
         version=VERSION,
-        parameters={"provider": provider, "candidates": filling.candidates, "seed": filling.seed},
+        parameters={**filling.determines(provider), **({"unanswered": unanswered} if unanswered else {})},
         parents=(tags, masks, dictionary),
         unit="query and level",
     )
@@ -122,17 +184,86 @@ def work(tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, f
 
 @task(name=STAGE, task_run_name="fills: {provider}")
 def fill(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling
-) -> Artifact:
-    """Have one provider fill every level of every query."""
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling,
+    unanswered: str = "",
+) -> Artifact:  # fmt: skip
+    """Have one provider fill every level of every query; a hosted one has been asked before (task `ask`)."""
 
     def parts() -> Iterator[Callable[[], Part]]:
         training = side_by_side(annotations, tags)
-        filler = make_provider(provider, load_dictionary(dictionary), training, filling.seed)
+        filler = make_provider(provider, load_dictionary(dictionary), training, filling, run_id())
 
         def make(tagged: pa.Table, masked: pa.Table) -> Part:
-            return fill_part(tagged, masked, filler, filling.candidates)
+            return fill_part(tagged, masked, filler, filling.candidates_of(provider))
 
         return part_by_part(make, tags, masks)()
 
-    return run_stage(work(tags, masks, dictionary, provider, filling), parts, number_of_parts(masks))
+    return run_stage(work(tags, masks, dictionary, provider, filling, unanswered), parts, number_of_parts(masks))
+
+
+def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]:
+    """The queries and levels of a part that no provider filled."""
+    filled: set[tuple[str, int]] = set()
+    for table in fills:
+        some = table.filter(pc.equal(table["status"], FILLED))
+        filled.update(zip(some["qid"].to_pylist(), some["level"].to_pylist(), strict=True))
+    return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True)) - filled
+
+
+def substitute_part(tags: pa.Table, masks: pa.Table, fills: Sequence[pa.Table], provider: Provider, count: int) -> Part:
+    """Fill what a part lacks, and mark it so."""
+    missing = unfilled(masks, fills)
+    qids = {qid for qid, _ in missing}
+    wanted = pc.is_in(masks["qid"], pa.array(sorted(qids), pa.string()))
+    part = fill_part(tags, masks.filter(wanted), provider, count)
+    rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
+    for row in rows:
+        row["problem"] = row["problem"] or SUBSTITUTED
+    kept = {(row["qid"], row["level"]) for row in rows if row["status"] == FILLED}
+    rejected = [
+        rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
+        for qid, level in sorted(missing - kept)
+    ]
+    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected)
+
+
+@task(name="substitute")
+def substitute(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: list[Artifact],
+    filling: Filling,
+) -> list[Artifact]:  # fmt: skip
+    """The fills, and where some levels have none by anyone, `corpus`'s for just these."""
+    store = Store()
+    columns = ["qid", "level", "status"]
+    missing = sum(
+        len(unfilled(masked, filled))
+        for masked, *filled in zip(
+            store.parts(masks, columns[:2]), *(store.parts(artifact, columns) for artifact in fills), strict=True
+        )
+    )
+    if not missing or not filling.substitute or "corpus" in filling.providers:
+        return fills
+    get_run_logger().warning("%d queries and levels were filled by no provider: taken from corpus", missing)
+    key = Work(
+        dataset=masks.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={**filling.determines("corpus"), "substitutes": True},
+        parents=(tags, masks, dictionary, *fills),
+        unit="query and level",
+    )
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        corpus = make_provider("corpus", load_dictionary(dictionary), side_by_side(annotations, tags), filling)
+
+        def make(tagged: pa.Table, masked: pa.Table, *filled: pa.Table) -> Part:
+            return substitute_part(tagged, masked, filled, corpus, filling.candidates)
+
+        return part_by_part(make, tags, masks, *fills)()
+
+    return [*fills, run_stage(key, parts, number_of_parts(masks))]
+
+
+def run_id() -> str:
+    """The flow run that this is a part of, or a name of its own outside of one."""
+    return str(flow_run.id or uuid4())

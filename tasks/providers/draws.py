@@ -18,10 +18,10 @@ def row_seed(seed: int, qid: str, *more: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def uniform(seeds: NDArray[np.uint64], counter: int) -> NDArray[np.float64]:
-    """The counter-th draw of each seed, in [0, 1)."""
+def uniform(seeds: NDArray[np.uint64], counter: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """The counter-th draw of each seed, in [0, 1); seeds and counters are broadcast against each other."""
     with np.errstate(over="ignore"):
-        z = seeds + _GOLDEN * np.uint64(counter + 1)
+        z = seeds + _GOLDEN * np.asarray(counter + 1, dtype=np.uint64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))

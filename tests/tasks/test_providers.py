@@ -10,7 +10,7 @@ from spacy.language import Language
 
 from artifacts.schemas import table_of
 from tasks.dictionary import Dictionary, dictionary_part
-from tasks.fills import make_provider, masked_queries, put_words
+from tasks.fills import Filling, make_provider, masked_queries, put_words
 from tasks.masks import mask_part
 from tasks.providers import Fill, MaskedQuery, Provider
 from tasks.providers.draws import row_seed, uniform
@@ -54,7 +54,7 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
 
 @pytest.fixture(params=["corpus", "random"])
 def provider(request: pytest.FixtureRequest, dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> Provider:
-    return make_provider(request.param, dictionary, [tagged], 3)
+    return make_provider(request.param, dictionary, [tagged], Filling(seed=3))
 
 
 def by_place(fills: Iterator[Fill]) -> dict[tuple[str, int], list[tuple[str, ...]]]:
@@ -90,14 +90,16 @@ def test_another_seed_gives_other_fills(
     dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
 ) -> None:
     for name in ("corpus", "random"):
-        first, second = (by_place(make_provider(name, dictionary, [tagged], seed).fill(queries, 1)) for seed in (0, 1))
+        first, second = (
+            by_place(make_provider(name, dictionary, [tagged], Filling(seed=seed)).fill(queries, 1)) for seed in (0, 1)
+        )
         assert first != second
 
 
 def test_corpus_candidates_of_a_level_differ(
     dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
 ) -> None:
-    for words in by_place(make_provider("corpus", dictionary, [tagged], 0).fill(queries, 6)).values():
+    for words in by_place(make_provider("corpus", dictionary, [tagged], Filling()).fill(queries, 6)).values():
         assert len(set(words)) == len(words)
 
 
@@ -109,7 +111,7 @@ def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
     queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
     for name in ("corpus", "random"):
         provider = make_provider(
-            name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], 0
+            name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], Filling()
         )
         fills = list(provider.fill(queries, 2))
         assert {fill.level for fill in fills} == {1, 2, 3}

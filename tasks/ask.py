@@ -1,0 +1,227 @@
+"""Ask the hosted language models: everything that `fills` needs of them goes into the cache of answers.
+
+All of them at once in one event loop, with one budget. Nothing is asked whose answer the cache holds, so the task can
+be killed and repeated at any time.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from prefect import get_run_logger, task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from artifacts.errors import PenumbraError
+from artifacts.interface import markdown_table, publish_report, stage_key
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from tasks.dictionary import load_dictionary
+from tasks.fills import Filling, masked_queries, run_id, training_sentences, work
+from tasks.prompts import Prompt, load_prompt
+from tasks.providers.answers import Answers
+from tasks.providers.asking import OVER_BUDGET, Client, Tally
+from tasks.providers.dialogue import dialogue
+from tasks.providers.hosted import questions
+from tasks.providers.options import Options
+from tasks.providers.plan import Plan, plan
+from tasks.providers.prices import Budget, BudgetError, table
+from tasks.providers.questions import Question
+from tasks.providers.service import Service
+from tasks.providers.settings import Gemini, Hosted, OpenAI
+from tasks.stage import side_by_side
+
+REPORT_EVERY = 5.0  # seconds between two lines of progress
+
+
+class UnansweredError(PenumbraError):
+    """No provider that the run may use answered anything."""
+
+
+def make_service(settings: Hosted, prompt: Prompt) -> Service:
+    """The client of a hosted model; its library is imported only now."""
+    if isinstance(settings, OpenAI):
+        from tasks.providers.openai import OpenAIService
+
+        return OpenAIService(settings, prompt)
+    if isinstance(settings, Gemini):
+        from tasks.providers.gemini import GeminiService
+
+        return GeminiService(settings, prompt)
+    raise TypeError(f"no service for {type(settings).__name__}")
+
+
+class Interview:
+    """What one run asks the hosted models about one data set's masks."""
+
+    def __init__(
+        self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+    ) -> None:
+        self.tags, self.masks, self.filling = tags, masks, filling
+        self.store, self.answers, self.run = Store(), Answers(), run_id()
+        self.prompt = load_prompt(filling.prompt, "queries")
+        self.settings = [
+            settings
+            for settings in filling.hosted
+            if not self.store.whole(self.store.artifact(work(tags, masks, dictionary, settings.provider, filling)))
+        ]
+        self.total = filling.asked_candidates * sum(map(chains, self.store.parts(masks, ["level", "slots"])))
+        if self.settings:
+            sentences = training_sentences(side_by_side(annotations, tags))
+            self.options = Options(sentences, load_dictionary(dictionary), filling.options, filling.seed)
+
+    def blocks(self) -> Iterator[list[Question]]:
+        """The questions, part by part."""
+        for tagged, masked in side_by_side(self.tags, self.masks):
+            if some := questions(self.options, masked_queries(tagged, masked), self.filling.asked_candidates):
+                yield some
+
+    def plans(self) -> list[Plan]:
+        """What each service would be asked, and what that would cost."""
+        return [
+            plan(make_service(s, self.prompt), s, self.blocks(), self.answers, self.filling.queries_a_request)
+            for s in self.settings
+        ]
+
+    def hold(self) -> list[Client]:
+        """Ask all services at once."""
+        budget = Budget(self.filling.max_cost_usd)
+        clients = [
+            Client(
+                make_service(settings, self.prompt), self.answers, settings, budget, self.run,
+                self.filling.queries_a_request, self.total,
+            )
+            for settings in self.settings
+        ]  # fmt: skip
+        asyncio.run(self._ask(clients))
+        return clients
+
+    async def _ask(self, clients: list[Client]) -> None:
+        watch = asyncio.create_task(_watch(clients, self.masks.dataset))
+        try:
+            await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    def unanswered(self, settings: Hosted) -> str:
+        """A digest of the questions that have no answer yet, '' where all have."""
+        asked = settings.asked(self.prompt.label)
+        digest = hashlib.sha256()
+        count = 0
+        for question in (question for block in self.blocks() for question in block):
+            left = dialogue(question, asked, self.answers).next
+            if left:
+                count += 1
+                digest.update(left.key(asked).encode())
+        return digest.hexdigest()[:16] if count else ""
+
+
+def chains(masks: pa.Table) -> int:
+    """How many chains of levels (`MaskedQuery.chains`) a part of masks has; its rows are in the order of the levels."""
+    slots = pc.list_value_length(masks["slots"]).to_numpy()
+    later = masks["level"].to_numpy()[1:] > 1
+    return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
+
+
+async def _watch(clients: list[Client], dataset: str) -> None:
+    """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
+    logger = get_run_logger()
+    bars: dict[str, UUID] = {}
+    while True:
+        await asyncio.sleep(REPORT_EVERY)
+        for client in clients:
+            name, tally = client.service.name, client.tally
+            logger.info(tally.line(name))
+            share = 100.0 * tally.done / max(1, tally.total)
+            if name not in bars:
+                key = stage_key(dataset, f"asking-{name}", "progress")
+                make = partial(create_progress_artifact, share, key=key, description=f"queries answered by {name}")
+                bars[name] = await asyncio.to_thread(make)  # type: ignore[arg-type]
+            await asyncio.to_thread(partial(update_progress_artifact, bars[name], share))
+
+
+def _plan_page(plans: list[Plan]) -> str:
+    header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
+    rows = [
+        (p.provider, p.model, f"{p.queries:,}", f"{p.requests:,}", f"{p.prompt_tokens:,}", f"{p.completion_tokens:,}",
+         "no price known" if p.cost_usd is None else f"{p.cost_usd:.2f}")
+        for p in plans
+    ]  # fmt: skip
+    return (
+        f"# Not sent: what asking would take\n\n{markdown_table(header, rows)}\n\nPrices of {table()[0]}, or your own."
+    )
+
+
+def _report_page(clients: list[Client]) -> str:
+    header = (
+        "provider", "queries", "requests", "sent again", "waits for a limit", "asked again", "latency, median / 95 %",
+        "tokens", "USD", "answered by", "stopped",
+    )  # fmt: skip
+    return markdown_table(header, [(c.service.name, *_report_row(c.tally), c.stopped or "no") for c in clients])
+
+
+def _report_row(t: Tally) -> tuple[str, ...]:
+    return (
+        f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache", f"{t.requests:,}", f"{t.retries:,}",
+        f"{t.limited:,}", f"{t.asked_again:,}", f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
+        f"{t.prompt_tokens + t.completion_tokens:,}", f"{t.cost_usd:.4f}", ", ".join(t.models) or "–",
+    )  # fmt: skip
+
+
+def check(clients: list[Client], filling: Filling) -> None:
+    """Say what went wrong; raises where the run has nothing to go on with, or no money."""
+    logger = get_run_logger()
+    for client in clients:
+        name, tally = client.service.name, client.tally
+        for answered in tally.models:
+            if answered != client.settings.model:
+                logger.warning("%s: %s was asked, %s answered", name, client.settings.model, answered)
+        for counts in (tally.faults, tally.refused):
+            for reason, number in counts.most_common():
+                logger.warning("%s: %d × %s", name, number, reason)
+        if client.stopped and client.stopped != OVER_BUDGET:
+            logger.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
+    if any(client.stopped == OVER_BUDGET for client in clients):
+        spent = sum(client.tally.cost_usd for client in clients)
+        done = ", ".join(f"{c.service.name} {c.tally.done:,} of {c.tally.total:,} queries" for c in clients)
+        raise BudgetError(
+            f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}). All answers are kept: run "
+            "again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
+        )
+    failed = [c for c in clients if c.stopped and not c.tally.requests and c.tally.done < c.tally.total]
+    if failed and len(failed) == len(filling.providers):
+        reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)
+        raise UnansweredError(f"no provider answered anything ({reasons}): check key, address and model, and run again")
+
+
+@task(name="ask")
+def ask(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+) -> Mapping[str, str]:
+    """Fill the cache of answers; returns, for each provider with unanswered questions, their digest."""
+    interview = Interview(annotations, tags, masks, dictionary, filling)
+    if filling.dry_run:
+        plans = interview.plans()
+        publish_report(masks.dataset, "dry-run", _plan_page(plans))
+        for found in plans:
+            get_run_logger().info("not sent: %s", found)
+        return {}
+    if not interview.settings:
+        return {}
+    clients = interview.hold()
+    publish_report(masks.dataset, "asking", _report_page(clients))
+    for client in clients:
+        get_run_logger().info(client.tally.line(client.service.name))
+    check(clients, filling)
+    return {
+        client.service.name: interview.unanswered(client.settings)
+        for client in clients
+        if client.tally.done < client.tally.total
+    }
