@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -200,6 +201,23 @@ class Store:
         )
         self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
         return artifact
+
+    # -- what a stage remembers from run to run ----------------------------------------------------------------
+
+    def note(self, kind: str, name: str, content: dict[str, Any]) -> None:
+        """Write a note down, whole or not at all."""
+        self._write_whole(f"{self._base}/.{kind}/{name}.json", json.dumps(content).encode())
+
+    def notes(self, kind: str) -> list[dict[str, Any]]:
+        """All notes of a kind, in the order of their names."""
+        self.files.invalidate_cache()
+        return [
+            json.loads(self.files.cat_file(path)) for path in sorted(self.files.glob(f"{self._base}/.{kind}/*.json"))
+        ]
+
+    def forget(self, kind: str, name: str) -> None:
+        """Take a note away."""
+        self.files.rm(f"{self._base}/.{kind}/{name}.json")
 
     def _write_part(self, artifact: Artifact, index: int, name: str, part: Part) -> None:
         if part.taken != part.kept + len(part.rejected):

@@ -4,7 +4,8 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
-from prefect import flow
+from prefect import State, flow
+from prefect.states import Completed
 
 from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
@@ -30,7 +31,7 @@ def build_negatives(
     encoding: Encoding = Encoding(),  # noqa: B008
     choosing: Choosing = Choosing(),  # noqa: B008
     pairing: Pairing = Pairing(),  # noqa: B008
-) -> Artifact:
+) -> Artifact | State[Artifact]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     annotations = read_annotations(dataset)
     tags = tag(annotations, tagging)
@@ -48,5 +49,5 @@ def build_negatives(
     negatives = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
     in_video = pair(annotations, embeddings, pairing)
     rejected = gather_rejected([annotations, tags, masks, *fills, negatives])
-    report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected])
-    return negatives
+    outcome = report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected])
+    return Completed(message=outcome, data=negatives)  # Prefect hands the caller the data, and shows the message

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
@@ -124,22 +125,26 @@ def verify(
 
 
 def parse_parameters(pairs: list[str]) -> dict[str, Any]:
-    """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is JSON where it can be, else text."""
+    """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (so JSON too), as in providers=[openai]."""
     parameters: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not all(name.split(".")):
             raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
         *groups, last = name.split(".")
         place = parameters
         for group in groups:
             place = place.setdefault(group, {})
-        place[last] = value
+        place[last] = _value(text)
     return parameters
+
+
+def _value(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
 
 
 @app.command()
@@ -147,13 +152,18 @@ def run(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives")],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     param: Annotated[
-        list[str] | None, typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4; may be repeated.")
+        list[str] | None,
+        typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what hosted language models would cost; send nothing, and stop.")
+    ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from flows.running import run_flow
+    from flows.running import merge, run_flow
 
-    artifact = run_flow(flow, dataset, parse_parameters(param or []))
+    changes = parse_parameters(param or [])
+    artifact = run_flow(flow, dataset, merge(changes, {"filling": {"dry_run": True}}) if dry_run else changes)
     sys.stdout.write(f"{artifact.path}\n")
 
 

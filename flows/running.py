@@ -1,14 +1,18 @@
 """Run a flow in this process, with the parameters of its deployment in prefect.yaml."""
 
+import inspect
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
 from artifacts.settings import PROJECT
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 DEPLOYMENTS = PROJECT / "prefect.yaml"
 FLOWS = ("build-negatives",)
@@ -30,6 +34,25 @@ def deployment_parameters(flow: str, dataset: str) -> dict[str, Any]:
         if deployment["name"] == dataset and flow in deployment["tags"]:
             return dict(deployment["parameters"])
     return {"dataset": {"name": dataset}}
+
+
+def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]:
+    """Put a parameter that is named without its group where it belongs: `providers` is `filling.providers`.
+
+    Raises `ParameterError` where several groups have one of that name.
+    """
+    groups = {
+        name: parameter.annotation.model_fields
+        for name, parameter in inspect.signature(flow.fn).parameters.items()
+        if hasattr(parameter.annotation, "model_fields")
+    }
+    placed: dict[str, Any] = {}
+    for name, value in changes.items():
+        homes = [] if name in groups else [group for group, fields in groups.items() if name in fields]
+        if len(homes) > 1:
+            raise ParameterError(f"{name!r} is in several groups: {' or '.join(f'{home}.{name}' for home in homes)}")
+        placed = merge(placed, {homes[0]: {name: value}} if homes else {name: value})
+    return placed
 
 
 class ParameterError(PenumbraError):
@@ -54,7 +77,7 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
 
     from flows.build_negatives import build_negatives
 
-    parameters = merge(deployment_parameters(name, dataset), changes)
+    parameters = merge(deployment_parameters(name, dataset), in_groups(build_negatives, changes))
     for logger in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(logger).addFilter(_OneLine())
     prefect_says = logging.getLogger("prefect.flows")

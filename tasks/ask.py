@@ -6,9 +6,10 @@ be killed and repeated at any time.
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
@@ -25,7 +26,7 @@ from tasks.dictionary import load_dictionary
 from tasks.fills import Filling, masked_queries, run_id, training_sentences, work
 from tasks.prompts import Prompt, load_prompt
 from tasks.providers.answers import Answers
-from tasks.providers.asking import OVER_BUDGET, Client, Tally
+from tasks.providers.asking import OVER_BUDGET, UNDER_WAY, Client, Tally
 from tasks.providers.dialogue import dialogue
 from tasks.providers.hosted import questions
 from tasks.providers.options import Options
@@ -35,6 +36,9 @@ from tasks.providers.questions import Question
 from tasks.providers.service import Service
 from tasks.providers.settings import Gemini, Hosted, OpenAI
 from tasks.stage import side_by_side
+
+if TYPE_CHECKING:
+    from tasks.providers.batch import BatchClient
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
 
@@ -54,6 +58,10 @@ def make_service(settings: Hosted, prompt: Prompt) -> Service:
 
         return GeminiService(settings, prompt)
     raise TypeError(f"no service for {type(settings).__name__}")
+
+
+class UnderWayError(PenumbraError):
+    """Batch jobs have not ended yet: nothing is wrong, the run is to be repeated later."""
 
 
 class Interview:
@@ -88,20 +96,25 @@ class Interview:
             for s in self.settings
         ]
 
-    def hold(self) -> list[Client]:
+    def hold(self) -> "list[Client | BatchClient]":
         """Ask all services at once."""
         budget = Budget(self.filling.max_cost_usd)
-        clients = [
-            Client(
-                make_service(settings, self.prompt), self.answers, settings, budget, self.run,
-                self.filling.queries_a_request, self.total,
-            )
-            for settings in self.settings
-        ]  # fmt: skip
+        clients = [self._client(settings, budget) for settings in self.settings]
         asyncio.run(self._ask(clients))
         return clients
 
-    async def _ask(self, clients: list[Client]) -> None:
+    def _client(self, settings: Hosted, budget: Budget) -> "Client | BatchClient":
+        queries, run = self.filling.queries_a_request, self.run
+        if isinstance(settings, OpenAI) and settings.mode == "batch":
+            from tasks.providers.batch import BatchClient
+            from tasks.providers.openai import OpenAIService
+
+            openai = OpenAIService(settings, self.prompt)
+            return BatchClient(openai, self.answers, settings, budget, run, queries, self.store, self.total)
+        service = make_service(settings, self.prompt)
+        return Client(service, self.answers, settings, budget, run, queries, self.total)
+
+    async def _ask(self, clients: "Sequence[Client | BatchClient]") -> None:
         watch = asyncio.create_task(_watch(clients, self.masks.dataset))
         try:
             await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
@@ -130,7 +143,7 @@ def chains(masks: pa.Table) -> int:
     return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
 
 
-async def _watch(clients: list[Client], dataset: str) -> None:
+async def _watch(clients: "Sequence[Client | BatchClient]", dataset: str) -> None:
     """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
     logger = get_run_logger()
     bars: dict[str, UUID] = {}
@@ -159,7 +172,7 @@ def _plan_page(plans: list[Plan]) -> str:
     )
 
 
-def _report_page(clients: list[Client]) -> str:
+def _report_page(clients: "Sequence[Client | BatchClient]") -> str:
     header = (
         "provider", "queries", "requests", "sent again", "waits for a limit", "asked again", "latency, median / 95 %",
         "tokens", "USD", "answered by", "stopped",
@@ -175,7 +188,7 @@ def _report_row(t: Tally) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def check(clients: list[Client], filling: Filling) -> None:
+def check(clients: "Sequence[Client | BatchClient]", filling: Filling) -> None:
     """Say what went wrong; raises where the run has nothing to go on with, or no money."""
     logger = get_run_logger()
     for client in clients:
@@ -186,7 +199,7 @@ def check(clients: list[Client], filling: Filling) -> None:
         for counts in (tally.faults, tally.refused):
             for reason, number in counts.most_common():
                 logger.warning("%s: %d × %s", name, number, reason)
-        if client.stopped and client.stopped != OVER_BUDGET:
+        if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
             logger.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
     if any(client.stopped == OVER_BUDGET for client in clients):
         spent = sum(client.tally.cost_usd for client in clients)
@@ -195,6 +208,10 @@ def check(clients: list[Client], filling: Filling) -> None:
             f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}). All answers are kept: run "
             "again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
         )
+    waiting = [client for client in clients if client.stopped == UNDER_WAY]
+    if waiting:
+        number = sum(client.tally.in_flight for client in waiting)
+        raise UnderWayError(f"batch jobs with {number:,} requests are under way: run the same again to collect them")
     failed = [c for c in clients if c.stopped and not c.tally.requests and c.tally.done < c.tally.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)

@@ -10,6 +10,7 @@ from prefect import get_run_logger, task
 from artifacts.interface import markdown_table, publish_report
 from artifacts.manifest import Artifact, Manifest
 from artifacts.store import Store
+from tasks.provider_report import comparison, yields
 
 EXAMPLES = 5
 FLOW = "build-negatives"
@@ -69,6 +70,7 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
     """The report's markdown: the run's outcome first, then examples, figures, stages and refusals."""
     manifests = {artifact.path: store.manifest(artifact) for artifact in stages}
     by_stage = {artifact.stage: artifact for artifact in stages}
+    fills = [artifact for artifact in stages if artifact.stage == "fills"]
     figures = Figures()
     for part in store.parts(by_stage["negatives"], ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
@@ -89,6 +91,10 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
         markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
         "## Figures by level",
         figures.table(),
+        "## Providers",
+        yields(store, fills),
+        "## Providers on the same queries",
+        comparison(store, by_stage["annotations"], by_stage["tags"], fills),
         "## Stages",
         _stage_table(manifests.values()),
         f"## Rejected: {reasons.rows:,}",
@@ -105,9 +111,26 @@ def _stage_table(manifests: Iterable[Manifest]) -> str:
     return markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), rows)
 
 
+def outcome(store: Store, masks: Artifact, fills: Sequence[Artifact], negatives: Artifact) -> str:
+    """How a run ended, in one line: negatives, what was taken from corpus for want of others, what was left out."""
+    made, masked = store.manifest(negatives), store.manifest(masks)
+    substitutes = [
+        store.manifest(artifact) for artifact in fills if "substitutes" in store.manifest(artifact).parameters
+    ]
+    taken = sum(manifest.kept for manifest in substitutes)
+    parts = [f"{made.rows:,} negatives for {masked.kept:,} queries"]
+    parts += [f"{taken:,} levels that no provider filled were offered corpus's words"] if taken else []
+    missing = masked.rows - made.rows
+    return "; ".join([*parts, f"{missing:,} levels have none" if missing else "none is missing"])
+
+
 @task(name="report")
-def report_negatives(stages: list[Artifact]) -> None:
-    """Publish the report of a run."""
-    text = write_report(Store(), stages)
-    publish_report(stages[0].dataset, FLOW, text)
-    get_run_logger().info(text.splitlines()[2].replace("*", ""))
+def report_negatives(stages: list[Artifact]) -> str:
+    """Publish the report of a run; returns its outcome in one line."""
+    store = Store()
+    publish_report(stages[0].dataset, FLOW, write_report(store, stages))
+    by_stage = {artifact.stage: artifact for artifact in stages}
+    fills = [artifact for artifact in stages if artifact.stage == "fills"]
+    line = outcome(store, by_stage["masks"], fills, by_stage["negatives"])
+    get_run_logger().info(line)
+    return line

@@ -70,6 +70,8 @@ def test_one_service_builds_our_image_and_the_others_never_pull_it() -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_secrets_are_required_from_outside(service: str) -> None:
     for name, value in environment(service).items():
+        if value is None:  # handed through from the shell as it is
+            continue
         if SECRET.search(name):
             assert re.fullmatch(r"\$\{PENUMBRA_(AUTH|DB_PASSWORD):\?[^}]+\}", value), name
         assert not re.search(r"://[^/]*@", value), f"{name} has credentials in its URL"

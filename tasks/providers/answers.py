@@ -98,6 +98,15 @@ class Answers:
         """Store that the service will not answer a question."""
         self.cache.set(f"question {key}", json.dumps({"error": error}), retry=True)
 
+    def isolate(self, keys: Sequence[str]) -> None:
+        """Mark questions whose request was refused for one of them: each is to be asked alone."""
+        for key in keys:
+            self.cache.set(f"alone {key}", 1, retry=True)
+
+    def is_isolated(self, key: str) -> bool:
+        """Whether a question is to be asked alone."""
+        return f"alone {key}" in self.cache
+
     def close(self) -> None:
         """Let go of the database."""
         self.cache.close()

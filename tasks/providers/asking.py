@@ -19,7 +19,7 @@ from typing import Any
 from tasks.providers.answers import Answer, Answers
 from tasks.providers.dialogue import dialogue
 from tasks.providers.limits import Pace
-from tasks.providers.prices import Budget, price_of
+from tasks.providers.prices import Budget, Price, price_of
 from tasks.providers.questions import Question, first_numbers
 from tasks.providers.service import (
     ClosedError,
@@ -62,13 +62,13 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
     at_start: int = 0  # questions that the cache had settled
 
-    def book(self, reply: Reply, cost: float, seconds: float) -> None:
-        """Count an answer."""
+    def book(self, reply: Reply, cost: float, seconds: float | None) -> None:
+        """Count an answer, and its latency where it has one."""
         self.requests += 1
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
         self.cost_usd += cost
-        self.seconds.append(seconds)
+        self.seconds += [] if seconds is None else [seconds]
         self.models[reply.model] += 1
 
     def latency(self, share: float) -> float:
@@ -179,7 +179,8 @@ class Client:
             return  # left for the next run; the breaker counts it
         self._failures = 0
         cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) if self.price else 0.0
-        keep(self.answers, self.service, batch, reply, cost, self.run, seconds, retries)
+        keys = [question.key(self.service.asked) for question in batch]
+        keep(self.answers, keys, first_numbers(batch)[:-1], reply, cost, self.run, seconds, retries)
         self.tally.book(reply, cost, seconds)
         for question, problem in self._refusals:
             self.answers.refuse(question.key(self.service.asked), problem)
@@ -195,11 +196,11 @@ class Client:
     async def _deliver(self, payload: dict[str, Any]) -> tuple[Reply, float, int]:
         """Send a request until it is answered; the reply, its latency and how often it was sent again."""
         characters = len(json.dumps(payload))
-        prompt, completion = self.estimate.prompt_tokens(characters), most_tokens(payload)
-        most = self.price.cost(int(prompt * MARGIN), completion) if self.price else 0.0
+        tokens = self.estimate.prompt_tokens(characters) + most_tokens(payload)
+        most = most_cost(payload, characters, self.estimate, self.price)
         retries = limited = 0
         while True:
-            await self.pace.admit(prompt + completion)
+            await self.pace.admit(tokens)
             if self.stopped:
                 raise ClosedError(self.stopped)
             if not self.budget.reserve(most):
@@ -251,7 +252,7 @@ class Client:
         self._changed.set()
 
 
-OVER_BUDGET = "max_cost_usd is reached"
+OVER_BUDGET, UNDER_WAY = "max_cost_usd is reached", "batch jobs are under way"
 
 
 class Estimate:
@@ -276,6 +277,12 @@ def most_tokens(payload: dict[str, Any]) -> int:
     return int(form.get("max_tokens") or form.get("max_completion_tokens") or form.get("max_output_tokens") or 0)
 
 
+def most_cost(payload: dict[str, Any], characters: int, estimate: Estimate, price: Price | None) -> float:
+    """What a request of so many characters can cost at most, in USD; nothing where no price is known."""
+    prompt = estimate.prompt_tokens(characters) * MARGIN
+    return price.cost(int(prompt), most_tokens(payload)) if price else 0.0
+
+
 def pause_of(error: ServiceError, times: int) -> float:
     """Seconds to wait: what the service asks for, else twice as long each time, up to half of it by chance."""
     if error.after is not None:
@@ -285,11 +292,10 @@ def pause_of(error: ServiceError, times: int) -> float:
 
 
 def keep(
-    answers: Answers, service: Service, batch: Sequence[Question], reply: Reply, cost: float, run: str,
-    seconds: float, retries: int,
+    answers: Answers, keys: Sequence[str], firsts: Sequence[int], reply: Reply, cost: float, run: str, seconds: float,
+    retries: int,
 ) -> None:  # fmt: skip
-    """Store the answer to a request under the keys of its questions."""
-    keys = [question.key(service.asked) for question in batch]
+    """Store the answer to a request under the keys of its questions, with the numbers of their first slots."""
     answer = Answer(
         text=reply.text,
         problem=reply.problem,
@@ -300,7 +306,6 @@ def keep(
         seconds=round(seconds, 3),
         retries=retries,
         run=run,
-        questions=len(batch),
+        questions=len(keys),
     )
-    name = hashlib.sha256("".join(keys).encode()).hexdigest()
-    answers.keep(name, keys, first_numbers(batch)[:-1], answer)
+    answers.keep(hashlib.sha256("".join(keys).encode()).hexdigest(), keys, firsts, answer)

@@ -14,7 +14,6 @@ from typing import Any
 import requests
 from google.api_core import exceptions
 from google.protobuf.json_format import ParseError
-from google.rpc import error_details_pb2
 from requests.adapters import HTTPAdapter
 
 from tasks.prompts import Prompt
@@ -138,19 +137,21 @@ def reply(body: dict[str, Any], model: str) -> Reply:
 
 def classed(error: exceptions.GoogleAPICallError) -> ServiceError:
     """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
+    details = [detail for detail in error.details or [] if isinstance(detail, dict)]
+    reasons = [str(detail["reason"]) for detail in details if "reason" in detail]
     status = int(error.code or 500)
-    reason = f"status {status} {error.reason or error.grpc_status_code or ''}".strip()
-    if status in CLOSED or error.reason == NO_KEY:
+    reason = " ".join([f"status {status}", *reasons])
+    if status in CLOSED or NO_KEY in reasons:
         return ClosedError(reason)
     if status in REFUSED:
         return RefusedError(reason)
-    after = _pause(error)
+    delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
+    after = _seconds(delays[0]) if delays else retry_after(error.response.headers)
     return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
 
 
-def _pause(error: exceptions.GoogleAPICallError) -> float | None:
-    """Seconds that the service asks to wait: RetryInfo among the details, or the header."""
-    for detail in error.details or []:
-        if isinstance(detail, error_details_pb2.RetryInfo):
-            return float(detail.retry_delay.seconds + detail.retry_delay.nanos / 1e9)
-    return retry_after(error.response.headers) if error.response is not None else None
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        return None

@@ -65,8 +65,12 @@ class Question:
 
     def key(self, asked: dict[str, Any]) -> str:
         """The digest of what determines the answer: `asked` (service, model, prompt, sampling) and the text."""
-        content = json.dumps([asked, self.text(), self.attempt], sort_keys=True)
+        content = json.dumps([asked, self._line, self.attempt], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+    @cached_property
+    def _line(self) -> str:
+        return self.text()
 
     def after(self, found: dict[int, str]) -> "Question":
         """The question for what is still open."""

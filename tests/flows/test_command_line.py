@@ -122,3 +122,42 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
     flat = [json.loads(line) for line in file.read_text().splitlines()]
     negatives = {(row["qid"], row["level"]): row["negative"] for row in flat}
     assert all(row["recomposed_queries"] == [negatives[row["qid"], i] for i in (1, 2, 3)] for row in shine)
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("providers=[openai, gemini]", {"providers": ["openai", "gemini"]}),
+        ('filling.openai.extra={"seed": 3}', {"filling": {"openai": {"extra": {"seed": 3}}}}),
+        ("dataset.name=2026-11-20", {"dataset": {"name": "2026-11-20"}}),
+        ("tagging.spacy_model=a: b: c", {"tagging": {"spacy_model": "a: b: c"}}),
+        ("max_cost_usd=0.5", {"max_cost_usd": 0.5}),
+    ],
+)
+def test_values_are_yaml_and_else_text(pair: str, expected: dict[str, object]) -> None:
+    from flows.command_line import parse_parameters
+
+    assert parse_parameters([pair]) == expected
+
+
+def test_a_parameter_finds_its_group() -> None:
+    from flows.build_negatives import build_negatives
+    from flows.running import in_groups
+
+    placed = in_groups(build_negatives, {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9})
+    assert placed == {"filling": {"providers": ["openai"], "seed": 3}, "choosing": {"ceiling": 0.9}}
+    assert in_groups(build_negatives, {"nonsense": 1}) == {"nonsense": 1}
+
+
+def test_a_parameter_of_two_groups_needs_its_group() -> None:
+    from prefect import flow
+
+    from flows.running import ParameterError, in_groups
+    from tasks.fills import Filling
+
+    @flow
+    def twice(first: Filling, second: Filling) -> None:
+        del first, second
+
+    with pytest.raises(ParameterError, match=r"first\.seed or second\.seed"):
+        in_groups(twice, {"seed": 1})
