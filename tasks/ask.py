@@ -31,7 +31,7 @@ from tasks.providers.dialogue import dialogue
 from tasks.providers.hosted import questions
 from tasks.providers.options import Options
 from tasks.providers.plan import Plan, plan
-from tasks.providers.prices import Budget, BudgetError, table
+from tasks.providers.prices import Budget, BudgetError, price_of, table
 from tasks.providers.questions import Question
 from tasks.providers.service import Service
 from tasks.providers.settings import Gemini, Hosted, OpenAI
@@ -98,6 +98,12 @@ class Interview:
 
     def hold(self) -> "list[Client | BatchClient]":
         """Ask all services at once."""
+        unpriced = [s.model for s in self.settings if not (s.price or price_of(s.model))]
+        if unpriced and self.filling.max_cost_usd is not None:
+            raise BudgetError(
+                f"max_cost_usd can't be kept: no price is known for {', '.join(unpriced)}; give "
+                "--param 'filling.openai.price={input: …, output: …}' (or filling.gemini.price), USD a million tokens"
+            )
         budget = Budget(self.filling.max_cost_usd)
         clients = [self._client(settings, budget) for settings in self.settings]
         asyncio.run(self._ask(clients))

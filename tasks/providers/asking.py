@@ -20,7 +20,7 @@ from tasks.providers.answers import Answer, Answers
 from tasks.providers.dialogue import dialogue
 from tasks.providers.limits import Pace
 from tasks.providers.prices import Budget, Price, price_of
-from tasks.providers.questions import Question, first_numbers
+from tasks.providers.questions import Question, first_numbers, read
 from tasks.providers.service import (
     ClosedError,
     LimitedError,
@@ -35,7 +35,7 @@ from tasks.providers.settings import Hosted
 TRANSPORT_RETRIES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 FAILURES = 5  # in a row for each request in flight, without an answer between: the service is left alone
-CHARACTERS_A_TOKEN = 3.2  # of such prompts, to begin with; the answers' own counts correct it
+CHARACTERS_A_TOKEN = 3.6  # of such prompts, to begin with; the answers' own counts correct it
 MARGIN = 1.25  # by which the estimate may be too low when money is set aside
 TURN = 64  # questions looked up before other tasks get a turn
 
@@ -179,14 +179,15 @@ class Client:
             return  # left for the next run; the breaker counts it
         self._failures = 0
         cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) if self.price else 0.0
-        keys = [question.key(self.service.asked) for question in batch]
-        keep(self.answers, keys, first_numbers(batch)[:-1], reply, cost, self.run, seconds, retries)
+        keys, firsts = [question.key(self.service.asked) for question in batch], first_numbers(batch)[:-1]
+        keep(self.answers, keys, firsts, reply, cost, self.run, seconds, retries)
         self.tally.book(reply, cost, seconds)
         for question, problem in self._refusals:
             self.answers.refuse(question.key(self.service.asked), problem)
         self._refusals.clear()
-        for question in batch:
-            unknown = dialogue(question, self.service.asked, self.answers).next
+        for question, first in zip(batch, firsts, strict=True):
+            wrong = read(question, first, reply.text or "")[1]
+            unknown = dialogue(question, self.service.asked, self.answers).next if wrong else None
             if unknown:
                 self.tally.asked_again += 1
                 self._again.append(unknown)
