@@ -35,6 +35,8 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench_language_models
+	@$(BIN)/python -m tests.bench_llama
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

@@ -51,7 +51,7 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
     from tasks.annotations import parts
     from tasks.dataset import Dataset
     from tasks.dictionary import Dictionary, dictionary_part
-    from tasks.fills import masked_queries, training_sentences
+    from tasks.fills import Filling, masked_queries, training_sentences
     from tasks.masks import mask_part
     from tasks.providers.hosted import questions
     from tasks.providers.options import Options
@@ -62,7 +62,7 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
     tags = tag_part(annotations, load_pipeline("penumbra")).rows
     masks = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
-    options = Options(training_sentences([(annotations, tags)]), dictionary, 8, 0)
+    options = Options(training_sentences([(annotations, tags)]), dictionary, Filling().options, 0)
     texts = dict(zip(annotations["qid"].to_pylist(), annotations["query"].to_pylist(), strict=True))
     masked: dict[str, list[str]] = {}
     for row in masks.to_pylist():
@@ -143,9 +143,11 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
 
 def measure(requests: int) -> dict[str, object]:
     """Both measurements."""
+    from tasks.fills import Filling
+
     with ProtocolServer(latency=LATENCY, log=None) as server:
         runs = [throughput(server.openai_url, in_flight, requests) for in_flight in IN_FLIGHT]
-    return {"throughput": runs, "tokens": tokens_a_query(requests, 12)}
+    return {"throughput": runs, "tokens": tokens_a_query(requests, Filling().queries_a_request)}
 
 
 def main(arguments: Iterable[str] | None = None) -> None:

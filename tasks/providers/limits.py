@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tasks.providers.service import Quota
 
-BURST = 1 / 6  # of a minute's quota may go at once
+BURST = 1 / 50  # of a minute's quota may go at once; the rest flows, so that no minute has more than its quota
 LONGEST_WAIT = 30.0  # seconds after which a bucket is looked at again: headers may have changed it
 
 
@@ -19,8 +19,10 @@ class Bucket:
 
     def __init__(self, a_minute: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.fixed = clock, a_minute is not None
-        self.rate = a_minute / 60 if a_minute else None
         self.capacity = max(1.0, a_minute * BURST) if a_minute else 0.0
+        self.rate = None
+        if a_minute:  # requests that go one at a time, evenly spaced, need nothing kept back
+            self.rate = (a_minute if self.capacity == 1 else a_minute - self.capacity) / 60
         self.level, self.then = self.capacity, clock()
 
     def wait(self, amount: float) -> float:

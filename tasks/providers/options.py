@@ -1,6 +1,6 @@
 """The short list of dictionary words that a language model may choose from for each slot.
 
-Drawn without replacement (Efraimidis & Spirakis 2006), with weights from the slot's own context: eight words drawn
+Drawn without replacement (Efraimidis & Spirakis 2006), with weights from the slot's own context: a few words drawn
 blindly from a dictionary of hundreds rarely hold one that fits. The draws depend on the seed, the query, the slot and
 the candidate's number only, so every provider is offered the same words.
 """

@@ -139,7 +139,10 @@ def read(question: Question, first: int, text: str) -> tuple[dict[int, str], str
 def _chosen(said: object, options: Sequence[str]) -> str:
     """The word that a value names, by its letter or, as some models will, by itself; '' where it names none."""
     text = said.strip() if isinstance(said, str) else ""
+    letters = LETTERS[: len(options)]
+    if len(text) == 1 and text in letters:
+        return options[letters.index(text)]
     if text.lower() in options:
         return text.lower()
-    place = LETTERS.find(text.upper()) if len(text) == 1 else -1
-    return options[place] if 0 <= place < len(options) else ""
+    small = len(text) == 1 and text in letters.lower()
+    return options[letters.lower().index(text)] if small else ""
