@@ -81,7 +81,8 @@ class Interview:
         self.total = filling.asked_candidates * sum(map(chains, self.store.parts(masks, ["level", "slots"])))
         if self.settings:
             sentences = training_sentences(side_by_side(annotations, tags))
-            self.options = Options(sentences, load_dictionary(dictionary), filling.options, filling.seed)
+            words = load_dictionary(dictionary)
+            self.options = Options(sentences, words, filling.options, filling.seed, self.answers)
 
     def blocks(self) -> Iterator[list[Question]]:
         """The questions, part by part."""
@@ -123,11 +124,13 @@ class Interview:
     async def _ask(self, clients: "Sequence[Client | BatchClient]") -> None:
         watch = asyncio.create_task(_watch(clients, self.masks.dataset))
         try:
-            await asyncio.gather(*(client.ask(self.blocks()) for client in clients))
+            ended = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
         finally:
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
+        for fault in (end for end in ended if isinstance(end, BaseException)):
+            raise fault  # only now: what the others had under way is kept
 
     def unanswered(self, settings: Hosted) -> str:
         """A digest of the questions that have no answer yet, '' where all have."""

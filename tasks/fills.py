@@ -103,12 +103,13 @@ def make_provider(
     sentences = training_sentences(tagged)
     if name == "corpus":
         return CorpusProvider(sentences, dictionary, filling.seed)
-    options = Options(sentences, dictionary, filling.options, filling.seed)
+    answers = Answers()
+    options = Options(sentences, dictionary, filling.options, filling.seed, answers)
     if name == "llama":
         return LlamaProvider(options, filling.llama, load_prompt(filling.llama.prompt, "sentence"), filling.seed)
     settings = next(settings for settings in filling.hosted if settings.provider == name)
     prompt = load_prompt(filling.prompt, "queries").label
-    return HostedProvider(name, settings.model, prompt, settings.asked(prompt), options, Answers(), run)
+    return HostedProvider(name, settings.model, prompt, settings.asked(prompt), options, answers, run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:

@@ -9,13 +9,23 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import diskcache
 
 from artifacts.settings import answers_folder
 
 WITHOUT_LIMIT = 1 << 62
+
+
+class Place(NamedTuple):
+    """Where a question stands in a request, by the number of its first slot; who asked it; the words on offer to it."""
+
+    key: str
+    first: int
+    asker: str
+    offer: str
+    options: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +64,13 @@ def portion(total: int, parts: int, index: int) -> int:
 class Found:
     """What the cache knows of a question: an answer, or a permanent error.
 
-    `number` (from 1) is the question's in the request, `first` the number of its first slot.
+    `number` (from 1) is the question's in the request, `first` the number of its first slot, `asker` who asked it.
     """
 
     answer: Answer | None
     number: int = 1
     first: int = 1
+    asker: str = ""
     error: str = ""
 
 
@@ -80,19 +91,25 @@ class Answers:
         if "error" in entry:
             return Found(None, error=entry["error"])
         answer = self._read(f"answer {entry['answer']}")
-        return Found(Answer(**answer), entry["number"], entry["first"]) if answer else None
+        return Found(Answer(**answer), entry["number"], entry["first"], entry["asker"]) if answer else None
 
     def _read(self, name: str) -> dict[str, Any] | None:
         value = self.cache.get(name, retry=True)
         return json.loads(value) if isinstance(value, str) else None
 
-    def keep(self, name: str, keys: Sequence[str], firsts: Sequence[int], answer: Answer) -> None:
-        """Store an answer under its name, and where each question's first slot stands in it, as one transaction."""
+    def keep(self, name: str, places: Sequence[Place], answer: Answer) -> None:
+        """Store an answer under its name, and where the answer to each question stands in it, as one transaction."""
         with self.cache.transact(retry=True):
             self.cache.set(f"answer {name}", json.dumps(asdict(answer)), retry=True)
-            for number, (key, first) in enumerate(zip(keys, firsts, strict=True), 1):
-                entry = {"answer": name, "number": number, "first": first}
-                self.cache.set(f"question {key}", json.dumps(entry), retry=True)
+            for number, place in enumerate(places, 1):
+                entry = {"answer": name, "number": number, "first": place.first, "asker": place.asker}
+                self.cache.set(f"question {place.key}", json.dumps(entry), retry=True)
+                self.cache.set(f"offer {place.offer}", json.dumps(place.options), retry=True)
+
+    def offered(self, offer: str) -> list[tuple[str, ...]] | None:
+        """The words that were on offer when a question was answered, by slot."""
+        value = self.cache.get(f"offer {offer}", retry=True)
+        return [tuple(words) for words in json.loads(value)] if isinstance(value, str) else None
 
     def refuse(self, key: str, error: str) -> None:
         """Store that the service will not answer a question."""

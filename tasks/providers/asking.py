@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.providers.answers import Answer, Answers
+from tasks.providers.answers import Answer, Answers, Place
 from tasks.providers.dialogue import dialogue
 from tasks.providers.limits import Pace
 from tasks.providers.prices import Budget, Price, price_of
@@ -108,20 +108,26 @@ class Client:
         self.stopped = ""
         self._again: deque[Question] = deque()
         self._refusals: list[tuple[Question, str]] = []  # not stored before the service has shown that it can answer
+        self._same: dict[str, list[Question]] = {}  # the questions of one key, while it is open
+        self._workers: list[asyncio.Task[None]] = []
+        self._sending: set[asyncio.Task[None] | None] = set()
         self._failures = self._busy = 0
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Tally:
         """Ask until nothing is open, or until the service or the budget ends it: then `stopped` says why."""
         fresh = self._unanswered(iter(blocks))
-        workers = [asyncio.create_task(self._work(fresh)) for _ in range(self.settings.in_flight)]
+        self._workers = [asyncio.create_task(self._work(fresh)) for _ in range(self.settings.in_flight)]
         try:
-            await asyncio.gather(*workers)
+            ended = await asyncio.gather(*self._workers, return_exceptions=True)
         finally:
-            for worker in workers:
+            for worker in self._workers:
                 worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(*self._workers, return_exceptions=True)
             await self.service.close()
+        for fault in ended:
+            if isinstance(fault, Exception):  # not a worker that `_stop` sent home
+                raise fault
         return self.tally
 
     async def _unanswered(self, blocks: Iterator[Sequence[Question]]) -> AsyncIterator[Question]:
@@ -132,11 +138,19 @@ class Client:
                 if count % TURN == 0:
                     await asyncio.sleep(0)
                 left = dialogue(question, self.service.asked, self.answers).next
-                unknown += [left] if left else []
-            self.tally.done += len(block) - len(unknown)
-            self.tally.at_start += len(block) - len(unknown)
+                if left is None:
+                    self.tally.done += 1
+                    self.tally.at_start += 1
+                elif self._is_first(left):
+                    unknown.append(left)
             for question in sorted(unknown, key=lambda question: question.shape):
                 yield question
+
+    def _is_first(self, question: Question) -> bool:
+        """Whether nobody in this run has asked the same before; who has will tell the others."""
+        others = self._same.setdefault(question.key(self.service.asked), [])
+        others.append(question)
+        return len(others) == 1
 
     async def _batch(self, fresh: AsyncIterator[Question]) -> list[Question]:
         """The questions of the next request, none when all is done: what was wrong goes first, and alone."""
@@ -179,20 +193,21 @@ class Client:
             return  # left for the next run; the breaker counts it
         self._failures = 0
         cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) if self.price else 0.0
-        keys, firsts = [question.key(self.service.asked) for question in batch], first_numbers(batch)[:-1]
-        keep(self.answers, keys, firsts, reply, cost, self.run, seconds, retries)
+        keep(self.answers, places(batch, self.service.asked), reply, cost, self.run, seconds, retries)
         self.tally.book(reply, cost, seconds)
-        for question, problem in self._refusals:
-            self.answers.refuse(question.key(self.service.asked), problem)
-        self._refusals.clear()
-        for question, first in zip(batch, firsts, strict=True):
-            wrong = read(question, first, reply.text or "")[1]
-            unknown = dialogue(question, self.service.asked, self.answers).next if wrong else None
-            if unknown:
+        self._keep_refusals()
+        for question, first in zip(batch, first_numbers(batch), strict=False):
+            self._settle(question, bool(read(question, first, reply.text or "")[1]))
+
+    def _settle(self, question: Question, wrong: bool) -> None:
+        """Count what an answer settled, for all who asked the same; what it got wrong is asked again."""
+        for same in self._same.pop(question.key(self.service.asked), [question]):
+            unknown = dialogue(same, self.service.asked, self.answers).next if wrong else None
+            if unknown is None:
+                self.tally.done += 1
+            elif self._is_first(unknown):
                 self.tally.asked_again += 1
                 self._again.append(unknown)
-            else:
-                self.tally.done += 1
 
     async def _deliver(self, payload: dict[str, Any]) -> tuple[Reply, float, int]:
         """Send a request until it is answered; the reply, its latency and how often it was sent again."""
@@ -204,9 +219,10 @@ class Client:
             await self.pace.admit(tokens)
             if self.stopped:
                 raise ClosedError(self.stopped)
-            if not self.budget.reserve(most):
+            if not await self.budget.wait_and_reserve(most):
                 raise ClosedError(OVER_BUDGET)
             started, cost = time.monotonic(), 0.0
+            self._sending.add(asyncio.current_task())
             self.tally.in_flight += 1
             self.tally.sent += 1
             try:
@@ -228,6 +244,7 @@ class Client:
                 self.tally.retries += 1
                 await asyncio.sleep(pause_of(error, retries))
             finally:
+                self._sending.discard(asyncio.current_task())
                 self.tally.in_flight -= 1
                 self.budget.settle(most, cost)
 
@@ -244,13 +261,25 @@ class Client:
             self._again.extend(batch)
             return
         self.tally.refused[reason] += 1
-        self.tally.done += 1
         self._refusals.append((batch[0], f"request refused: {reason}"))
+        if self.tally.requests:
+            self._keep_refusals()
         self._fail(reason)
 
+    def _keep_refusals(self) -> None:
+        """Store what the service refuses for good; it has shown that it does not refuse everything."""
+        for question, problem in self._refusals:
+            self.answers.refuse(question.key(self.service.asked), problem)
+            self._settle(question, wrong=False)
+        self._refusals.clear()
+
     def _stop(self, reason: str) -> None:
+        """Send nothing more; what is under way is paid for, so it is waited for, and nothing else is."""
         self.stopped = self.stopped or reason
         self._changed.set()
+        for worker in self._workers:
+            if worker not in self._sending and worker is not asyncio.current_task():
+                worker.cancel()
 
 
 OVER_BUDGET, UNDER_WAY = "max_cost_usd is reached", "batch jobs are under way"
@@ -292,11 +321,16 @@ def pause_of(error: ServiceError, times: int) -> float:
     return pause * random.uniform(0.5, 1.0)  # noqa: S311 (jitter, no secret)
 
 
+def places(batch: Sequence[Question], asked: dict[str, Any]) -> list[Place]:
+    """Where the questions of a request stand in it."""
+    pairs = zip(batch, first_numbers(batch), strict=False)
+    return [Place(q.key(asked), first, q.asker, q.offer, q.options) for q, first in pairs]
+
+
 def keep(
-    answers: Answers, keys: Sequence[str], firsts: Sequence[int], reply: Reply, cost: float, run: str, seconds: float,
-    retries: int,
-) -> None:  # fmt: skip
-    """Store the answer to a request under the keys of its questions, with the numbers of their first slots."""
+    answers: Answers, stand: Sequence[Place], reply: Reply, cost: float, run: str, seconds: float, retries: int
+) -> None:
+    """Store the answer to a request, whose questions stand in it as `places` says."""
     answer = Answer(
         text=reply.text,
         problem=reply.problem,
@@ -307,6 +341,6 @@ def keep(
         seconds=round(seconds, 3),
         retries=retries,
         run=run,
-        questions=len(keys),
+        questions=len(stand),
     )
-    answers.keep(hashlib.sha256("".join(keys).encode()).hexdigest(), keys, firsts, answer)
+    answers.keep(hashlib.sha256("".join(place.key for place in stand).encode()).hexdigest(), stand, answer)

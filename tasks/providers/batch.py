@@ -16,12 +16,12 @@ from uuid import uuid4
 import openai
 
 from artifacts.store import Store
-from tasks.providers.answers import Answers
-from tasks.providers.asking import OVER_BUDGET, UNDER_WAY, Estimate, Tally, keep, most_cost
+from tasks.providers.answers import Answers, Place
+from tasks.providers.asking import OVER_BUDGET, UNDER_WAY, Estimate, Tally, keep, most_cost, places
 from tasks.providers.dialogue import dialogue
 from tasks.providers.openai import COMPLETIONS, REFUSED, OpenAIService, classed, reply
 from tasks.providers.prices import BATCH, Budget, price_of
-from tasks.providers.questions import Question, first_numbers
+from tasks.providers.questions import Question
 from tasks.providers.settings import OpenAI
 
 NOTES = "jobs"  # where jobs are written down, in the store
@@ -30,7 +30,9 @@ MOST_BYTES = 150_000_000  # of a job's file; the service takes 200 MB
 ENDED = {"completed", "failed", "expired", "cancelled"}
 MANAGEMENT_RETRIES = 5  # of calls that cost nothing: the library's own retries serve
 
-Job = dict[str, Any]  # token, address, run, job (its id, None until it is known) and requests: id -> keys and firsts
+Job = dict[
+    str, Any
+]  # token, address, run, job (its id, None until it is known) and requests: id -> the places of their questions
 
 
 class BatchClient:
@@ -54,7 +56,7 @@ class BatchClient:
         try:
             while True:
                 jobs = await self._collect()
-                pending = {key for job in jobs for request in job["requests"].values() for key in request["keys"]}
+                pending = {key for job in jobs for request in job["requests"].values() for key, *_ in request["places"]}
                 unknown = self._unknown(questions, pending)
                 jobs += await self._submit(unknown) if unknown and not self.stopped else []
                 self.tally.in_flight = sum(len(job["requests"]) for job in jobs)
@@ -79,7 +81,8 @@ class BatchClient:
         self.tally.at_start = self.tally.at_start if self.tally.sent else done
         self.tally.done = done
         asked = self.service.asked
-        return sorted((q for q in left if q and q.key(asked) not in pending), key=lambda question: question.shape)
+        open_ones = {question.key(asked): question for question in left if question}  # the same text once
+        return sorted((q for key, q in open_ones.items() if key not in pending), key=lambda question: question.shape)
 
     # -- collecting ------------------------------------------------------------------------------------------
 
@@ -130,13 +133,13 @@ class BatchClient:
             answered = reply(body or {}, {})
             tokens = (answered.prompt_tokens, answered.completion_tokens, answered.cached_tokens)
             cost = self.price.cost(*tokens) * BATCH if self.price else 0.0
-            keep(self.answers, request["keys"], request["firsts"], answered, cost, job["run"], 0.0, 0)
+            keep(self.answers, [Place(*place) for place in request["places"]], answered, cost, job["run"], 0.0, 0)
             self.tally.book(answered, cost, None)
-        elif status in REFUSED and len(request["keys"]) == 1:
-            self.answers.refuse(request["keys"][0], f"request refused: status {status}")
+        elif status in REFUSED and len(request["places"]) == 1:
+            self.answers.refuse(request["places"][0][0], f"request refused: status {status}")
             self.tally.refused[f"status {status}"] += 1
         elif status in REFUSED:
-            self.answers.isolate(request["keys"])
+            self.answers.isolate([key for key, *_ in request["places"]])
         else:
             self.tally.faults[(line.get("error") or {}).get("code") or f"status {status}"] += 1
 
@@ -173,8 +176,7 @@ class BatchClient:
                 break
             lines.append(line.encode())
             size += len(lines[-1])
-            keys = [question.key(self.service.asked) for question in batch]
-            job["requests"][name] = {"keys": keys, "firsts": first_numbers(batch)[:-1]}
+            job["requests"][name] = {"places": places(batch, self.service.asked)}
             if len(lines) == self.settings.requests_a_job or size > MOST_BYTES:
                 yield job, lines
                 job, lines, size = self._new_job(), [], 0

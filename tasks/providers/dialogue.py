@@ -19,6 +19,7 @@ class Attempt:
     number: int
     found: dict[int, str]
     problem: str
+    shared: bool = False  # the answer to the same question of another query, which bears its cost
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def dialogue(question: Question, asked: dict[str, Any], answers: Answers) -> Dia
         if known.answer:
             found, problem = read(question, known.first, known.answer.text or "")
             problem = problem and (known.answer.problem or problem)
-        attempts.append(Attempt(question, known.answer, known.number, found, problem))
+        shared = known.answer is not None and known.asker != question.asker
+        attempts.append(Attempt(question, known.answer, known.number, found, problem, shared))
         if known.error or question.attempt == MOST_ATTEMPTS:
             break
         question = question.after(found)

@@ -19,6 +19,7 @@ from requests.adapters import HTTPAdapter
 from tasks.prompts import Prompt
 from tasks.providers.questions import Question, asked_text, letters
 from tasks.providers.service import (
+    MALFORMED,
     ClosedError,
     LimitedError,
     RefusedError,
@@ -40,6 +41,7 @@ WORD_TOKENS = 16  # tokens of an answer a slot, at most
 CLOSED = {401, 402, 403, 404}
 REFUSED = {400, 413, 422}
 NO_KEY = "API_KEY_INVALID"  # Gemini says so with status 400
+A_DAY = "PerDay"  # in the name of a quota: nothing more today, however long one waits
 ANSWERED, CUT = "STOP", "MAX_TOKENS"
 
 
@@ -100,7 +102,7 @@ class GeminiService:
             raise classed(error) from None
         except (requests.RequestException, exceptions.RetryError) as error:
             raise UnavailableError(type(error).__name__) from None
-        except (ParseError, ValueError, TypeError, LookupError, AttributeError):
+        except (ParseError, *MALFORMED):
             raise UnavailableError("body is no answer") from None
 
     async def close(self) -> None:
@@ -139,9 +141,10 @@ def classed(error: exceptions.GoogleAPICallError) -> ServiceError:
     """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
     details = [detail for detail in error.details or [] if isinstance(detail, dict)]
     reasons = [str(detail["reason"]) for detail in details if "reason" in detail]
+    quotas = [str(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
     status = int(error.code or 500)
-    reason = " ".join([f"status {status}", *reasons])
-    if status in CLOSED or NO_KEY in reasons:
+    reason = " ".join([f"status {status}", *reasons, *quotas])
+    if status in CLOSED or NO_KEY in reasons or any(A_DAY in quota for quota in quotas):
         return ClosedError(reason)
     if status in REFUSED:
         return RefusedError(reason)

@@ -21,7 +21,7 @@ def questions(options: Options, queries: Sequence[MaskedQuery], candidates: int)
     """What to ask about these queries: for each candidate and chain of levels a question with lists of its own."""
     chains = [chain for query in queries for chain in query.chains()]
     return [
-        Question(chain, tuple(lists), candidate)
+        Question(chain, tuple(lists), candidate, options.name(chain, candidate))
         for candidate in range(candidates)
         for chain, lists in zip(chains, options.draw(chains, candidate), strict=True)
     ]
@@ -64,7 +64,7 @@ class HostedProvider:
     def _attempt(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
         """The rows of one attempt; the levels that it fills are taken away."""
         question, answer = attempt.question, attempt.answer
-        prompt, completion, cost = answer.share(attempt.number) if answer else (0, 0, 0.0)
+        prompt, completion, cost = answer.share(attempt.number) if answer and not attempt.shared else (0, 0, 0.0)
         words = {**question.settled, **attempt.found}
         levels = list(open_levels.items())
         for turn, (level, slots) in enumerate(levels):
@@ -78,7 +78,7 @@ class HostedProvider:
                 portion(prompt, len(levels), turn),
                 portion(completion, len(levels), turn),
                 cost / len(levels),
-                cached=answer is not None and answer.run != self.run,
+                cached=attempt.shared or (answer is not None and answer.run != self.run),
                 model=answer.model if answer else "",
             )
             if filled:

@@ -16,6 +16,7 @@ import openai
 from tasks.prompts import Prompt
 from tasks.providers.questions import Question, asked_text, letters
 from tasks.providers.service import (
+    MALFORMED,
     ClosedError,
     LimitedError,
     Quota,
@@ -94,7 +95,7 @@ class OpenAIService:
             raise classed(error) from None
         except openai.APIConnectionError as error:
             raise UnavailableError(type(error).__name__) from None
-        except (ValueError, TypeError, LookupError, AttributeError):
+        except MALFORMED:
             raise UnavailableError("body is no chat completion") from None
 
     async def close(self) -> None:

@@ -3,8 +3,12 @@
 Drawn without replacement (Efraimidis & Spirakis 2006), with weights from the slot's own context: a few words drawn
 blindly from a dictionary of hundreds rarely hold one that fits. The draws depend on the seed, the query, the slot and
 the candidate's number only, so every provider is offered the same words.
+
+A list that an answer was paid for stays as it was, though the dictionary that it was drawn from has grown since.
 """
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,6 +18,7 @@ from numpy.typing import NDArray
 
 from tasks.dictionary import Dictionary
 from tasks.providers import MaskedQuery, Slot
+from tasks.providers.answers import Answers
 from tasks.providers.draws import row_seed, uniform
 from tasks.providers.language_model import NOTHING, KneserNey, SlotScorer
 
@@ -27,13 +32,34 @@ Lists = list[tuple[str, ...]]
 class Options:
     """Draws the lists; `count` words a slot, fewer where the dictionary has fewer."""
 
-    def __init__(self, sentences: Iterable[Sequence[str]], dictionary: Dictionary, count: int, seed: int) -> None:
-        self.language = KneserNey(sentences)
+    def __init__(
+        self, sentences: Iterable[Sequence[str]], dictionary: Dictionary, count: int, seed: int,
+        answers: Answers | None = None,
+    ) -> None:  # fmt: skip
+        self.language, self.answers = KneserNey(sentences), answers
         self.dictionary, self.count, self.seed = dictionary, count, seed
         self._scorers: dict[Class, SlotScorer] = {}
 
     def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         """For each query, for each slot of its last level, the words on offer; none where there is no other word."""
+        found = [self._paid_for(query, candidate) for query in queries]
+        drawn = iter(self._draw_all([q for q, lists in zip(queries, found, strict=True) if lists is None], candidate))
+        return [next(drawn) if lists is None else lists for lists in found]
+
+    def name(self, query: MaskedQuery, candidate: int) -> str:
+        """The digest of what a query's lists are drawn for."""
+        slots = [[slot.token, slot.primitive, slot.tag, slot.word, slot.lemma] for slot in query.levels[-1]]
+        texts = [token["text"] for token in query.tokens]
+        content = [self.count, self.seed, query.qid, candidate, query.part, slots, texts]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _paid_for(self, query: MaskedQuery, candidate: int) -> Lists | None:
+        """The lists of a question that was answered before; None where there is none or its words are gone."""
+        lists = self.answers.offered(self.name(query, candidate)) if self.answers else None
+        pairs = zip(query.levels[-1], lists or (), strict=False)
+        return lists if all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words) else None
+
+    def _draw_all(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         lists: list[Lists] = [[()] * len(query.levels[-1]) for query in queries]
         groups: dict[Class, list[tuple[int, int]]] = defaultdict(list)
         for i, query in enumerate(queries):

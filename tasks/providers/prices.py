@@ -3,7 +3,8 @@
 Token counts are the services' own and are the truth; money is computed from them.
 """
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -57,15 +58,29 @@ class Budget:
     limit: float | None
     spent: float = 0.0
     set_aside: float = 0.0
+    holders: int = 0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reserve(self, most: float) -> bool:
         """Set an amount aside; False where it would go beyond the limit."""
         if self.limit is not None and self.spent + self.set_aside + most > self.limit:
             return False
         self.set_aside += most
+        self.holders += 1
+        return True
+
+    async def wait_and_reserve(self, most: float) -> bool:
+        """As `reserve`, but waits for requests under way: most give back some of what they have set aside."""
+        while not self.reserve(most):
+            if not self.holders:
+                return False
+            self.settled.clear()
+            await self.settled.wait()
         return True
 
     def settle(self, most: float, cost: float) -> None:
         """Give a reserved amount back and book what the request did cost."""
         self.set_aside -= most
         self.spent += cost
+        self.holders -= 1
+        self.settled.set()

@@ -32,22 +32,32 @@ MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong in it
 class Question:
     """A query, or a chain of its levels, as a language model is asked about it.
 
-    `options` holds the words on offer by slot of the query's last level; `settled` the words that earlier answers
-    chose rightly, by slot: they stand in the text as words, and only what is open is asked for again.
+    `options` holds the words on offer by slot of the query's last level, `offer` the name by which they are found
+    again; `settled` the words that earlier answers chose rightly, by slot: they stand in the text as words, and only
+    what is open is asked for again.
     """
 
     query: MaskedQuery
     options: tuple[tuple[str, ...], ...]
     candidate: int
+    offer: str = ""
     attempt: int = 1
     settled: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def open(self) -> list[int]:
-        """The places of the slots that are asked for, in the masking order; one without a choice is left out."""
+        """The places of the slots that are asked for, in the masking order: none of a level that lacks words."""
         order = [slot.token for level in self.query.levels for slot in level]
-        places = [i for i, words in enumerate(self.options) if words and i not in self.settled]
+        empty = {s.token for s, words in zip(self.query.levels[-1], self.options, strict=True) if not words}
+        fillable = {slot.token for level in self.query.levels if not empty & {s.token for s in level} for slot in level}
+        slots = enumerate(self.query.levels[-1])
+        places = [i for i, slot in slots if slot.token in fillable and i not in self.settled]
         return sorted(places, key=lambda place: order.index(self.query.levels[-1][place].token))
+
+    @property
+    def asker(self) -> str:
+        """Whose question it is: the same text may be asked for several."""
+        return f"{self.query.qid} {self.query.first} {self.candidate}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +84,8 @@ class Question:
 
     def after(self, found: dict[int, str]) -> "Question":
         """The question for what is still open."""
-        return Question(self.query, self.options, self.candidate, self.attempt + 1, {**self.settled, **found})
+        settled = {**self.settled, **found}
+        return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, settled)
 
 
 def first_numbers(questions: Sequence[Question]) -> list[int]:

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from artifacts.errors import PenumbraError
 from tasks.providers.questions import Question
 
+# What reading a body raises where it is not what it should be: numbers too large and nesting too deep among it.
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
 
 class ServiceError(Exception):
     """A request that was not answered; `after` is how long the service asks to wait, in seconds."""

@@ -6,11 +6,26 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from artifacts.errors import PenumbraError
 from tasks.providers.prices import Price
 from tasks.stage import Parameters
 
 # Models whose names begin so know JSON mode only, no schema.
 JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")
+
+
+class AddressError(PenumbraError):
+    """An environment variable holds no plain address."""
+
+
+def plain_address(url: str | None) -> str | None:
+    """The address without a last slash; raises `ValueError` for what is none, or holds a key."""
+    parts = urlsplit(url or "http://unset")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("no http(s) address")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("more than an address: a key belongs in the environment or a Secret block")
+    return url.rstrip("/") if url else url
 
 
 class Hosted(Parameters):
@@ -36,8 +51,11 @@ class Hosted(Parameters):
 
     @property
     def address(self) -> str | None:
-        """Where the service is; None for the public one."""
-        return self.base_url or os.environ.get(self.address_variable) or None
+        """Where the service is; None for the public one. Raises `AddressError` for what the environment says wrong."""
+        try:
+            return self.base_url or plain_address(os.environ.get(self.address_variable) or None)
+        except ValueError as error:
+            raise AddressError(f"{self.address_variable}: {error}") from None
 
     def asked(self, prompt: str) -> dict[str, Any]:
         """What determines an answer besides the question's text; it holds no key."""
@@ -53,12 +71,7 @@ class Hosted(Parameters):
     @field_validator("base_url")
     @classmethod
     def _plain(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "http://unset")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("base_url is no http(s) address")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("base_url holds more than an address: a key belongs in the environment or a Secret block")
-        return url.rstrip("/") if url else url
+        return plain_address(url)
 
 
 class OpenAI(Hosted):
