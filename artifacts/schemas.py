@@ -99,6 +99,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     "in_video_negatives": _table(
         ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
     ),
+    # level 0: a figure of no single level
+    "quality": _table(
+        ("level", pa.int8()), ("provider", pa.string()), ("metric", pa.string()), ("value", pa.float64())
+    ),
 }
 
 

@@ -17,6 +17,8 @@ from tasks.fills import Filling, fill, substitute
 from tasks.in_video_negatives import Pairing, pair
 from tasks.masks import Masking, mask
 from tasks.negatives import Choosing, choose_negatives
+from tasks.quality.judging import Judging
+from tasks.quality.stage import assess
 from tasks.rejected import gather_rejected
 from tasks.report import report_negatives
 from tasks.tags import Tagging, tag
@@ -31,6 +33,7 @@ def build_negatives(
     encoding: Encoding = Encoding(),  # noqa: B008
     choosing: Choosing = Choosing(),  # noqa: B008
     pairing: Pairing = Pairing(),  # noqa: B008
+    judging: Judging = Judging(),  # noqa: B008
 ) -> Artifact | State[Artifact]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     annotations = read_annotations(dataset)
@@ -47,7 +50,8 @@ def build_negatives(
     fills = substitute(annotations, tags, masks, dictionary, fills, filling)
     embeddings = embed(annotations, encoding)
     negatives = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
+    quality = [assess(negatives, encoding, judging)] if judging.judge else []
     in_video = pair(annotations, embeddings, pairing)
     rejected = gather_rejected([annotations, tags, masks, *fills, negatives])
-    outcome = report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected])
+    outcome = report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected, *quality])
     return Completed(message=outcome, data=negatives)  # Prefect hands the caller the data, and shows the message

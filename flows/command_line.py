@@ -35,6 +35,7 @@ class Format(StrEnum):
 
     shine = "shine"
     jsonl = "jsonl"
+    review = "review"
 
 
 def resolve(store: Store, reference: str) -> Artifact:
@@ -182,14 +183,69 @@ def serve(
 def export(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set whose negatives are built.")],
     format_: Annotated[
-        Format, typer.Option("--format", help="shine: the authors' keys; jsonl: one row a negative.")
+        Format,
+        typer.Option(
+            "--format",
+            help="shine: the authors' keys; jsonl: one row a negative; review: a CSV sheet with two questions for "
+            "people, which `penumbra quality --review` reads back.",
+        ),
     ] = Format.shine,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Rows of the sheet for people.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the sheet's sample.")] = 0,
 ) -> None:
-    """Write the newest negatives as JSON lines, in the format of SHINE's release or one negative a row."""
-    from tasks.export import export_rows, write_lines
+    """Write the newest negatives in the format of SHINE's release, one negative a row, or as a sheet for people."""
+    from tasks.export import export_rows, review_sheet, write_lines, write_text
 
-    write_lines(export_rows(Store(), dataset, format_.value), output)
+    if format_ is Format.review:
+        write_text([review_sheet(Store(), dataset, count, seed)], output)
+    else:
+        write_lines(export_rows(Store(), dataset, format_.value), output)
+
+
+@app.command()
+def quality(
+    negatives: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Negatives of any origin: DATASET/negatives or DATASET/fills, with /KEY if need be, a folder or file "
+            "of Parquet, or JSON lines in SHINE's form or one negative a row.",
+        ),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Data set whose annotations judge a file; default: the one that has its first query."),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Queries for what needs a parser or an encoder; 0: all. Default: 600.")
+    ] = None,
+    classifier: Annotated[
+        list[str] | None,
+        typer.Option(help="Blind classifier: words, characters, sentences or gru; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of samples, random fills and intervals.")] = 0,
+    human: Annotated[
+        Path | None, typer.Option(help="More human text that the fillers did not draw from, one sentence a line.")
+    ] = None,
+    review: Annotated[Path | None, typer.Option(help="A filled-in sheet of `export --format review`.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write tables and charts as markdown, too.")] = None,
+) -> None:
+    """Judge negatives, anyone's: every figure a level and a provider, with intervals and two controls."""
+    from tasks.quality.command import judge_reference
+
+    settings = {"sample": sample, "classifiers": classifier or None, "sampling_seed": seed}
+    judged = judge_reference(negatives, dataset, settings, human, review)
+    if page:
+        page.write_text(judged.page, encoding="utf-8")
+    for title, (header, *rows) in judged.tables:
+        table = Table(*header, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for note in judged.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    sys.stdout.write(f"{judged.artifact.path}\n")
 
 
 @app.command()

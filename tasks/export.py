@@ -1,13 +1,16 @@
-"""Export of negatives as JSON lines: SHINE's own format, or one negative a row."""
+"""Export of negatives: JSON lines in SHINE's own format or one negative a row, or a sheet for people to judge."""
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from artifacts.manifest import Artifact
 from artifacts.store import ArtifactError, Store
+from tasks.quality.artifact import ArtifactNegatives
+from tasks.quality.review import sheet_rows, sheet_text
 
 LEVELS = (1, 2, 3)
 
@@ -71,9 +74,19 @@ def _negative_row(
     }
 
 
+def review_sheet(store: Store, dataset: str, count: int, seed: int) -> str:
+    """A sheet of the newest negatives, as CSV: a seeded sample of `count` rows, as many of each level as can be."""
+    negatives = ArtifactNegatives(store, store.newest(dataset, "negatives"))
+    return sheet_text(sheet_rows(chain.from_iterable(negatives.parts()), count, seed))
+
+
 def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     """Write rows as JSON lines to a file, or to standard output where there is none."""
-    lines = (json.dumps(row) + "\n" for row in rows)
+    write_text((json.dumps(row) + "\n" for row in rows), output)
+
+
+def write_text(lines: Iterable[str], output: Path | None) -> None:
+    """Write text to a file, or to standard output where there is none."""
     if output is None:
         sys.stdout.writelines(lines)
         return

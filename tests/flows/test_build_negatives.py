@@ -18,6 +18,7 @@ from artifacts.store import Store
 from flows.build_negatives import build_negatives
 from tasks.dataset import SHIPPED, Dataset
 from tasks.fills import Filling
+from tasks.quality.judging import Judging
 
 STAGES = {
     "annotations",
@@ -29,8 +30,10 @@ STAGES = {
     "negatives",
     "in_video_negatives",
     "rejected",
+    "quality",
 }
 QUERIES = 60
+LIGHT = Judging(sample=10, classifiers=["words"], resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,9 @@ def built(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", root)
         artifact = build_negatives(
-            Dataset(name="dirty", folder=str(folder)), filling=Filling(providers=["corpus", "random"], candidates=4)
+            Dataset(name="dirty", folder=str(folder)),
+            filling=Filling(providers=["corpus", "random"], candidates=4),
+            judging=LIGHT,
         )
         yield Store(root), artifact
 
@@ -122,7 +127,9 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
     store, negatives = built
     before = {m.key: m.ended for m in store.find()}
     again = build_negatives(
-        Dataset(name="dirty", folder=str(folder)), filling=Filling(providers=["corpus", "random"], candidates=4)
+        Dataset(name="dirty", folder=str(folder)),
+        filling=Filling(providers=["corpus", "random"], candidates=4),
+        judging=LIGHT,
     )
     assert again == negatives
     assert {m.key: m.ended for m in store.find()} == before
@@ -134,9 +141,11 @@ from flows.build_negatives import build_negatives
 from tasks import annotations
 from tasks.dataset import Dataset
 from tasks.fills import Filling
+from tasks.quality.judging import Judging
 annotations.ROWS_A_PART = 12
 annotations.parts.__defaults__ = (12,)
-build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3))
+build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
+                judging=Judging(sample=10, classifiers=["words"], resamples=20))
 """
 
 

@@ -1,5 +1,7 @@
 """Export: the authors' own rows, key for key, from the very tables that the negatives were made of."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import ArtifactError, Store
-from tasks.export import export_rows, write_lines
+from tasks.export import export_rows, review_sheet, write_lines
 
 SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]
@@ -126,3 +128,16 @@ def test_sources_that_are_gone_are_named(built: Store) -> None:
     built.files.rm(annotations.path, recursive=True)
     with pytest.raises(ArtifactError, match=annotations.key):
         next(export_rows(built, "scenes", "shine"))
+
+
+def test_a_sheet_for_people_has_empty_answers(store: Store) -> None:
+    annotations = build(store, "annotations", [[annotation(qid) for qid in ("a1", "b1", "c1")]])
+    tags = build(store, "tags", [[{"qid": qid, "tokens": []} for qid in ("a1", "b1", "c1")]], (annotations,))
+    masks = build(store, "masks", [[masked(qid, level) for qid in ("a1", "b1", "c1") for level in (1, 2, 3)]], (tags,))
+    build(store, "negatives", [[negative(qid, level) for qid in ("a1", "b1", "c1") for level in (1, 2, 3)]], (masks,))
+    rows = list(csv.DictReader(io.StringIO(review_sheet(store, "scenes", 6, 0))))
+    assert [row["row"] for row in rows] == list("123456")
+    assert sorted(row["level"] for row in rows) == list("112233")
+    assert all(row["query"] == f"query {row['qid']} 🐶" for row in rows)
+    assert {row["false_of_this_moment"] + row["natural_english"] for row in rows} == {""}
+    assert review_sheet(store, "scenes", 6, 0) != review_sheet(store, "scenes", 6, 1)
