@@ -26,7 +26,7 @@ demo: setup
 	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tasks.providers.service import Quota
 
 BURST = 1 / 50  # of a minute's quota may go at once; the rest flows, so that no minute has more than its quota
+SLOWEST = 1e-3  # a second: whatever headers say, a wait stays finite
 LONGEST_WAIT = 30.0  # seconds after which a bucket is looked at again: headers may have changed it
 
 
@@ -45,7 +46,8 @@ class Bucket:
         if self.fixed or quota.limit <= 0:
             return
         unlimited = self.rate is None
-        self.rate = used / quota.reset if used > 0 and quota.reset > 0 else max(self.rate or 0.0, quota.limit / 60)
+        rate = used / quota.reset if used > 0 and quota.reset > 0 else max(self.rate or 0.0, quota.limit / 60)
+        self.rate = max(rate, SLOWEST)
         self.capacity = quota.limit
         self.level = quota.remaining if unlimited else min(self.level, quota.remaining)
         self.then = self.clock()

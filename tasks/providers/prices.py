@@ -4,6 +4,7 @@ Token counts are the services' own and are the truth; money is computed from the
 """
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -43,7 +44,7 @@ def table() -> tuple[str, dict[str, Price]]:
 def price_of(model: str) -> Price | None:
     """A model's price; a dated snapshot ("gpt-4o-2024-08-06") costs what the longest name that begins it does."""
     prices = table()[1]
-    names = [name for name in prices if model == name or model.startswith(f"{name}-")]
+    names = [name for name in prices if re.fullmatch(rf"{re.escape(name)}(-\d[-\d]*)?", model)]
     return prices[max(names, key=len)] if names else None
 
 

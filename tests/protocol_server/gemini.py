@@ -86,16 +86,17 @@ class Gemini:
         """The body of an error."""
         return {"error": {"code": status, "message": message, "status": kind or CODES.get(status, "UNKNOWN")}}
 
-    def quota(self) -> dict[str, Any]:
+    def quota(self, of: str = "Day") -> dict[str, Any]:
         body = self.error(429, "You exceeded your current quota, please check your plan and billing details.")
-        violation = {"quotaMetric": "generate_requests_per_day", "quotaId": "GenerateRequestsPerDayPerProject"}
+        metric = f"generate_requests_per_{of.lower()}"
+        violation = {"quotaMetric": metric, "quotaId": f"GenerateRequestsPer{of}PerProject"}
         failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
         body["error"]["details"] = [failure]
         return body
 
     def limited(self, limit: str, wait: float) -> tuple[dict[str, Any], dict[str, str]]:
         """Body and headers of a 429: Gemini says the wait in the body, as RetryInfo, and in no header."""
-        body = self.quota()
+        body = self.quota("Minute")
         body["error"]["message"] += f" Limit: {limit} per minute."
         body["error"]["details"] += [retry_info(wait)]
         return body, {}

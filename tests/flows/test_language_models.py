@@ -1,0 +1,527 @@
+"""`build-negatives` with the language models: real Prefect, real client libraries, a stand-in for the services."""
+
+import asyncio
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL
+
+from artifacts.errors import PenumbraError
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from flows.build_negatives import build_negatives
+from tasks.ask import UnansweredError
+from tasks.dataset import SHIPPED, Dataset
+from tasks.fills import SUBSTITUTED, Filling
+from tasks.prompts import load_prompt
+from tasks.providers import asking
+from tasks.providers.answers import Answers
+from tasks.providers.prices import BudgetError
+from tasks.providers.settings import Gemini, Hosted, OpenAI
+from tests.protocol_server import ProtocolServer
+from tests.talks import SLOT, lines_of, tokens_of
+from tests.tiny_llama import build
+
+VIDEOS = 4
+CANARIES = {"OPENAI_API_KEY": "sk-canary-openai-4711", "GEMINI_API_KEY": "AIza-canary-gemini-4711"}
+PRICE = {"input": 10.0, "output": 100.0}
+
+
+def corner(folder: Path, videos: int) -> Path:
+    """The first videos of the shipped scenes."""
+    folder.mkdir(exist_ok=True)
+    for name, count in (("train", videos), ("test_trivial", 2)):
+        content = json.loads((SHIPPED / f"{name}.json").read_text())
+        (folder / f"{name}.json").write_text(json.dumps(dict(list(content.items())[:count])))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corner(tmp_path_factory.mktemp("corner"), VIDEOS)
+
+
+@pytest.fixture(scope="module")
+def tagged(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with everything up to the masks, for each test to begin with a copy of."""
+    root = tmp_path_factory.mktemp("tagged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(root))
+        build_negatives(Dataset(name="corner", folder=str(folder)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ProtocolServer]:
+    with ProtocolServer(log_text=True) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:
+    monkeypatch.setattr(asking, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(asking, "LONGEST_PAUSE", 0.01)
+    for name, key in CANARIES.items():
+        monkeypatch.setenv(name, key)
+    running.change(latency=0.0, keys=None)
+    running.script()
+    Path(running.settings["log"]).write_text("")
+    return running
+
+
+@pytest.fixture
+def store(tagged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    root = tmp_path / "artifacts"
+    shutil.copytree(tagged, root)
+    shutil.rmtree(root / ".answers", ignore_errors=True)
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    return Store()
+
+
+class Corner:
+    """Runs the flow on the corner with the stand-in as all services, and finds what it made.
+
+    Most tests are about nothing that comes after the fills: for these the later stages are left out.
+    """
+
+    def __init__(self, folder: Path, store: Store, server: ProtocolServer, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.store, self.server, self.patch = folder, store, server, patch
+        self.made: list[Artifact] = []
+
+    def cut_short(self) -> None:
+        def choose(*parents: Any) -> Artifact:
+            self.made = parents[4]
+            return self.made[0]
+
+        self.patch.setattr("flows.build_negatives.choose_negatives", choose)
+        for stage in ("embed", "pair", "gather_rejected"):
+            self.patch.setattr(f"flows.build_negatives.{stage}", lambda *_: None)
+        self.patch.setattr("flows.build_negatives.report_negatives", lambda *_: "cut short")
+
+    def filling(self, *providers: str, **settings: Any) -> Filling:
+        openai = {"model": "gpt-4o-mini", "base_url": self.server.openai_url, "in_flight": 4, "price": PRICE}
+        gemini = {"model": "gemini-2.5-flash", "base_url": self.server.url, "in_flight": 4, "price": PRICE}
+        openai |= settings.pop("openai", {})
+        gemini |= settings.pop("gemini", {})
+        defaults = {"candidates": 1, "queries_a_request": 4}
+        return Filling(providers=list(providers), openai=openai, gemini=gemini, **(defaults | settings))  # type: ignore[arg-type]
+
+    def run(self, *providers: str, **settings: Any) -> Artifact:
+        return build_negatives(
+            Dataset(name="corner", folder=str(self.folder)), filling=self.filling(*providers, **settings)
+        )
+
+    def fills(self, made: Artifact) -> list[dict[str, Any]]:
+        """The rows of all fills that a run made, or that these negatives were chosen from."""
+        parents = self.made or [parent for parent in self.store.manifest(made).parents if parent.stage == "fills"]
+        return [row for parent in parents for row in self.store.table(parent).to_pylist()]
+
+    def masks(self) -> pa.Table:
+        return self.store.table(self.store.newest("corner", "masks"))
+
+    def levels(self) -> set[tuple[str, int]]:
+        masks = self.masks()
+        return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True))
+
+    def lines(self, **where: Any) -> Counter[str]:
+        return Counter(line for request in self.server.requests(**where) for line in lines_of(request))
+
+
+@pytest.fixture
+def whole(folder: Path, store: Store, server: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> Corner:
+    return Corner(folder, store, server, monkeypatch)
+
+
+@pytest.fixture
+def corner_of(whole: Corner) -> Corner:
+    whole.cut_short()
+    return whole
+
+
+def places(rows: list[dict[str, Any]], **where: Any) -> Counter[tuple[str, int]]:
+    return Counter(
+        (row["qid"], row["level"]) for row in rows if all(row[name] == value for name, value in where.items())
+    )
+
+
+def test_every_level_is_filled_and_the_same_run_again_sends_nothing(whole: Corner) -> None:
+    negatives = whole.run("openai")
+    rows = whole.fills(negatives)
+    assert places(rows, status="filled") == dict.fromkeys(whole.levels(), 1)
+    prompt = load_prompt("fill-slots-1", "queries").label
+    assert {(row["provider"], row["model"], row["prompt"]) for row in rows} == {("openai", "gpt-4o-mini", prompt)}
+    assert not any(row["cached"] for row in rows)
+    assert set(whole.lines().values()) == {1}
+    answered = whole.server.requests()
+    paid = tokens_of(answered, {})
+    assert (sum(row["prompt_tokens"] for row in rows), sum(row["completion_tokens"] for row in rows)) == paid
+    assert math.fsum(row["cost_usd"] for row in rows) == pytest.approx((10 * paid[0] + 100 * paid[1]) / 1e6)
+    assert whole.run("openai") == negatives
+    assert len(whole.server.requests()) == len(answered)
+
+
+def test_a_word_is_filled_in_its_place_and_nothing_else_changes(corner_of: Corner) -> None:
+    rows = corner_of.fills(corner_of.run("openai"))
+    masks = {(row["qid"], row["level"]): row for row in corner_of.masks().to_pylist()}
+    for row in rows:
+        mask = masks[row["qid"], row["level"]]
+        pieces = mask["masked_query"].split("<mask>")
+        assert len(row["words"]) == len(pieces) - 1 == len(mask["slots"])
+        words = [
+            word.capitalize() if slot["word"][:1].isupper() else word
+            for word, slot in zip(row["words"], mask["slots"], strict=True)
+        ]
+        assert row["query"] == "".join(a + b for a, b in zip(pieces, [*words, ""], strict=True))
+        assert not any(w == slot["word"].lower() for w, slot in zip(row["words"], mask["slots"], strict=True))
+
+
+def test_four_providers_give_a_candidate_each_a_row(corner_of: Corner, tmp_path: Path) -> None:
+    llama = {"model": str(build(tmp_path / "llama")), "device": "cpu"}
+    rows = corner_of.fills(corner_of.run("openai", "gemini", "llama", "corpus", llama=llama))
+    for provider in ("openai", "gemini", "llama", "corpus"):
+        assert places(rows, provider=provider, status="filled") == dict.fromkeys(corner_of.levels(), 1)
+
+
+def test_other_settings_ask_nothing_and_another_provider_only_itself(corner_of: Corner) -> None:
+    corner_of.run("openai")
+    sent = len(corner_of.server.requests())
+    corner_of.run("openai", queries_a_request=7, openai={"in_flight": 9, "timeout": 20.0, "requests_a_minute": 999.0})
+    corner_of.run("openai", "corpus", candidates=3)
+    assert len(corner_of.server.requests()) == sent
+    corner_of.run("gemini", "openai", max_cost_usd=100.0)
+    new = corner_of.server.requests()[sent:]
+    assert new
+    assert {request["path"] for request in new} == {"/v1beta/models/gemini-2.5-flash:generateContent"}
+
+
+def test_an_answer_outlives_its_artifact(corner_of: Corner) -> None:
+    negatives = corner_of.run("openai")
+    before = corner_of.fills(negatives)
+    sent = len(corner_of.server.requests())
+    for stage in ("fills", "negatives"):
+        shutil.rmtree(Path(os.environ["PENUMBRA_ARTIFACTS"]) / "corner" / stage)
+    after = corner_of.fills(corner_of.run("openai"))
+    assert len(corner_of.server.requests()) == sent
+    assert all(row.pop("cached") for row in after)
+    assert not any(row.pop("cached") for row in before)
+    assert after == before
+
+
+def test_more_candidates_ask_only_for_those_that_are_new(corner_of: Corner) -> None:
+    corner_of.run("openai")
+    first = corner_of.lines()
+    rows = corner_of.fills(corner_of.run("openai", asked_candidates=2))
+    assert places(rows, status="filled") == dict.fromkeys(corner_of.levels(), 2)
+    assert set(corner_of.lines().values()) == {1}
+    assert len(corner_of.lines()) == 2 * len(first)
+
+
+def test_a_data_set_that_has_grown_asks_only_for_what_is_new(corner_of: Corner, tmp_path: Path) -> None:
+    corner_of.run("openai")
+    before, old = corner_of.lines(), {qid for qid, _ in corner_of.levels()}
+    grown = Corner(corner(tmp_path / "grown", VIDEOS + 2), corner_of.store, corner_of.server, corner_of.patch)
+    grown.cut_short()
+    rows = grown.fills(grown.run("openai"))
+    new = {qid for qid, _ in grown.levels()} - old
+    assert new
+    later = grown.lines() - before
+    assert len(new) <= sum(later.values()) <= 2 * len(new), "a query has a question, or two where levels repeat"
+    assert {row["qid"] for row in rows if not row["cached"]} == new
+    corner_of.run("openai")
+    assert grown.lines() - before == later, "and nothing when it has shrunk again"
+
+
+def test_what_no_provider_fills_is_taken_from_corpus_and_marked(corner_of: Corner) -> None:
+    corner_of.server.script({"do": "refusal", "when": {"after": 3}})
+    rows = corner_of.fills(corner_of.run("openai"))
+    filled = places(rows, provider="openai", status="filled")
+    assert filled
+    lacking = corner_of.levels() - set(filled)
+    assert lacking
+    assert set(places(rows, provider="corpus", status="filled")) == lacking
+    assert {row["problem"] for row in rows if row["provider"] == "corpus"} == {SUBSTITUTED}
+    refused = [row for row in rows if row["provider"] == "openai" and row["status"] == "failed"]
+    assert {row["problem"] for row in refused} == {"model refused"}
+    assert {row["attempts"] for row in refused} == {1, 2, 3}
+    assert all(row["query"] is None and row["words"] == [] for row in refused)
+
+
+def test_or_is_left_out_where_the_user_so_chooses(whole: Corner) -> None:
+    whole.server.script({"do": "refusal", "when": {"after": 3}})
+    negatives = whole.run("openai", substitute=False)
+    rows = whole.fills(negatives)
+    assert {row["provider"] for row in rows} == {"openai"}
+    lacking = whole.levels() - set(places(rows, status="filled"))
+    assert lacking
+    chosen = whole.store.table(negatives)
+    assert not lacking & set(zip(chosen["qid"].to_pylist(), chosen["level"].to_pylist(), strict=True))
+    refused = whole.store.table(whole.store.newest("corner", "rejected")).to_pylist()
+    reasons = Counter(row["reason"] for row in refused if row["stage"] == "fills")
+    assert reasons["openai: model refused"] == len(lacking)
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would_cost(
+    corner_of: Corner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in CANARIES:
+        monkeypatch.delenv(name)
+    asked = {"openai": {"base_url": None}, "gemini": {"base_url": None}}
+    corner_of.run("openai", "gemini", dry_run=True, **asked)
+    assert corner_of.server.requests() == []
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["corner-dry-run-report"]))
+        )
+    page = str(max(found, key=lambda artifact: str(artifact.created)).data)
+    chains = len({row["qid"] for row in corner_of.masks().to_pylist()})
+    for model in ("gpt-4o-mini", "gemini-2.5-flash"):
+        cells = [cell.strip() for line in page.splitlines() if model in line for cell in line.split("|")]
+        assert int(cells[cells.index(model) + 1].replace(",", "")) >= chains
+        assert float(cells[cells.index(model) + 5]) > 0
+
+
+def test_a_dry_run_counts_only_what_is_not_known_and_near_what_it_then_is(
+    corner_of: Corner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "prefect.task_runs")
+    corner_of.run("openai", dry_run=True)
+    corner_of.run("openai")
+    corner_of.run("openai", dry_run=True, asked_candidates=2)
+    form = r"([\d,]+) queries in ([\d,]+) requests, about ([\d,]+) \+ ([\d,]+) tokens"
+    (queries, requests, prompt, completion), later = (
+        [int(figure.replace(",", "")) for figure in found] for found in re.findall(form, caplog.text)
+    )
+    sent = corner_of.server.requests()
+    paid = tokens_of(sent, {})
+    assert (queries, requests) == (len(corner_of.lines()), len(sent))
+    assert later[0] == queries, "of two candidates each has one already"
+    assert paid[0] / 2 < prompt < 2 * paid[0]
+    assert paid[1] <= completion <= 4 * paid[1], "the stand-in counts few tokens for short words"
+
+
+def test_what_was_not_answered_is_marked_and_asked_for_by_the_next_run(corner_of: Corner) -> None:
+    corner_of.server.script({"do": "quota", "when": {"after": 3}})
+    first = corner_of.fills(corner_of.run("openai"))
+    unanswered = places(first, status="failed", problem="not answered yet")
+    assert unanswered
+    assert set(places(first, provider="corpus")) == set(unanswered)
+    corner_of.server.script()
+    second = corner_of.fills(corner_of.run("openai"))
+    assert places(second, status="filled") == dict.fromkeys(corner_of.levels(), 1)
+    assert {row["provider"] for row in second} == {"openai"}
+    assert set(corner_of.lines(status=200).values()) == {1}
+    assert Counter(row["cached"] for row in second)[True] == len(places(first, provider="openai", status="filled"))
+
+
+def test_a_query_that_is_refused_last_of_all_is_no_open_question(corner_of: Corner) -> None:
+    slow = {"do": "status", "status": 400, "when": {"contains": "metal: A"}, "delay": 0.5}
+    corner_of.server.script(slow)
+    rows = corner_of.fills(corner_of.run("openai"))
+    assert places(rows, problem="request refused: status 400 invalid_request_error")
+    assert not places(rows, problem="not answered yet")
+    sent = len(corner_of.server.requests())
+    corner_of.run("openai")
+    assert len(corner_of.server.requests()) == sent
+
+
+def test_one_provider_fails_and_the_others_go_on(corner_of: Corner) -> None:
+    corner_of.server.script({"do": "status", "status": 500, "when": {"path": "/v1/chat"}})
+    rows = corner_of.fills(corner_of.run("openai", "gemini"))
+    assert set(places(rows, provider="gemini", status="filled")) == corner_of.levels()
+    assert not places(rows, provider="openai", status="filled")
+    assert not places(rows, provider="corpus")
+
+
+def test_where_nobody_answers_the_run_says_so_and_makes_nothing_up(corner_of: Corner) -> None:
+    corner_of.server.script({"do": "status", "status": 401})
+    before = len(corner_of.store.find("corner"))
+    with pytest.raises(UnansweredError, match=r"openai: status 401.*gemini: status 401"):
+        corner_of.run("openai", "gemini")
+    assert len(corner_of.store.find("corner")) == before
+
+
+def test_a_missing_key_costs_the_others_nothing(corner_of: Corner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either nothing is sent before all keys are there, or what was sent is kept."""
+    from tasks.providers.gemini import GeminiService
+
+    send = GeminiService.send
+
+    async def later(service: GeminiService, payload: dict[str, Any]) -> Any:
+        while not (await asyncio.to_thread(corner_of.server.stats))["in_flight"]:
+            await asyncio.sleep(0.01)
+        return await send(service, payload)
+
+    monkeypatch.setattr(GeminiService, "send", later)
+    monkeypatch.delenv("GEMINI_API_KEY")
+    corner_of.server.change(latency=0.3)
+    with pytest.raises(PenumbraError, match="GEMINI_API_KEY"):
+        corner_of.run("openai", "gemini", gemini={"base_url": None})
+    corner_of.server.change(latency=0.0)
+    corner_of.run("openai")
+    assert set(corner_of.lines(path="/v1/chat/completions").values()) == {1}
+
+
+def test_a_key_may_come_from_a_secret_block(corner_of: Corner, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CANARIES:
+        monkeypatch.delenv(name)
+    Secret(value="sk-canary-block").save("my-block", overwrite=True)
+    corner_of.run("openai", openai={"key_block": "my-block"})
+    assert {request["key"] for request in corner_of.server.requests()} == {"sk-canary-block"}
+
+
+def test_the_budget_ends_the_run_keeps_the_answers_and_says_how_to_go_on(corner_of: Corner) -> None:
+    settings: dict[str, Any] = {"max_cost_usd": 0.07, "openai": {"in_flight": 1}}
+    with pytest.raises(BudgetError, match=r"max_cost_usd.*run again"):
+        corner_of.run("openai", **settings)
+    prompt, completion = tokens_of(corner_of.server.requests(), {})
+    assert 0 < (10 * prompt + 100 * completion) / 1e6 <= 0.07
+    rows = corner_of.fills(corner_of.run("openai", max_cost_usd=10.0))
+    assert set(corner_of.lines().values()) == {1}
+    assert places(rows, status="filled") == dict.fromkeys(corner_of.levels(), 1)
+
+
+def test_a_budget_for_a_model_without_a_price_is_refused(corner_of: Corner) -> None:
+    with pytest.raises(PenumbraError, match="price"):
+        corner_of.run("openai", max_cost_usd=0.000001, openai={"price": None, "model": "someones-own"})
+    assert corner_of.server.requests() == []
+
+
+def test_another_model_than_was_asked_is_warned_of(corner_of: Corner, caplog: pytest.LogCaptureFixture) -> None:
+    corner_of.server.script({"do": "model", "model": "gpt-4o-mini-rerouted"})
+    rows = corner_of.fills(corner_of.run("openai"))
+    assert {row["model"] for row in rows} == {"gpt-4o-mini-rerouted"}
+    assert "openai: gpt-4o-mini was asked, gpt-4o-mini-rerouted answered" in caplog.text
+
+
+RUN = """
+import json, logging, sys
+from flows.build_negatives import build_negatives
+from tasks.dataset import Dataset
+from tasks.fills import Filling
+logging.basicConfig(level=logging.DEBUG)
+build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=Filling(**json.loads(sys.argv[2])))
+"""
+
+
+def start(corner_of: Corner, output: Path, filling: Filling, **environment: str) -> subprocess.Popen[bytes]:
+    """The flow in a process of its own, which says everything that it can."""
+    loud = {"PREFECT_LOGGING_LEVEL": "DEBUG", "OPENAI_LOG": "debug", "PREFECT_LOGGING_EXTRA_LOGGERS": "openai,urllib3"}
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(corner_of.folder), filling.model_dump_json()],
+        env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), **loud, **environment},
+        stdout=output.open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+
+
+def test_killed_with_16_requests_in_flight_nothing_that_had_arrived_is_asked_again(
+    corner_of: Corner, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"queries_a_request": 1, "asked_candidates": 2, "openai": {"in_flight": 16}}
+    filling = corner_of.filling("openai", **settings)
+    corner_of.server.change(latency=0.15)
+    process = start(corner_of, tmp_path / "output", filling)
+    deadline = time.monotonic() + 120
+    while corner_of.server.stats()["in_flight"] < 16 or len(corner_of.server.requests(status=200)) < 16:
+        assert process.poll() is None, (tmp_path / "output").read_text()[-2_000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while corner_of.server.stats()["in_flight"]:
+        time.sleep(0.01)
+    before = set(corner_of.lines())
+    answers = Answers()
+    asked = filling.openai.asked(load_prompt(filling.prompt, "queries").label)
+    arrived = {line for line in before if answers.find(_key(line, asked))}
+    answered = sum(corner_of.lines(status=200).values())
+    answers.close()
+    assert 16 <= len(arrived) < len(before)
+    assert answered - len(arrived) <= 16, "answers that were in flight when it was killed"
+    number = len(corner_of.server.requests())
+    rows = corner_of.fills(corner_of.run("openai", **settings))
+    later = Counter(line for request in corner_of.server.requests()[number:] for line in lines_of(request))
+    assert set(later.values()) == {1}
+    assert not arrived & set(later)
+    assert before - arrived <= set(later)
+    assert places(rows, status="filled") == dict.fromkeys(corner_of.levels(), 2)
+
+
+def _key(line: str, asked: dict[str, Any]) -> str:
+    """As `Question.key` of a first attempt."""
+    import hashlib
+
+    assert SLOT.search(line)
+    return hashlib.sha256(json.dumps([asked, line, 1], sort_keys=True).encode()).hexdigest()
+
+
+def holding(secret: bytes, roots: list[Path]) -> list[Path]:
+    files = [path for root in roots for path in (root.rglob("*") if root.is_dir() else [root]) if path.is_file()]
+    return [path for path in files if secret in path.read_bytes()]
+
+
+def test_no_key_is_written_anywhere(corner_of: Corner, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Runs that go well, that go wrong and that fail, with errors that repeat the key."""
+    caplog.set_level(logging.INFO)
+    keys = " ".join(CANARIES.values())
+    leaky = {
+        "message": f"Incorrect API key provided: {keys}.",
+        "code": "invalid",
+        "headers": {"x-your-key": keys},
+        "retry_after_ms": 10,
+    }
+    corner_of.run("openai", "gemini")
+    wrong = {500: 5, 400: 7, 429: 9}
+    faults = [{"do": "status", "status": status, "when": {"every": n}, **leaky} for status, n in wrong.items()]
+    corner_of.server.script(*faults, {"do": "status", "status": 401, "when": {"after": 30}, **leaky})
+    output = tmp_path / "output"
+    process = start(corner_of, output, corner_of.filling("openai", "gemini", seed=5, queries_a_request=2))
+    assert process.wait(120) == 0, output.read_text()[-3_000:]
+    corner_of.server.script({"do": "status", "status": 401, **leaky})
+    with pytest.raises(UnansweredError):
+        corner_of.run("openai", "gemini", seed=6)
+    assert {str(status) for status in (*wrong, 401)} <= corner_of.server.stats()["by_status"].keys()
+    database = Path(str(PREFECT_SERVER_DATABASE_CONNECTION_URL.value()).split("///")[1])
+    written = [database.parent, Path(str(PREFECT_HOME.value())), output, tmp_path / "artifacts"]
+    assert holding(b"openai: stopped: status 401", written[:1]), "the log is in the database"
+    assert holding(b"gpt-4o-mini", [tmp_path / "artifacts" / ".answers"]), "the answers are in the artifacts' folder"
+    assert b"DEBUG" in output.read_bytes()
+    for key in CANARIES.values():
+        assert holding(key.encode(), written) == []
+        assert key not in caplog.text
+
+
+@pytest.mark.parametrize("settings", [OpenAI, Gemini])
+@pytest.mark.parametrize("address", ["http://user:canary-4711@host/v1", "http://host/v1?key=canary-4711"])
+def test_a_secret_in_an_address_goes_into_no_manifest(
+    settings: type[Hosted], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked is among the parameters of `fills`, so in its manifest."""
+    monkeypatch.setenv(settings.address_variable, address)
+    try:
+        asked = settings().asked("prompt")  # type: ignore[call-arg]
+    except (PenumbraError, ValueError):
+        return
+    assert "canary-4711" not in json.dumps(asked)
+
+
+def test_an_address_is_the_same_from_the_environment_and_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://host/v1/")
+    assert OpenAI().asked("p") == OpenAI(base_url="http://host/v1/").asked("p")  # type: ignore[call-arg]
