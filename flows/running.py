@@ -73,6 +73,7 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
     if name not in FLOWS:
         raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
     from flows.build_negatives import build_negatives

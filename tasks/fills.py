@@ -48,7 +48,7 @@ class Filling(Parameters):
     seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
     options: int = Field(6, ge=2, le=26, description="Words that a language model may choose from, for a slot.")
     queries_a_request: int = Field(
-        12,
+        16,
         ge=1,
         le=100,
         description="Queries in one request to a hosted model: more are cheaper, fewer are better read.",
