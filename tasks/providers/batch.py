@@ -19,9 +19,10 @@ from artifacts.store import Store
 from tasks.providers.answers import Answers, Place
 from tasks.providers.asking import OVER_BUDGET, UNDER_WAY, Estimate, Tally, keep, most_cost, places
 from tasks.providers.dialogue import dialogue
-from tasks.providers.openai import COMPLETIONS, REFUSED, OpenAIService, classed, reply
+from tasks.providers.openai import COMPLETIONS, OpenAIService, classed, reply
 from tasks.providers.prices import BATCH, Budget, price_of
 from tasks.providers.questions import Question
+from tasks.providers.service import REFUSED
 from tasks.providers.settings import OpenAI
 
 NOTES = "jobs"  # where jobs are written down, in the store
@@ -108,6 +109,8 @@ class BatchClient:
             return await client.batches.retrieve(job["job"])
         async for found in client.batches.list(limit=100):
             if (found.metadata or {}).get("penumbra") == job["token"]:
+                job["job"] = found.id
+                self.store.note(NOTES, job["token"], job)
                 return found
         return None
 

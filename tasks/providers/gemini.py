@@ -19,7 +19,10 @@ from requests.adapters import HTTPAdapter
 from tasks.prompts import Prompt
 from tasks.providers.questions import Question, asked_text, letters
 from tasks.providers.service import (
+    CLOSED,
     MALFORMED,
+    REFUSED,
+    WORD_TOKENS,
     ClosedError,
     LimitedError,
     RefusedError,
@@ -37,9 +40,6 @@ with warnings.catch_warnings():
     from google.generativeai.client import get_default_generative_client
 
 VARIABLE = "GEMINI_API_KEY"
-WORD_TOKENS = 16  # tokens of an answer a slot, at most
-CLOSED = {401, 402, 403, 404}
-REFUSED = {400, 413, 422}
 NO_KEY = "API_KEY_INVALID"  # Gemini says so with status 400
 A_DAY = "PerDay"  # in the name of a quota: nothing more today, however long one waits
 ANSWERED, CUT = "STOP", "MAX_TOKENS"

@@ -16,7 +16,10 @@ import openai
 from tasks.prompts import Prompt
 from tasks.providers.questions import Question, asked_text, letters
 from tasks.providers.service import (
+    CLOSED,
     MALFORMED,
+    REFUSED,
+    WORD_TOKENS,
     ClosedError,
     LimitedError,
     Quota,
@@ -34,9 +37,6 @@ COMPLETIONS = "/chat/completions"
 # The families of models that think before they answer, and how little they can be asked to.
 THINKING = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
 THOUGHTS = 2_000  # tokens that a model which can't be kept from thinking may think
-WORD_TOKENS = 16  # tokens of an answer a slot, at most
-CLOSED = {401, 402, 403, 404}
-REFUSED = {400, 413, 422}
 OUT_OF_MONEY = "insufficient_quota"
 
 

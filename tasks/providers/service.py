@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from artifacts.errors import PenumbraError
 from tasks.providers.questions import Question
 
+# What a status says of a service, or of a request.
+CLOSED, REFUSED = {401, 402, 403, 404}, {400, 413, 422}
+WORD_TOKENS = 16  # tokens of an answer a slot, at most
 # What reading a body raises where it is not what it should be: numbers too large and nesting too deep among it.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
