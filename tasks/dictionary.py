@@ -147,6 +147,15 @@ class Dictionary:
         tag = self.offered_tag(primitive, tag, word, lemma)
         return self.offer(primitive, tag), self._own_places(primitive, tag, word, lemma)
 
+    def lemma(self, primitive: str, tag: str, word: str) -> str:
+        """The commonest lemma of a word on offer."""
+        return self._lemmas.get((primitive, tag, word), word)
+
+    @cached_property
+    def _lemmas(self) -> dict[tuple[str, str, str], str]:
+        rows = sorted(self.table.to_pylist(), key=lambda row: (row["count"], row["lemma"]))
+        return {(row["primitive"], row["tag"], row["word"]): row["lemma"] for row in rows}
+
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:
         """Every word with all lemmas it was seen under: two words that share one are inflections of each other."""

@@ -27,7 +27,7 @@ from tasks.providers.settings import Gemini, Hosted, OpenAI
 from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
 
 STAGE = "fills"
-VERSION = 1
+VERSION = 2
 FILLED, FAILED = "filled", "failed"
 LOCAL = ("corpus", "random")  # cost nothing, so they give many candidates
 SUBSTITUTED = "no provider that was asked filled it"
@@ -39,11 +39,11 @@ class Filling(Parameters):
     providers: list[Literal["openai", "gemini", "llama", "corpus", "random"]] = Field(
         ["corpus"],
         min_length=1,
-        description="Providers in order of preference. openai, gemini: hosted language models; llama: local weights; "
-        "corpus: the training text's own statistics, no key and no network; random: any offered word, the paper's "
-        "baseline.",
+        description="Whose candidates are chosen from; where two give the same text, it is the first one's. openai, "
+        "gemini: hosted language models; llama: local weights; corpus: the training text's own statistics, no key and "
+        "no network; random: any offered word, the paper's baseline.",
     )
-    candidates: int = Field(16, ge=1, le=64, description="Candidates a query and level from corpus and random.")
+    candidates: int = Field(32, ge=1, le=64, description="Candidates a query and level from corpus and random.")
     asked_candidates: int = Field(1, ge=1, le=16, description="Candidates a query and level from a language model.")
     seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
     options: int = Field(6, ge=2, le=26, description="Words that a language model may choose from, for a slot.")
@@ -86,12 +86,16 @@ class Filling(Parameters):
         return {**shared, "options": self.options, "asked": settings.asked(label)}
 
 
-def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
-    """The lower-cased tokens of every training query; `tagged` yields annotations and tags by part."""
+def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[dict[str, Any]]]:
+    """The tokens of every training query; `tagged` yields annotations and tags by part."""
     for annotations, tags in tagged:
-        for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
-            if split == "train":
-                yield [token["text"].lower() for token in tokens]
+        yield from tags.filter(pc.equal(annotations["split"], "train"))["tokens"].to_pylist()
+
+
+def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
+    """The lower-cased words of every training query."""
+    for tokens in training_tokens(tagged):
+        yield [token["text"].lower() for token in tokens]
 
 
 def make_provider(
@@ -100,9 +104,9 @@ def make_provider(
     """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
     if name == "random":
         return RandomProvider(dictionary, filling.seed)
-    sentences = training_sentences(tagged)
     if name == "corpus":
-        return CorpusProvider(sentences, dictionary, filling.seed)
+        return CorpusProvider(training_tokens(tagged), dictionary, filling.seed)
+    sentences = training_sentences(tagged)
     answers = Answers()
     options = Options(sentences, dictionary, filling.options, filling.seed, answers)
     if name == "llama":

@@ -1,241 +1,187 @@
-"""Stage `negatives`: of all candidates, one a query and level.
+"""Stage `negatives`: of all candidates of all providers, one a query and level.
 
-The first candidate that passes wins, providers in the order of preference. A candidate passes when it keeps the
-template, uses offered words only, equals no positive of its video and no query of a test split, is not a
-near-paraphrase of its positive, and lies further from it (SentenceBERT cosine) than the level above.
+A candidate must pass `tasks.choosing.checks`. Of those that do, a query's three are chosen together: natural, falling
+in SentenceBERT cosine from level to level, each level keeping the words of the level before, and such that over all
+queries of a part the negatives have the words and pairs of words that the queries have, so that a classifier that sees
+only text can't tell them apart (`tasks.choosing.matching`). A query that can't have all levels keeps those it can have:
+SHINE's ranking losses then rank the levels that there are.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, combinations, pairwise, product
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from prefect import task
 from pydantic import Field
 
-from artifacts.manifest import Artifact, Part, Work, rejection
+from artifacts.errors import PenumbraError
+from artifacts.manifest import Artifact, Part, Work, file_digest, rejection
 from artifacts.schemas import table_of
 from artifacts.store import Store
+from tasks.choosing.candidates import Query, gather
+from tasks.choosing.causal import scorer
+from tasks.choosing.checks import ALWAYS, HELD_OUT, Check, Judge
+from tasks.choosing.choose import Chosen, Rules, choose
+from tasks.choosing.guard import Guard
+from tasks.choosing.plausibility import HumanText, Plausibility
 from tasks.dictionary import Dictionary, load_dictionary
-from tasks.embeddings import Encoding, Vectors, encode, vectors_by_text
-from tasks.fills import FILLED, masked_queries, put_words
-from tasks.providers import MaskedQuery
-from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from tasks.embeddings import Encoding, encode, vectors_by_text
+from tasks.fills import masked_queries
+from tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
+from tasks.tags import load_pipeline, tag_texts
 
 STAGE = "negatives"
-VERSION = 1
-CHECKS = ("template", "vocabulary", "same_video", "test_split", "ceiling", "falling")
+VERSION = 2
 
 
 class Choosing(Parameters):
-    """What a negative must pass."""
+    """What a negative must pass, and which of those that do is taken."""
 
     ceiling: float = Field(
-        0.95,
-        gt=0,
-        le=1,
-        description="Highest SentenceBERT cosine to the positive: above it a candidate is a paraphrase.",
+        0.9, gt=0, le=1, description="Highest SentenceBERT cosine to the query: above it a candidate is a paraphrase."
     )
+    floor: float = Field(
+        0.3, ge=-1, lt=1, description="Lowest SentenceBERT cosine of the first level, so that it stays hard."
+    )
+    near_synonym: float = Field(
+        0.73, gt=0, le=1, description="SentenceBERT cosine from which two words are too alike to tell level 1 apart."
+    )
+    nested: bool = Field(True, description="Whether each level keeps the words of the level before.")
+    guard: Literal["compositions", "queries", "all"] = Field(
+        "compositions",
+        description="What of the test splits is kept out. queries: their queries, but for those that are training "
+        "queries as well; compositions: also what the novel splits hold out; all: also the training queries that are "
+        "test queries, whose absence gives negatives away.",
+    )
+    naturalness: float = Field(
+        0.3, ge=0, description="How much a natural reading counts beside the likeness of all negatives to the queries."
+    )
+    text: str = Field("", description="A text file of human sentences, one a line, for more words that go together.")
+    causal_model: str = Field(
+        "",
+        description="A causal language model (a name on the hub or a folder) that says how natural a candidate reads; "
+        "without one, trigram models of the training queries do.",
+    )
+    seed: int = Field(0, description="The order in which queries choose.")
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What a candidate's words and text must pass."""
+        return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
+
+    @property
+    def rules(self) -> Rules:
+        """What the choice must keep."""
+        return Rules(self.ceiling, self.floor, self.nested, self.naturalness, self.seed)
 
 
-def normal_form(text: str) -> str:
-    """What makes two queries the same: letters and digits, not case, blanks or punctuation."""
-    return " ".join("".join(c if c.isalnum() or c == "'" else " " for c in text.lower()).split())
+class TextError(PenumbraError):
+    """The text of human sentences can't be read."""
 
 
-@dataclass
-class Candidate:
-    """One fill that passed the checks on its text; `similarity` is set when it has been encoded."""
+class Chooser:
+    """What the choice of every part shares: the guard, the dictionary, the models of human text, the encoder."""
 
-    query: str
-    words: list[str]
-    provider: str
-    model: str
-    similarity: float = 0.0
+    def __init__(
+        self, guard: Guard, dictionary: Dictionary, human: HumanText, choosing: Choosing, encoding: Encoding
+    ) -> None:
+        self.guard, self.dictionary, self.choosing, self.encoding = guard, dictionary, choosing, encoding
+        self.plausibility = Plausibility(human, scorer(choosing.causal_model))
+        self._synonyms: dict[str, set[str]] | None = None
 
+    def synonyms(self, first: str, second: str) -> bool:
+        """Whether two words of the dictionary mean nearly the same."""
+        if self._synonyms is None:
+            words = sorted(set(self.dictionary.forms))
+            vectors = encode(words, self.encoding)
+            self._synonyms = {}
+            for word, vector in zip(words, vectors, strict=True):
+                near = np.flatnonzero(vectors @ vector >= self.choosing.near_synonym)
+                self._synonyms[word] = {words[i] for i in near}
+        return second in self._synonyms.get(first, ())
 
-@dataclass
-class Choice:
-    """What is known of a query while its negatives are chosen; every dictionary goes by level.
-
-    `waiting` gives the candidates not tried yet whose text passes, `tried` holds those whose similarity is known,
-    `refused` the reason of the first that did not pass.
-    """
-
-    text: str
-    waiting: dict[int, Iterator[Candidate]] = field(default_factory=dict)
-    tried: dict[int, list[Candidate]] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    chosen: dict[int, Candidate] = field(default_factory=dict)
-
-    def another(self, level: int) -> Candidate | None:
-        """Move the next candidate of a level from `waiting` to `tried`."""
-        candidate = next(self.waiting[level], None)
-        if candidate:
-            self.tried[level].append(candidate)
-        return candidate
-
-
-def text_check(
-    query: MaskedQuery, level: int, dictionary: Dictionary, taken: set[str], tests: frozenset[str],
-    words: Sequence[str], text: str,
-) -> str:  # fmt: skip
-    """Why a candidate is refused for its text alone, or ''.
-
-    `taken` holds the normal forms of the video's positives, `tests` those of all test queries.
-    """
-    slots = query.levels[level - 1]
-    if len(words) != len(slots) or text != put_words(query, level, words):
-        return "template is not kept"
-    for slot, word in zip(slots, words, strict=True):
-        if not slot.may_take(word, dictionary):
-            return "word is not on offer for its slot"
-    form = normal_form(text)
-    if form in taken:
-        return "equals a positive of the same video"
-    return "equals a query of a test split" if form in tests else ""
+    def part(
+        self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
+    ) -> Part:
+        """Choose one part's negatives; a query and level without one is rejected with its reason."""
+        videos: dict[str, set[str]] = {}
+        for row in annotations.select(["vid", "query"]).to_pylist():
+            videos.setdefault(row["vid"], set()).add(self.guard.lemmatised(row["query"]))
+        positives = {vid: frozenset(texts) for vid, texts in videos.items()}
+        judge = Judge(self.dictionary, self.guard, positives, self.synonyms)
+        queries = gather(annotations, masked_queries(tags, masks), fills, judge, self.choosing.checks)
+        chosen = choose(
+            queries, vectors_by_text(embeddings), self.plausibility, partial(encode, encoding=self.encoding),
+            self.choosing.rules,
+        )  # fmt: skip
+        return _part(queries, chosen, [check.__name__ for check in self.choosing.checks] + ["ceiling", "falling"])
 
 
-def gather(
-    annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table], dictionary: Dictionary,
-    tests: frozenset[str],
-) -> dict[str, Choice]:  # fmt: skip
-    """Each query of a part with the candidates of every level that was filled, in the providers' order."""
-    texts = dict(zip(annotations["qid"].to_pylist(), annotations["query"].to_pylist(), strict=True))
-    videos = dict(zip(annotations["qid"].to_pylist(), annotations["vid"].to_pylist(), strict=True))
-    positives: dict[str, set[str]] = {}
-    for qid, vid in videos.items():
-        positives.setdefault(vid, set()).add(normal_form(texts[qid]))
-    rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for table in fills:
-        names = ["qid", "level", "words", "query", "provider", "model"]
-        for row in table.filter(pc.equal(table["status"], FILLED)).select(names).to_pylist():
-            rows.setdefault(row["qid"], {}).setdefault(row["level"], []).append(row)
-    choices = {}
-    for query in queries:
-        choice = choices[query.qid] = Choice(texts[query.qid])
-        for level, candidates in sorted(rows.get(query.qid, {}).items()):
-            check = partial(text_check, query, level, dictionary, positives[videos[query.qid]], tests)
-            choice.waiting[level] = _passing(candidates, check, choice.refused)
-            choice.tried[level] = []
-    return choices
-
-
-def _passing(
-    rows: Iterable[dict[str, Any]], check: Callable[[list[str], str], str], refused: dict[int, str]
-) -> Iterator[Candidate]:
-    """Yield the candidates whose text passes, each text once."""
-    seen: set[str] = set()
-    for row in rows:
-        problem = "" if row["query"] in seen else check(row["words"], row["query"])
-        if problem:
-            refused.setdefault(row["level"], problem)
-        elif row["query"] not in seen:
-            seen.add(row["query"])
-            yield Candidate(row["query"], row["words"], row["provider"], row["model"])
-
-
-def falling(levels: dict[int, list[Candidate]], ceiling: float) -> dict[int, Candidate]:
-    """The first candidates whose cosines fall from level to level, or {} where there are none."""
-    depths = sorted(levels)
-    for several in product(*(levels[depth] for depth in depths)):
-        cosines = [ceiling + 1e-6, *(candidate.similarity for candidate in several)]
-        if all(above > below for above, below in pairwise(cosines)):
-            return dict(zip(depths, several, strict=True))
-    return {}
-
-
-def another_candidate(choice: Choice, ceiling: float) -> Candidate | None:
-    """The next candidate of the first level that nothing tried so far can fill, or of a level near it."""
-    levels = sorted(choice.tried)
-    prefixes = ({level: choice.tried[level] for level in levels[:depth]} for depth in range(1, len(levels)))
-    depth = next((len(prefix) for prefix in prefixes if not falling(prefix, ceiling)), len(levels))
-    order = [*reversed(levels[:depth]), *levels[depth:]]
-    return next(filter(None, map(choice.another, order)), None)
-
-
-def choose(choices: Sequence[Choice], positives: dict[str, Vectors], choosing: Choosing, encoding: Encoding) -> None:
-    """Fill in `chosen`: encode the first candidate of each level, then one more where a query still needs it."""
-    fresh = [(choice, choice.another(level)) for choice in choices for level in choice.waiting]
-    while fresh:
-        texts = sorted({candidate.query for _, candidate in fresh if candidate})
-        vectors = dict(zip(texts, encode(texts, encoding), strict=True))
-        for choice, candidate in fresh:
-            if candidate:
-                cosine = float(np.dot(positives[choice.text], vectors[candidate.query]))
-                candidate.similarity = round(cosine, 4)  # the last bits depend on the machine: they must not decide
-        for choice in {id(choice): choice for choice, _ in fresh}.values():
-            choice.chosen = falling(choice.tried, choosing.ceiling)
-        still_open = [choice for choice in choices if choice.tried and not choice.chosen]
-        found = ((choice, another_candidate(choice, choosing.ceiling)) for choice in still_open)
-        fresh = [(choice, candidate) for choice, candidate in found if candidate]
-    for choice in choices:  # not every level can be had: as many as can, the mildest first
-        levels = sorted(level for level, tried in choice.tried.items() if tried)
-        for some in chain.from_iterable(combinations(levels, size) for size in range(len(levels), 0, -1)):
-            choice.chosen = choice.chosen or falling({level: choice.tried[level] for level in some}, choosing.ceiling)
-
-
-def negatives_part(
-    annotations: pa.Table, tags: pa.Table, masks: pa.Table, fills: Sequence[pa.Table], embeddings: pa.Table,
-    dictionary: Dictionary, tests: frozenset[str], choosing: Choosing,
-    encoding: Encoding,
-) -> Part:  # fmt: skip
-    """Choose one part's negatives; a query and level without one is rejected with its reason."""
-    choices = gather(annotations, masked_queries(tags, masks), fills, dictionary, tests)
-    choose(list(choices.values()), vectors_by_text(embeddings), choosing, encoding)
+def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks: list[str]) -> Part:
     rows: list[dict[str, Any]] = []
     rejected = []
-    for qid, choice in choices.items():
-        for level, tried in choice.tried.items():
-            if level not in choice.chosen:
-                reason = "no candidate is further from the query than the level above"
-                if not tried:
-                    reason = choice.refused[level]
-                rejected.append(rejection(qid, STAGE, reason, f"level {level}: {choice.text}"))
+    for query in queries:
+        for level, candidates in sorted(query.candidates.items()):
+            found = chosen.get(query.qid, {}).get(level)
+            if found:
+                rows.append(_row(query.qid, level, found, checks))
                 continue
-            found = choice.chosen[level]
-            rows.append(
-                {
-                    "qid": qid,
-                    "level": level,
-                    "query": found.query,
-                    "words": found.words,
-                    "provider": found.provider,
-                    "model": found.model,
-                    "similarity": found.similarity,
-                    "plausibility": None,
-                    "checks": list(CHECKS),
-                }
-            )
+            reason = "no candidate keeps the level before and is further from the query than it"
+            if not candidates:
+                reason = query.refused[level]
+            rejected.append(rejection(query.qid, STAGE, reason, f"level {level}: {query.text}"))
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
 
-def test_queries(annotations: Iterable[pa.Table]) -> frozenset[str]:
-    """The normal forms of every query that is not in the training split."""
-    found: set[str] = set()
-    for part in annotations:
-        for split, query in zip(part["split"].to_pylist(), part["query"].to_pylist(), strict=True):
-            if split != "train":
-                found.add(normal_form(query))
-    return frozenset(found)
+def _row(qid: str, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+    return {
+        "qid": qid,
+        "level": level,
+        "query": found.candidate.query,
+        "words": list(found.candidate.words),
+        "provider": found.candidate.provider,
+        "model": found.candidate.model,
+        "similarity": found.similarity,
+        "plausibility": found.plausibility,
+        "checks": checks,
+    }
+
+
+def human_text(tagged: Iterable[tuple[pa.Table, pa.Table]], text: str, spacy_model: str) -> HumanText:
+    """The training queries and the sentences of a text file, parsed; raises `TextError` naming the file."""
+    human = HumanText()
+    for annotations, tags in tagged:
+        for row, tokens in zip(annotations.select(["split", "vid"]).to_pylist(), tags["tokens"], strict=True):
+            if row["split"] == "train":
+                human.add(row["vid"], tokens.as_py())
+    if text:
+        try:
+            lines = [line.strip() for line in Path(text).read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(
+                f"choosing.text: {text} can't be read ({type(error).__name__}): one sentence a line"
+            ) from None
+        for tokens in tag_texts(filter(None, lines), load_pipeline(spacy_model)):
+            human.add_text(tokens)
+    return human
 
 
 def work(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: Sequence[Artifact],
-    embeddings: Artifact, choosing: Choosing,
-    encoding: Encoding,
+    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
 ) -> Work:  # fmt: skip
     """Key material: the candidates, in the order of preference, and what they must pass."""
+    files = {"text": choosing.text, "causal model": choosing.causal_model}
     return Work(
         dataset=masks.dataset,
         stage=STAGE,
         version=VERSION,
-        parameters={**choosing.model_dump(), **encoding.model_dump()},
+        parameters={**choosing.model_dump(mode="json"), **encoding.model_dump()},
         parents=(annotations, tags, masks, dictionary, *fills, embeddings),
+        inputs={name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()},
         unit="query and level",
     )
 
@@ -248,13 +194,18 @@ def choose_negatives(
     """Choose one negative a query and level."""
 
     def parts() -> Iterator[Callable[[], Part]]:
-        words = load_dictionary(dictionary)
-        tests = test_queries(Store().parts(annotations, ["split", "query"]))
-
-        def make(first: pa.Table, tagged: pa.Table, masked: pa.Table, vectors: pa.Table, *filled: pa.Table) -> Part:
-            return negatives_part(first, tagged, masked, filled, vectors, words, tests, choosing, encoding)
-
-        return part_by_part(make, annotations, tags, masks, embeddings, *fills)()
+        spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
+        guard = Guard(_labelled(side_by_side(annotations, tags)), every=choosing.guard == "all")
+        human = human_text(side_by_side(annotations, tags), choosing.text, spacy_model)
+        chooser = Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
+        return part_by_part(chooser.part, annotations, tags, masks, embeddings, *fills)()
 
     key = work(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
     return run_stage(key, parts, number_of_parts(masks))
+
+
+def _labelled(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each query's split, text and labels, and its tokens."""
+    for annotations, tags in tagged:
+        rows = annotations.select(["split", "query", "novel"]).to_pylist()
+        yield from zip(rows, tags["tokens"].to_pylist(), strict=True)

@@ -88,22 +88,30 @@ class KneserNey:
 
     def log_probability(self, sentences: Sequence[Sequence[str]]) -> Floats:
         """Mean natural log-probability a token of each sentence, its end included."""
-        means = np.empty(len(sentences))
-        for i, words in enumerate(sentences):
-            ids = np.array([1, 1, *self.ids(words), 2], dtype=np.int64)
-            means[i] = np.log(self.trigram(ids[:-2], ids[1:-1], ids[2:])).mean()
-        return means
+        sums, sizes = self.log_probabilities(sentences)
+        return sums / sizes
+
+    def log_probabilities(self, sentences: Sequence[Sequence[str]]) -> tuple[Floats, Floats]:
+        """Each sentence's natural log-probability, its end included, and its number of tokens, likewise."""
+        sizes = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
+        ends = np.cumsum(sizes)
+        ids = np.array([i for words in sentences for i in (1, 1, *self.ids(words), 2)], dtype=np.int64)
+        places = np.delete(
+            np.arange(len(ids)), [first + 2 * row + k for row, first in enumerate(ends - sizes) for k in (0, 1)]
+        )
+        sums = np.add.reduceat(np.log(self.trigram(ids[places - 2], ids[places - 1], ids[places])), ends - sizes)
+        return (sums if len(sizes) else np.zeros(0)), sizes.astype(np.float64)
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Sparse rows of values over a class's words, found by key; the last row is the empty one."""
 
     keys: Ids
     matrix: sparse.csr_matrix
 
     @classmethod
-    def gather(cls, keys: Ids, columns: Ids, values: Floats, width: int) -> "_Rows":
+    def gather(cls, keys: Ids, columns: Ids, values: Floats, width: int) -> "Rows":
         found, rows = np.unique(keys, return_inverse=True)
         matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(found) + 1, width))
         return cls(found, matrix)
@@ -133,13 +141,13 @@ class SlotScorer:
         columns[self.words] = np.arange(len(self.words))
         return columns
 
-    def _rows(self, keys: Ids, words: Ids, values: Floats) -> _Rows:
+    def _rows(self, keys: Ids, words: Ids, values: Floats) -> Rows:
         columns = self.columns[words]
         mine = columns >= 0
-        return _Rows.gather(keys[mine], columns[mine], values[mine], len(self.words))
+        return Rows.gather(keys[mine], columns[mine], values[mine], len(self.words))
 
     @cached_property
-    def _tables(self) -> dict[str, _Rows]:
+    def _tables(self) -> dict[str, Rows]:
         model, size = self.model, self.model.size
         a, b, c = model.trigrams.T
         v, w = model.pairs // size, model.pairs % size

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tasks.dictionary import Dictionary, Offer
-from tasks.providers import Fill, MaskedQuery
+from tasks.dictionary import Dictionary
+from tasks.providers import Fill, MaskedQuery, Slot
 from tasks.providers.draws import row_seed, uniform
 
 
@@ -18,27 +18,30 @@ class RandomProvider:
 
     def __init__(self, dictionary: Dictionary, seed: int) -> None:
         self.dictionary, self.seed = dictionary, seed
+        self._choices: dict[tuple[str, str, str, str], list[str]] = {}
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the fills in the queries' order; each slot of each level is drawn on its own."""
+        """Yield the fills in the queries' order; a candidate keeps a slot's word from level to level."""
         for query in queries:
-            for level, slots in enumerate(query.levels, 1):
-                choices = [slot.choice(self.dictionary) for slot in slots]
-                empty = [s for s, (offer, own) in zip(slots, choices, strict=True) if len(offer.words) == len(own)]
-                for candidate in range(candidates):
-                    if empty:
-                        problem = f"no other {empty[0].primitive} than {empty[0].word!r} in the training split"
-                        yield Fill(query.qid, level, (), problem)
-                        continue
-                    seeds = np.array([row_seed(self.seed, query.qid, level, candidate)], dtype=np.uint64)
-                    draws = (float(uniform(seeds, turn)[0]) for turn in range(len(slots)))
-                    words = (_pick(*choice, draw) for choice, draw in zip(choices, draws, strict=True))
-                    yield Fill(query.qid, level, tuple(words))
+            for chain in query.chains():
+                drawn = [self._words(chain, candidate) for candidate in range(candidates)]
+                for level, slots in enumerate(chain.levels, chain.first):
+                    empty = next((slot for slot in slots if not self._choice(slot)), None)
+                    problem = f"no other {empty.primitive} than {empty.word!r} in the training split" if empty else ""
+                    for words in drawn:
+                        yield Fill(query.qid, level, () if empty else tuple(words[slot] for slot in slots), problem)
 
+    def _choice(self, slot: Slot) -> list[str]:
+        key = (slot.primitive, slot.tag, slot.word, slot.lemma)
+        if key not in self._choices:
+            offer, own = slot.choice(self.dictionary)
+            self._choices[key] = [word for place, word in enumerate(offer.words) if place not in own]
+        return self._choices[key]
 
-def _pick(offer: Offer, own: tuple[int, ...], draw: float) -> str:
-    """The word at a share of the offer, the slot's own places passed over."""
-    place = int(draw * (len(offer.words) - len(own)))
-    for taken in own:
-        place += place >= taken
-    return offer.words[place]
+    def _words(self, chain: MaskedQuery, candidate: int) -> dict[Slot, str]:
+        """A word for each slot that has any."""
+        slots = [slot for slot in chain.levels[-1] if self._choice(slot)]
+        seeds = [row_seed(self.seed, chain.qid, chain.first, candidate, slot.token) for slot in slots]
+        draws = uniform(np.array(seeds, dtype=np.uint64), 0)
+        choices = map(self._choice, slots)
+        return {s: words[int(draw * len(words))] for s, words, draw in zip(slots, choices, draws, strict=True)}

@@ -65,8 +65,11 @@ def equals(row: Row, yardstick: Yardstick) -> dict[str, Pair]:
         ),
     }
     if yardstick.tests:
-        found["leaks"] = _share(any(form in forms for forms in yardstick.tests.values()))
-        found |= {f"leaks.{split}": _share(form in forms) for split, forms in yardstick.tests.items()}
+        tested = any(form in forms for forms in yardstick.tests.values())
+        trained = form in yardstick.trained
+        found["leaks"] = _share(tested and not trained)
+        found["leaks.trained"] = _share(tested and trained)
+        found |= {f"leaks.{s}": _share(form in forms and not trained) for s, forms in yardstick.tests.items()}
     if yardstick.labelled:
         lemmas = yardstick.lemmas(row.negative)
         found["held_out.compositions"] = _share(yardstick.held_out.pair_in(lemmas))

@@ -31,15 +31,7 @@ def language_model(sentences: Iterable[str]) -> KneserNey:
 
 def log_probabilities(model: KneserNey, texts: Sequence[str]) -> tuple[Floats, Floats]:
     """Each text's natural log-probability, its end included, and its number of tokens, likewise."""
-    sentences = [[1, 1, *model.ids(words_of(text)), 2] for text in texts]
-    sizes = np.array([len(ids) - 2 for ids in sentences], dtype=np.int64)
-    if not sentences:
-        return np.zeros(0), np.zeros(0)
-    grams = [gram for ids in sentences for gram in zip(ids, ids[1:], ids[2:], strict=False)]
-    u, v, w = np.array(grams, dtype=np.int64).T
-    ends = np.cumsum(sizes)
-    sums = np.add.reduceat(np.log(model.trigram(u, v, w)), ends - sizes)
-    return sums, sizes.astype(np.float64)
+    return model.log_probabilities([words_of(text) for text in texts])
 
 
 def plausibility(sums: Floats) -> Floats:

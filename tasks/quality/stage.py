@@ -27,7 +27,7 @@ from tasks.stage import run_stage
 from tasks.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
 STAGE = "quality"
-VERSION = 1
+VERSION = 2
 LINES = "lines of human text"
 
 

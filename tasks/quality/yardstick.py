@@ -11,9 +11,9 @@ import pyarrow as pa
 from tasks.dictionary import Dictionary, dictionary_part
 from tasks.providers import Slot
 from tasks.quality.heldout import HeldOut, lemmas_of
-from tasks.quality.relations import Relation, relations
 from tasks.quality.rows import Row
 from tasks.quality.texts import masked_tokens, normal_form, words_of
+from tasks.relations import Relation, relations
 
 TRAINING = "train"
 FOLDS = 5
@@ -31,7 +31,7 @@ class Human:
     def add(self, sentence: str, tokens: Tokens) -> None:
         """Add a parsed sentence."""
         self.sentences.append(sentence)
-        self.relations |= relations(tokens)
+        self.relations.update(relations(tokens))
 
 
 @dataclass
@@ -48,6 +48,7 @@ class Yardstick:
     forms: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     positives: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    trained: set[str] = field(default_factory=set)
     held_out: HeldOut = field(default_factory=HeldOut)
     labelled: bool = False
     human: list[Human] = field(default_factory=list)
@@ -99,6 +100,7 @@ class Yardstick:
         self.positives[row["vid"]].add(row["query"])
         if row["split"] == TRAINING:
             self.vocabulary.update(words_of(row["query"]))
+            self.trained.add(normal_form(row["query"]))
             self.training[row["qid"]], self.videos[row["qid"]] = row["query"], row["vid"]
             self._parsed[row["query"]] = parsed
         else:
