@@ -66,7 +66,7 @@ class Texts:
 
     def split(self, saliency: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Saliency [G·B, Lv] as that of the positives, the negatives and the hard negatives."""
-        each = saliency.unflatten(0, (self.groups, self.batch))
+        each = saliency.view(self.groups, self.batch, -1)
         negative = each[1] if self.negative else None
         return each[0], negative, each[1 + self.negative :] if self.hard else None
 

@@ -66,7 +66,8 @@ class QDDETR(GroundingModel):
     def saliency(self, tokens: Tensor) -> Tensor:
         """Saliency [N, Lv] of the clips in tokens [N, 1 + Lv, hidden]."""
         clips, whole = self.clip_saliency(tokens[:, 1:]), self.global_saliency(tokens[:, 0])
-        return (clips @ whole[..., None])[..., 0] / math.sqrt(tokens.shape[-1])
+        scores: Tensor = (clips @ whole[..., None])[..., 0] / math.sqrt(tokens.shape[-1])
+        return scores
 
     @staticmethod
     def _each(vector: Tensor, tokens: Tensor) -> Tensor:
@@ -79,12 +80,12 @@ class QDDETR(GroundingModel):
             return bias
         sizes = [texts.batch] * (1 + texts.negative) + [texts.batch * texts.hard] * (texts.hard > 0)
         rows = video_mask.repeat(texts.groups, 1)[:, None, :, None]
-        shared = (~rows & ~texts.mask[:, None, None]).split(sizes)  # the three passes of the published code
+        shared = torch.split(~rows & ~texts.mask[:, None, None], sizes)  # the three passes of the published code
         return torch.cat([self._misplaced(part) for part in shared]) + bias
 
     def _misplaced(self, padding: Tensor) -> Tensor:
         """Head h of sample n gets the mask of sample (n·heads + h) mod B: the published code tiles heads outermost."""
         batch, heads = padding.shape[0], self.settings.heads
         index = torch.arange(batch * heads, device=padding.device) % batch
-        chosen = padding[:, 0][index].unflatten(0, (batch, heads))
+        chosen = padding[:, 0][index].view(batch, heads, *padding.shape[2:])
         return torch.zeros(chosen.shape, device=padding.device).masked_fill_(chosen, -math.inf)

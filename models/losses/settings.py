@@ -58,9 +58,7 @@ class LossSettings:
     def __post_init__(self) -> None:
         """Refuse what no loss can be."""
         if self.ranking not in ("relative", "absolute") or self.variant not in ("paper", "released"):
-            raise ValueError(
-                f"ranking {self.ranking!r}, variant {self.variant!r}: relative or absolute, paper or released"
-            )
+            raise ValueError("ranking is relative or absolute, variant is paper or released")
         if set(self.coarse_terms) - {"intra", "inter"}:
             raise ValueError(f"coarse terms are intra and inter, not {self.coarse_terms}")
         if len(self.fine_margins) != len(self.fine_terms):

@@ -40,7 +40,7 @@ def _set_losses(outputs: Outputs, targets: Targets, settings: LossSettings, term
     truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
     assigned = match(logits.flatten(0, 1), spans.flatten(0, 1), truth, present, settings.costs)
     total = torch.zeros((), device=logits.device)
-    for layer, choice in enumerate(assigned.unflatten(0, (layers, -1))):
+    for layer, choice in enumerate(assigned.view(layers, -1, assigned.shape[-1])):
         suffix = "" if layer == layers - 1 else f"_{layer}"
         distance, overlap = span_losses(spans[layer], choice, targets.spans)
         label = label_loss(logits[layer], choice, settings.background)

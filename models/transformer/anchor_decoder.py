@@ -16,7 +16,7 @@ Order = Literal["centre, width", "width, centre"]
 
 
 class Decoded(NamedTuple):
-    """States [layers, B, Q, hidden], and the references (centre, width) [layers, B, Q, 2] that each layer started from."""
+    """States [layers, B, Q, hidden], and the (centre, width) [layers, B, Q, 2] that each layer started from."""
 
     states: Tensor
     references: Tensor
@@ -67,7 +67,7 @@ class AnchorCrossAttention(nn.Module):
         return out
 
     def _by_head(self, content: Tensor, place: Tensor) -> Tensor:
-        both = [x.unflatten(-1, (self.heads, -1)) for x in (content, place)]
+        both = [x.view(*x.shape[:-1], self.heads, -1) for x in (content, place)]
         return torch.cat(both, dim=-1).flatten(-2)
 
 

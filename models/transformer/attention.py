@@ -20,7 +20,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
     query [B, Lq, heads·a], key [B, Lk, heads·a], value [B, Lk, heads·b]; bias is added to the logits and broadcasts
     to [B, heads, Lq, Lk]. Returns [B, Lq, heads·b]. The scale is 1/sqrt(a); dropout falls on the probabilities.
     """
-    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    q, k, v = (x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value))
     bias = None if bias is None else bias.to(q.dtype)
     if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
         out = _attend_with_dropout(q, k, v, bias, dropout)
@@ -35,7 +35,8 @@ def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, d
     if bias is not None:
         logits = logits + bias
     weights = logits.softmax(-1)
-    return (weights * scaled_mask(weights.shape, dropout, weights.dtype)) @ v
+    out: Tensor = (weights * scaled_mask(weights.shape, dropout, weights.dtype)) @ v
+    return out
 
 
 class Attention(nn.Module):
@@ -52,7 +53,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        """query [B, Lq, hidden]; key and value [B, Lk, hidden]; bias as in `attend`. Returns [B, Lq, hidden]."""
+        """Query [B, Lq, hidden]; key and value [B, Lk, hidden]; bias as in `attend`. Returns [B, Lq, hidden]."""
         d = query.shape[-1]
         if query is key:
             q, k = functional.linear(query, self.in_weight[: 2 * d], self.in_bias[: 2 * d]).chunk(2, dim=-1)
