@@ -26,10 +26,13 @@ from pydantic import ValidationError
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
-from artifacts.schemas import SCHEMAS, conform, table_of
+from artifacts.schemas import conform, fitted, is_features, table_of
 from artifacts.settings import artifacts_root
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+TABLE_FILES = {"compression": "zstd"}
+# Halves hardly repeat and hardly shrink: plain values, read as they lie (`tests/bench_features.py` compares).
+FEATURE_FILES = {"compression": "none", "use_dictionary": False}
 
 
 class ArtifactError(PenumbraError):
@@ -227,11 +230,12 @@ class Store:
         refused = ""
         if part.rejected:
             refused = f"rejected/{name}"
-            self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected)))
+            self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected), TABLE_FILES))
         counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
         rows = conform(part.rows, artifact.stage)
+        features = any(is_features(type_) for type_ in rows.schema.types)
         rows = rows.replace_schema_metadata({"penumbra": json.dumps(counts, sort_keys=True)})
-        self._write_whole(self._file(artifact, name), _parquet(rows))
+        self._write_whole(self._file(artifact, name), _parquet(rows, FEATURE_FILES if features else TABLE_FILES))
 
     def _record(self, artifact: Artifact, name: str) -> PartRecord | None:
         """What a part's file says of itself, or None where it is missing or foreign."""
@@ -246,7 +250,7 @@ class Store:
             refused_data = self.files.cat_file(self._file(artifact, refused)) if refused else b""
         except (OSError, ValueError, KeyError, TypeError):  # cut short, or not one of ours
             return None
-        if schema.remove_metadata() != SCHEMAS[artifact.stage].remove_metadata():
+        if schema.remove_metadata() != fitted(artifact.stage, schema):
             return None
         return PartRecord(
             name=name,
@@ -274,8 +278,8 @@ class Store:
         os.replace(draft, target)
 
 
-def _parquet(table: pa.Table) -> bytes:
+def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, **options)
     data: bytes = sink.getvalue().to_pybytes()
     return data

@@ -18,6 +18,7 @@ class GroundingModel(nn.Module):
         self.video_projection = InputProjection(s.video_dim, s.hidden, s.projections, s.input_dropout)
         self.text_projection = InputProjection(s.text_dim, s.hidden, s.projections, s.input_dropout)
         self.text_positions = TextPositions(s.longest_text, s.hidden, s.input_dropout)
+        self.text_positions.requires_grad_(s.text_positions)  # checkpoints hold them even where they are not used
         self.class_head = nn.Linear(s.hidden, 2)
         self.span_head = MLP(s.hidden, s.hidden, 2, 3)
 
