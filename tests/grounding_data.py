@@ -1,4 +1,4 @@
-"""A tiny made-up data set in memory: videos whose clips inside the moment look like the text, and negatives that don't."""
+"""A tiny made-up data set in memory: random features of videos, texts and hard negatives."""
 
 from pathlib import Path
 from typing import Any
