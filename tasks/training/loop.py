@@ -196,10 +196,9 @@ def train(job: Job) -> list[Row]:
     """Train to the end in this process, or as one of several that were started together; returns the metrics."""
     keep_memory()
     device = device_of(job.settings.training.device)
-    partly = job.settings.losses.variant == "released"  # then some weights never get a gradient
-    accelerator = Accelerator(
-        cpu=device.type == "cpu", kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=partly)]
-    )
+    # a loss that is switched off leaves weights without a gradient, and their whole bucket would not be averaged
+    parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
+    accelerator = Accelerator(cpu=device.type == "cpu", kwargs_handlers=[parallel])
     if accelerator.is_main_process:
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / "settings.json").write_text(job.described(), encoding="utf-8")
