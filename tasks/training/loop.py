@@ -29,7 +29,7 @@ from tasks.training.device_data import DeviceData
 from tasks.training.job import Job, device_of, epoch_order, judge
 from tasks.training.memory import keep_memory
 from tasks.training.prediction import predict
-from tasks.training.step import TrainingStep, make_optimiser
+from tasks.training.step import Objective, TrainingStep, make_optimiser
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
 Row = dict[str, Any]
@@ -58,11 +58,10 @@ class Trainer:
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(s.seed * accelerator.num_processes + accelerator.process_index + 1)
         self._resume()
-        wrapped, optimiser = accelerator.prepare(self.model, self.optimiser)
-        forward = wrapped if s.compiled == "no" else torch.compile(wrapped, mode=s.compiled)
-        self.step = TrainingStep(
-            forward, optimiser, self.losses, clip_norm=s.clip_norm, bf16=job.bf16, backward=accelerator.backward
-        )
+        objective, optimiser = accelerator.prepare(Objective(self.model, self.losses, job.bf16), self.optimiser)
+        if s.compiled != "no":
+            objective = torch.compile(objective, mode=s.compiled)
+        self.step = TrainingStep(objective, optimiser, s.clip_norm, accelerator.backward)
 
     def _on_device(self, examples: Any) -> DeviceData:
         fixed = self.job.settings.training.compiled != "no"
@@ -196,7 +195,7 @@ def train(job: Job) -> list[Row]:
     """Train to the end in this process, or as one of several that were started together; returns the metrics."""
     keep_memory()
     device = device_of(job.settings.training.device)
-    # a loss that is switched off leaves weights without a gradient, and their whole bucket would not be averaged
+    # a loss that is switched off leaves weights without a gradient, and gradients would wait for them
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = Accelerator(cpu=device.type == "cpu", kwargs_handlers=[parallel])
     if accelerator.is_main_process:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.grounding import GroundingModel
 from models.losses.settings import LossSettings
 from models.losses.total import compute_losses
 from tasks.training.device_data import Batch
@@ -18,29 +19,40 @@ def make_optimiser(model: nn.Module, learning_rate: float, weight_decay: float) 
     return torch.optim.AdamW(trained, learning_rate, weight_decay=weight_decay, fused=fused)
 
 
+class Objective(nn.Module):
+    """Model and losses as one module, so that what several processes share sees which weights a loss really reaches."""
+
+    def __init__(self, model: GroundingModel, losses: LossSettings, bf16: bool = False) -> None:
+        super().__init__()
+        self.model, self.losses, self.bf16 = model, losses, bf16
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total with gradient, and all terms without."""
+        device = batch.inputs.video.device.type
+        autocast = torch.autocast(device, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+        with autocast:
+            outputs = self.model(batch.inputs, negative=self.losses.needs_negative)
+        found = compute_losses(outputs, batch.targets, self.losses)
+        return found.total, found.terms
+
+
 class TrainingStep:
-    """Calls add up to training; `forward` is the model, compiled or wrapped as the caller likes.
+    """Calls add up to training; `objective` may be compiled, or wrapped for several devices.
 
     A step's positives, the batch's negatives and the hard negatives pass the encoder as one batch, and only the
     positives the decoder (`GroundingModel.forward`).
     """
 
     def __init__(
-        self, model: Any, optimiser: Any, losses: LossSettings, *, clip_norm: float, bf16: bool = False,
-        backward: Any = torch.Tensor.backward,
+        self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward
     ) -> None:  # fmt: skip
-        self.model, self.optimiser, self.losses = model, optimiser, losses
-        self.clip_norm, self.bf16, self.backward = clip_norm, bf16, backward
+        self.objective, self.optimiser, self.clip_norm, self.backward = objective, optimiser, clip_norm, backward
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Train on a batch; returns the total and each term, on the device."""
-        device = batch.inputs.video.device.type
-        autocast = torch.autocast(device, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
-        with autocast:
-            outputs = self.model(batch.inputs, negative=self.losses.needs_negative)
-        found = compute_losses(outputs, batch.targets, self.losses)
-        self.backward(found.total)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        """Train on a batch; returns the total, each term and the gradient's norm, on the device."""
+        total, terms = self.objective(batch)
+        self.backward(total)
+        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return {"total": found.total.detach(), "gradient_norm": norm.detach(), **found.terms}
+        return {"total": total.detach(), "gradient_norm": norm.detach(), **terms}
