@@ -86,10 +86,10 @@ class AnchorDecoderLayer(nn.Module):
         self, content: Tensor, query_positions: Tensor, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor
     ) -> Tensor:
         """As `AnchorCrossAttention.forward`; returns the new content [B, Q, hidden]."""
-        content = self.norm1(content + self.dropout(self.self_attention(content, query_positions)))
+        content = self.norm1(self.dropout.onto(content, self.self_attention(content, query_positions)))
         seen = self.cross_attention(content, query_positions, anchors, memory, positions, bias)
-        content = self.norm2(content + self.dropout(seen))
-        out: Tensor = self.norm3(content + self.dropout(self.feed_forward(content)))
+        content = self.norm2(self.dropout.onto(content, seen))
+        out: Tensor = self.norm3(self.dropout.onto(content, self.feed_forward(content)))
         return out
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.transformer.dropout import Dropout, scaled_mask
+from models.transformer.dropout import Dropout, cheaply, kept
 
 
 def padding_bias(mask: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
     """
     q, k, v = (x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value))
     bias = None if bias is None else bias.to(q.dtype)
-    if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
+    if dropout and cheaply(q):
         out = _attend_with_dropout(q, k, v, bias, dropout)
     else:
         out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
@@ -31,12 +31,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
 
 def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
     """The same with dropout's cheap masks: torch's fused kernel knows no dropout on a CPU."""
-    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-    if bias is not None:
-        logits = logits + bias
+    batch, heads, rows, keys = *q.shape[:3], k.shape[2]
+    flat = [x.reshape(batch * heads, *x.shape[2:]) for x in (q, k, v)]
+    scale = q.shape[-1] ** -0.5
+    if bias is None:
+        logits = torch.bmm(flat[0] * scale, flat[1].transpose(1, 2))
+    else:
+        added = bias.expand(batch, heads, *bias.shape[2:]).reshape(batch * heads, *bias.shape[2:])
+        logits = torch.baddbmm(added, flat[0], flat[1].transpose(1, 2), alpha=scale)
     weights = logits.softmax(-1)
-    out: Tensor = (weights * scaled_mask(weights.shape, dropout, weights.dtype)) @ v
-    return out
+    left = weights * kept((batch * heads, rows, keys), dropout, weights.dtype)
+    out = torch.bmm(left, flat[2] * (1 / (1 - dropout)))  # the scale of what is left
+    return out.view(batch, heads, rows, -1)
 
 
 class Attention(nn.Module):

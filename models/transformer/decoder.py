@@ -22,10 +22,10 @@ class DecoderLayer(nn.Module):
     def forward(self, content: Tensor, queries: Tensor, memory: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
         """Content and queries [B, Q, hidden], memory without and with positions [B, L, hidden]."""
         placed = content + queries
-        content = self.norm1(content + self.dropout(self.self_attention(placed, placed, content, None)))
+        content = self.norm1(self.dropout.onto(content, self.self_attention(placed, placed, content, None)))
         seen = self.cross_attention(content + queries, keys, memory, bias)
-        content = self.norm2(content + self.dropout(seen))
-        out: Tensor = self.norm3(content + self.dropout(self.feed_forward(content)))
+        content = self.norm2(self.dropout.onto(content, seen))
+        out: Tensor = self.norm3(self.dropout.onto(content, self.feed_forward(content)))
         return out
 
 

@@ -14,18 +14,15 @@ from torch import Tensor, nn
 _LOWEST = -(2**63)
 
 
-def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
-    """A boolean mask of the shape on the CPU: False with probability p."""
+def kept(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
+    """Ones on the CPU, and zeros with probability p."""
     count = math.prod(shape)
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(_LOWEST, None)
     threshold = int(256 * p + torch.rand(()).item())
-    mask = words.view(torch.uint8)[:count] >= threshold if threshold < 256 else torch.zeros(count, dtype=torch.bool)
-    return mask.view(shape)
-
-
-def scaled_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
-    """What dropout multiplies by, on the CPU: 0 with probability p, else 1 / (1 - p)."""
-    return keep_mask(shape, p).to(dtype).mul_(1 / (1 - p))
+    flags = torch.empty(count, dtype=dtype)
+    if threshold > 255:
+        return flags.zero_().view(shape)
+    return torch.ge(words.view(torch.uint8)[:count], threshold, out=flags).view(shape)
 
 
 class Dropout(nn.Module):
@@ -41,10 +38,23 @@ class Dropout(nn.Module):
         """The values, or in training some of them."""
         if not self.training or self.p == 0:
             return values
-        if values.device.type != "cpu" or torch.compiler.is_compiling():
+        if not cheaply(values):
             return nn.functional.dropout(values, self.p)
-        return values * scaled_mask(values.shape, self.p, values.dtype)
+        return values * kept(values.shape, self.p, values.dtype).mul_(1 / (1 - self.p))
+
+    def onto(self, residual: Tensor, branch: Tensor) -> Tensor:
+        """The residual and what is left of the branch."""
+        if not self.training or self.p == 0:
+            return residual + branch
+        if not cheaply(branch):
+            return residual + nn.functional.dropout(branch, self.p)
+        return torch.add(residual, branch * kept(branch.shape, self.p, branch.dtype), alpha=1 / (1 - self.p))
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"p={self.p}"
+
+
+def cheaply(values: Tensor) -> bool:
+    """Whether these are numbers of a CPU that no compiler looks at: a GPU and a compiler draw quickly by themselves."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -20,8 +20,8 @@ class EncoderLayer(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
         """Tokens and positions [B, L, hidden]; bias [B, 1, 1, L] hides padding."""
         placed = tokens + positions
-        tokens = self.norm1(tokens + self.dropout(self.attention(placed, placed, tokens, bias)))
-        out: Tensor = self.norm2(tokens + self.dropout(self.feed_forward(tokens)))
+        tokens = self.norm1(self.dropout.onto(tokens, self.attention(placed, placed, tokens, bias)))
+        out: Tensor = self.norm2(self.dropout.onto(tokens, self.feed_forward(tokens)))
         return out
 
 
@@ -42,6 +42,6 @@ class TextToVideoLayer(nn.Module):
     def forward(self, video: Tensor, video_positions: Tensor, text: Tensor, text_keys: Tensor, bias: Tensor) -> Tensor:
         """Clips and their positions [B, Lv, hidden], text without and with its positions [B, Lt, hidden]."""
         read = self.attention(video + video_positions, text_keys, text, bias)
-        video = video + self.dropout(read)
-        out: Tensor = self.norm2(video + self.dropout(self.feed_forward(self.norm1(video))))
+        video = self.dropout.onto(video, read)
+        out: Tensor = self.norm2(self.dropout.onto(video, self.feed_forward(self.norm1(video))))
         return out

@@ -15,7 +15,7 @@ from models.grounding import GroundingModel
 from models.outputs import Inputs, Outputs
 from models.settings import ModelSettings
 from models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
-from models.transformer.dropout import Dropout, keep_mask
+from models.transformer.dropout import Dropout, kept
 
 SIZES: dict[str, Any] = {
     "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,
@@ -138,7 +138,7 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
 def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
     torch.manual_seed(0)
-    shares = torch.stack([~keep_mask((50, 400), p) for _ in range(100)]).float()
+    shares = torch.stack([1 - kept((50, 400), p, torch.float32) for _ in range(100)])
     assert abs(float(shares.mean()) - p) < 4 * (p * (1 - p) / shares.numel()) ** 0.5 + 4 * 0.5 / 256 / 100**0.5
     dropped = Dropout(p)(torch.ones(200, 1000))
     assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
@@ -146,18 +146,18 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
 
 def test_dropout_is_seeded_and_not_the_same_twice() -> None:
     torch.manual_seed(3)
-    first, second = keep_mask((9, 7), 0.5), keep_mask((9, 7), 0.5)
+    first, second = kept((9, 7), 0.5, torch.float32), kept((9, 7), 0.5, torch.float32)
     torch.manual_seed(3)
-    assert torch.equal(first, keep_mask((9, 7), 0.5))
+    assert torch.equal(first, kept((9, 7), 0.5, torch.float32))
     assert not torch.equal(first, second)
 
 
 def test_neighbouring_elements_are_dropped_independently() -> None:
     torch.manual_seed(0)
-    kept = keep_mask((4000, 512), 0.5).float() - 0.5
+    centred = kept((4000, 512), 0.5, torch.float32) - 0.5
     for shift in (1, 2, 8, 64):
-        assert abs(float((kept[:, :-shift] * kept[:, shift:]).mean())) < 0.002
-    assert abs(float((kept[:-1] * kept[1:]).mean())) < 0.002
+        assert abs(float((centred[:, :-shift] * centred[:, shift:]).mean())) < 0.002
+    assert abs(float((centred[:-1] * centred[1:]).mean())) < 0.002
 
 
 def test_dropout_is_off_in_evaluation_and_refuses_other_shares() -> None:
