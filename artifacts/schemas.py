@@ -98,9 +98,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("checks", STRINGS),
         optional=("plausibility",),
     ),
-    "text_features": _table(
-        ("text", pa.string()), ("encoder", pa.string()), ("tokens", FEATURES), ("pooled", FEATURE)
-    ),
+    "text_features": _table(("text", pa.string()), ("encoder", pa.string()), ("tokens", FEATURES), ("pooled", FEATURE)),
     "video_features": _table(
         ("vid", pa.string()),
         ("encoder", pa.string()),
@@ -111,6 +109,28 @@ SCHEMAS: dict[str, pa.Schema] = {
     "rejected": _table(("qid", pa.string()), ("stage", pa.string()), ("reason", pa.string()), ("value", pa.string())),
     "in_video_negatives": _table(
         ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
+    ),
+    "metrics": _table(
+        ("run", pa.string()),
+        ("epoch", pa.int32()),
+        ("step", pa.int64()),
+        ("split", pa.string()),
+        ("name", pa.string()),
+        ("value", pa.float64()),
+    ),
+    "predictions": _table(
+        ("run", pa.string()),
+        ("split", pa.string()),
+        ("qid", pa.string()),
+        ("windows", pa.list_(pa.struct([(name, pa.float64()) for name in ("start", "end", "score")]))),
+        ("saliency", pa.list_(pa.float32())),
+    ),
+    "evaluation": _table(
+        ("run", pa.string()),
+        ("split", pa.string()),
+        ("subset", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
     ),
     # level 0: a figure of no single level
     "quality": _table(

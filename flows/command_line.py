@@ -150,7 +150,7 @@ def _value(text: str) -> Any:
 
 @app.command()
 def run(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives")],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives, train-grounding, evaluate-grounding")],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     param: Annotated[
         list[str] | None,

@@ -60,7 +60,7 @@ class _FeedForward(torch.autograd.Function):
         inner = torch.addmm(b1, rows, w1.t())
         factor = kept(inner.shape, p, inner.dtype) if p else torch.ones_like(inner)
         torch.ops.aten.leaky_relu_backward.grad_input(factor, inner, slope, False, grad_input=factor)
-        inner.mul_(factor)
+        inner = inner * factor
         scaled = w2 / (1 - p)
         ctx.save_for_backward(rows, inner, factor, w1, scaled)
         ctx.slope, ctx.p, ctx.has_parameter, ctx.shape = slope, p, parameter is not None, values.shape
@@ -73,7 +73,7 @@ class _FeedForward(torch.autograd.Function):
         by_w2 = (gradient.t() @ inner) / (1 - ctx.p)
         by_inner = gradient @ scaled
         by_slope = _slope_gradient(by_inner, inner, ctx.slope) if ctx.has_parameter else None
-        by_inner.mul_(factor)
+        by_inner = by_inner * factor
         by_rows = (by_inner @ w1).view(ctx.shape)
         return by_rows, by_inner.t() @ rows, by_inner.sum(0), by_w2, gradient.sum(0), by_slope, None, None
 
@@ -82,6 +82,6 @@ def _slope_gradient(by_inner: Tensor, inner: Tensor, slope: float) -> Tensor:
     """The sum of gradient times input [1] over what was negative; below zero the output is the slope times the input."""
     total = torch.zeros(1, dtype=torch.float32)
     for start in range(0, len(inner), 512):  # small enough for the cache
-        below = inner[start : start + 512].clamp(max=0)
-        total += torch.dot(below.flatten(), by_inner[start : start + 512].flatten()).float()
+        below = inner[start : start + 512].clamp(max=0) * by_inner[start : start + 512]
+        total += below.sum(dtype=torch.float32)
     return total / slope
