@@ -41,8 +41,12 @@ class Products(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in PRODUCTS:
             a, b = args[-2:]
-            self.found.append((torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).normal_(),
-                               torch.empty_strided(b.shape, b.stride(), dtype=b.dtype, device=b.device).normal_()))
+            self.found.append(
+                (
+                    torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).normal_(),
+                    torch.empty_strided(b.shape, b.stride(), dtype=b.dtype, device=b.device).normal_(),
+                )
+            )
         return func(*args, **(kwargs or {}))
 
     @property

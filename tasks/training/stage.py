@@ -74,7 +74,8 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     rows = [{"run": run, **row} for row in run_job(job)]
     rejected = train.rejected + validation.rejected
     kept = len(train.examples) + len(validation.examples)
-    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, train.notes)
+    notes = train.notes + validation.notes
+    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes)
 
 
 def read_weights(source: str) -> dict[str, Tensor]:
