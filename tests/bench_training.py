@@ -19,13 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.catalogue import build_model
 from models.losses.settings import losses_of
 from models.settings import ModelSettings
+from tasks.evaluation.retrieval import score_queries
+from tasks.evaluation.windows import align
 from tasks.training.device_data import DeviceData
 from tasks.training.examples import prepare
 from tasks.training.features import Features
 from tasks.training.memory import keep_memory
+from tasks.training.prediction import predict
+from tasks.training.settings import Ranking
 from tasks.training.step import Objective, TrainingStep, make_optimiser
 
-BATCH, CLIPS, VIDEO, WORDS, TEXT = 32, 75, 1024, 32, 512
+BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
             torch.ops.aten.baddbmm.default}  # fmt: skip
 CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True))
@@ -62,17 +66,17 @@ class Products(TorchDispatchMode):
         self.outs = [torch.matmul(a, b) for a, b in self.found]
 
 
-def made_up(device: torch.device, fixed: bool) -> DeviceData:
-    """One batch of queries of the largest size."""
+def made_up(device: torch.device, fixed: bool, queries: int = BATCH) -> DeviceData:
+    """Queries of the largest size: one batch of videos and texts, repeated where there are more."""
     count = BATCH * 4
     texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
     videos = Features(torch.randn(BATCH * CLIPS, VIDEO), torch.arange(BATCH + 1) * CLIPS,
                       {str(n): n for n in range(BATCH)}, 0.5)  # fmt: skip
     words = Features(torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS,
                      {text: row for row, text in enumerate(texts)})  # fmt: skip
-    rows = [{"qid": str(n), "vid": str(n), "query": f"{n} 0", "duration": 37.5, "windows": [[n % 20, n % 20 + 8.0]],
-             "saliency": None} for n in range(BATCH)]  # fmt: skip
-    negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
+    rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": 37.5,
+             "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
+    negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
     return DeviceData(prepare(rows, negatives, videos, words).examples, videos, words, device, fixed_size=fixed)
 
 
@@ -110,6 +114,18 @@ def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) ->
           f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}", flush=True)  # fmt: skip
 
 
+def measure_evaluation(options: argparse.Namespace) -> None:
+    """Print the time of predicting and judging 3,442 queries (Novel-Composition of Charades-CG), features loaded."""
+    device = torch.device(options.device)
+    data = made_up(device, fixed=False, queries=QUERIES)
+    net = build_model("qd_detr", ModelSettings(VIDEO + 2, TEXT)).to(device)
+    start = time.perf_counter()
+    predictions = predict(net, data, Ranking())
+    truth = {str(n): [[1.0, 9.0]] for n in range(QUERIES)}
+    score_queries(align({str(n): p.windows.tolist() for n, p in enumerate(predictions)}, truth))
+    print(f"evaluation of {QUERIES:,} queries, float32: {time.perf_counter() - start:.1f} s", flush=True)
+
+
 def main() -> None:
     """Print a line for each model and precision."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -124,6 +140,7 @@ def main() -> None:
     for model, shine in CASES:
         for bf16 in (False, True):
             measure(model, shine, bf16, options)
+    measure_evaluation(options)
 
 
 if __name__ == "__main__":
