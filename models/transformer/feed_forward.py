@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
 
 
 class _FeedForward(torch.autograd.Function):
-    """out = (h f) W2 / (1 - p) + b2 with h = x W1 + b1 and f = 0 where dropped, else 1 for h > 0 and the slope below."""
+    """(h f) W2 / (1 - p) + b2 with h = x W1 + b1; f is 0 where dropped, else 1 for h > 0 and the slope below."""
 
     @staticmethod
     def forward(
@@ -79,7 +79,7 @@ class _FeedForward(torch.autograd.Function):
 
 
 def _slope_gradient(by_inner: Tensor, inner: Tensor, slope: float) -> Tensor:
-    """The sum of gradient times input [1] over what was negative; below zero the output is the slope times the input."""
+    """The sum [1] of gradient times input over what was negative; there the output is the slope times the input."""
     total = torch.zeros(1, dtype=torch.float32)
     for start in range(0, len(inner), 512):  # small enough for the cache
         below = inner[start : start + 512].clamp(max=0) * by_inner[start : start + 512]

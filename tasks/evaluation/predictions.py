@@ -14,6 +14,7 @@ from tasks.training.device_data import DeviceData
 from tasks.training.features import FeatureError
 from tasks.training.inputs import Loaded, Sources, load
 from tasks.training.job import device_of
+from tasks.training.memory import keep_memory
 from tasks.training.prediction import predict
 from tasks.training.settings import Ranking, Settings
 from tasks.training.stage import load_run, run_name
@@ -72,6 +73,7 @@ def work(metrics: Artifact, sources: Sources, ranking: Ranking, splits: tuple[st
 @task(name=STAGE)
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
     """Predict the splits, a part each."""
+    keep_memory()
     model, settings = load_run(metrics)
     chosen = ranking or settings.ranking
 
