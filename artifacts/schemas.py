@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from artifacts.errors import PenumbraError
 
@@ -151,7 +152,15 @@ def fitted(stage: str, schema: pa.Schema) -> pa.Schema:
 def is_features(type_: pa.DataType) -> bool:
     """Whether a column holds features: vectors of halves, one or a list of them in a row."""
     value = type_.value_type if pa.types.is_list(type_) else type_
-    return pa.types.is_fixed_size_list(value) and value.value_type == pa.float16()
+    return bool(pa.types.is_fixed_size_list(value) and value.value_type == pa.float16())
+
+
+def lengths(column: pa.ChunkedArray) -> list[int]:
+    """How many vectors each row of a column of features has."""
+    if pa.types.is_fixed_size_list(column.type):
+        return [1] * len(column)
+    found: list[int] = pc.list_value_length(column).to_pylist()
+    return found
 
 
 def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
@@ -192,3 +201,17 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaError(f"{stage}: {error}") from error
+
+
+def shortened(table: pa.Table) -> pa.Table:
+    """The table for people: features as their shape, as in "62 × 512"."""
+    for index, field in enumerate(table.schema):
+        if is_features(field.type):
+            column = table[field.name]
+            if pa.types.is_list(field.type):
+                width = field.type.value_type.list_size
+                shapes = [f"{rows} × {width}" for rows in pc.list_value_length(column).to_pylist()]
+            else:
+                shapes = [str(field.type.list_size)] * len(column)
+            table = table.set_column(index, field.name, pa.array(shapes, pa.string()))
+    return table

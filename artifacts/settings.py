@@ -1,4 +1,4 @@
-"""Where things are: a few environment variables, read when they are needed."""
+"""Where things are: four environment variables, read when they are needed."""
 
 import os
 from pathlib import Path

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
-from artifacts.store import Store
+from tasks.features import read_features
 
-KEYS = {"text_features": ("text", "tokens"), "video_features": ("vid", "features")}
 SMALLEST_NORM = 1e-5
 
 
@@ -50,27 +47,13 @@ class Features:
         return {name for name, row in self.index.items() if bad[row]}
 
 
-def read_features(artifact: Artifact) -> Features:
-    """All rows of a `text_features` or `video_features` artifact, in one pass."""
-    key, column = KEYS[artifact.stage]
-    store = Store()
-    columns = [key, column, "clip_length"] if artifact.stage == "video_features" else [key, column]
-    table = pa.concat_tables(list(store.parts(artifact, columns)))
-    if not table.num_rows:
+def load_features(artifact: Artifact) -> Features:
+    """All rows of a features artifact as tensors; raises `FeatureError` where it has none."""
+    found = read_features(artifact)
+    if not len(found):
         raise FeatureError(f"{artifact.path} holds no features")
-    nested = table[column].combine_chunks()
-    if isinstance(nested, pa.ChunkedArray):
-        nested = pa.concat_arrays(nested.chunks)
-    rows = nested.flatten()
-    values = rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), rows.type.list_size)
-    lengths = np.asarray(pa.compute.list_value_length(nested), dtype=np.int64)
-    names = table[key].to_pylist()
-    clip_lengths = set(table["clip_length"].to_pylist()) if "clip_length" in table.column_names else {0.0}
-    if len(clip_lengths) > 1:
-        raise FeatureError(f"{artifact.path} mixes clip lengths {sorted(clip_lengths)}")
-    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
-    index = {name: row for row, name in enumerate(names)}
-    return Features(torch.from_numpy(np.array(values)), offsets, index, clip_lengths.pop())
+    offsets = torch.from_numpy(found.offsets)
+    return Features(torch.from_numpy(found.values), offsets, found.index, found.clip_length or 0.0)
 
 
 def normalised(features: Features, longest: int | None, dtype: torch.dtype = torch.float32) -> Features:

@@ -8,7 +8,7 @@ from typing import Any
 from artifacts.manifest import Artifact
 from artifacts.store import Store
 from tasks.training.examples import Prepared, prepare
-from tasks.training.features import FeatureError, Features, joined, normalised, read_features
+from tasks.training.features import FeatureError, Features, joined, load_features, normalised
 from tasks.training.settings import Inputs
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
@@ -80,8 +80,8 @@ class Loaded:
 def load(sources: Sources, inputs: Inputs) -> Loaded:
     """Read everything; features are normalised and cut as the published loaders do."""
     store = Store()
-    videos = joined([normalised(read_features(artifact), inputs.longest_video) for artifact in sources.video_features])
-    texts = normalised(read_features(sources.text_features), inputs.longest_text)
+    videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
+    texts = normalised(load_features(sources.text_features), inputs.longest_text)
     rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
     if sources.negatives is not None:
