@@ -1,12 +1,12 @@
 """Official checkpoints of Moment-DETR, QD-DETR and SHINE: their parameter names, and ours.
 
 The published files are dictionaries with the weights under "model" and a pickled namespace of options beside them.
-They are read with `weights_only=True` and a namespace class that can hold values and do nothing, so that no code of a
+They are read with `weights_only=True`, the classes of options being replaced by a dictionary, so that no code of a
 file ever runs.
 """
 
-import argparse
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,15 @@ _INSIDE = {
     "ca_qpos_sine_proj.": "cross_attention.query_anchor.",
 }  # fmt: skip
 
+_OPTIONS = {
+    "video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads",
+    "feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers",
+    "queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout", "input_dropout": "input_dropout",
+    "longest_text": "max_q_l", "text_positions": "use_txt_pos",
+}  # fmt: skip
+
+OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
+
 
 class CheckpointError(ValueError):
     """A file is no checkpoint of this model; the message names what is missing, foreign or of another shape."""
@@ -58,10 +67,11 @@ class CheckpointError(ValueError):
 
 def our_name(official: str) -> str:
     """Our name of an official parameter; raises `CheckpointError` where there is none."""
-    if official == "query_embed.weight":
+    name = official.removeprefix("module.")  # of a model that several devices trained
+    if name == "query_embed.weight":
         return "queries"
     for pattern, form in _NAMES:
-        found = re.fullmatch(pattern, official.removeprefix("module."))
+        found = re.fullmatch(pattern, name)
         if found:
             return form.format(**_translated(found.groupdict()))
     raise CheckpointError(f"no parameter {official!r} is known")
@@ -112,29 +122,51 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights (under our names) and options of an official checkpoint file."""
-    with torch.serialization.safe_globals([argparse.Namespace]):
+    """The weights (under our names) and options of an official checkpoint file.
+
+    Raises `CheckpointError` where the file holds more than weights and options, or no weights.
+    """
+    harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
+    with torch.serialization.safe_globals(harmless):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zip and unpickler faults have no common class
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
             raise CheckpointError(f"{path} can't be read as weights alone ({reason})") from None
     weights = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no weights under 'model'")
     options = content.get("opt", {})
-    return convert(weights), dict(options if isinstance(options, Mapping) else vars(options))
+    return convert(weights), {**vars(options), **options} if isinstance(options, OrderedDict) else dict(options)
 
 
-def official_settings(options: Mapping[str, Any], **changes: Any) -> ModelSettings:
-    """Model settings from the options of an official checkpoint (`opt` in the file)."""
-    names = {
-        "video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads",
-        "feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers",
-        "queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout",
-        "input_dropout": "input_dropout", "longest_text": "max_q_l", "text_positions": "use_txt_pos",
-    }  # fmt: skip
-    found = {ours: options[name] for ours, name in names.items() if name in options}
+def official_settings(
+    options: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None, **changes: Any
+) -> ModelSettings:
+    """Model settings of an official checkpoint: its options, and what its weights (under our names) say better."""
+    found = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
     if options.get("contrastive_align_loss"):
         found["align_dim"] = options["contrastive_hdim"]
-    return ModelSettings(**{**found, **changes})
+    return ModelSettings(**{**found, **(_sizes(weights) if weights else {}), **changes})
+
+
+def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes that shapes tell; the number of heads is not among them."""
+    layer = "encoder.0.feed_forward.linear1.weight"
+    table = weights.get("queries", weights.get("anchors"))
+    if "video_projection.stages.0.norm.weight" not in weights or layer not in weights or table is None:
+        raise CheckpointError("weights of no Moment-DETR or QD-DETR: there is no input projection, encoder or query")
+    return {
+        "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
+        "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
+        "feed_forward": weights[layer].shape[0], "hidden": weights[layer].shape[1], "queries": len(table),
+        "encoder_layers": _count(weights, r"encoder\.(\d+)\."),
+        "decoder_layers": _count(weights, r"decoder\.layers\.(\d+)\."),
+        "projections": _count(weights, r"video_projection\.stages\.(\d+)\."),
+        "longest_text": len(weights["text_positions.table.weight"]),
+    }  # fmt: skip
+
+
+def _count(weights: Mapping[str, Tensor], pattern: str) -> int:
+    """How many layers of a kind there are."""
+    return len({found[1] for name in weights if (found := re.match(pattern, name))})

@@ -72,6 +72,8 @@ class Trainer:
     def run(self) -> list[Row]:
         """Train to the end; returns the rows of the `metrics` table, without the run's name."""
         s = self.job.settings.training
+        if not s.epochs:
+            self._save(improved=True)  # someone else's weights, to predict with
         while self.epoch < s.epochs and self.waited < s.patience:
             self.run_epoch()
         return self.history

@@ -75,7 +75,7 @@ class Training(Parameters):
     """How to train."""
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
-    epochs: int = Field(200, ge=1, description="Passes over the training queries.")
+    epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 takes start_from as it is.")
     batch_size: int = Field(32, ge=1, description="Queries a step, over all devices.")
     learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
     learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
