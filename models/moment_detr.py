@@ -47,8 +47,9 @@ class MomentDETR(GroundingModel):
         saliency = texts.split(self.saliency_head(tokens[:, :clips])[..., 0])
         memory = tokens[:batch]  # only the positive texts are decoded
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])
-        spans = self.span_head(states).sigmoid()
-        return Outputs(self.class_head(states), spans, *saliency, align=self._align(states[-1], memory[:, clips:]))
+        logits, spans = self.heads(states)
+        aligned = self._align(states[-1], memory[:, clips:])
+        return Outputs(logits, spans.sigmoid(), *saliency, align=aligned)
 
     def _align(self, queries: Tensor, words: Tensor) -> tuple[Tensor, Tensor] | None:
         """Unit vectors of moment queries [B, Q, align_dim] and words [B, Lt, align_dim]."""

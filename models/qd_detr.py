@@ -44,8 +44,9 @@ class QDDETR(GroundingModel):
         saliency = texts.split(self.saliency(tokens))
         bias = padding_bias(inputs.video_mask)
         decoded = self.decoder(self.anchors, tokens[:batch, 1:], positions, bias)
-        spans = (self.span_head(decoded.states) + inverse_sigmoid(decoded.references)).sigmoid()
-        return Outputs(self.class_head(decoded.states), spans, *saliency)
+        logits, moves = self.heads(decoded.states)
+        spans = (moves + inverse_sigmoid(decoded.references)).sigmoid()
+        return Outputs(logits, spans, *saliency)
 
     def encode(self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts) -> Tensor:
         """The global token and the clips [G·B, 1 + Lv, hidden] of every video under every text."""

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.catalogue import build_model
+from models.losses.settings import losses_of
 from tasks.training import loop
 from tasks.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
+from tasks.training.device_data import DeviceData
 from tasks.training.job import Job, epoch_order, held_out_videos
 from tasks.training.loop import Trainer, TrainingError, train
 from tasks.training.memory import keep_memory
@@ -30,6 +33,7 @@ from tasks.training.settings import (
     presets,
     with_preset,
 )
+from tasks.training.step import Objective, TrainingStep, make_optimiser
 from tests.grounding_data import data, job, settings
 
 Numbers = list[tuple[int, str, str, float]]
@@ -162,6 +166,34 @@ def test_other_ways_to_train(tmp_path: Path, change: dict[str, Any]) -> None:
     losses = change.pop("losses", {"shine": True})
     rows = train(job(tmp_path, settings({"epochs": 1, **change}, losses=losses), count=8))
     assert torch.isfinite(torch.tensor([row["value"] for row in rows])).all()
+
+
+class Questions(TorchDispatchMode):
+    """Notes what makes the host wait for a device."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "equal.default", "masked_select", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in str(func) for name in self.WAITS):
+            self.asked.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
+    work = job(Path(), settings(model={"name": name}))
+    net = build_model(name, work.model_settings)
+    step = TrainingStep(Objective(net, losses_of(name, shine=True)), make_optimiser(net, 1e-4, 1e-4), 0.1)
+    batches = DeviceData(work.train, work.videos, work.texts, torch.device("cpu"))
+    step(batches.batch(torch.arange(8), hard=True))  # the optimiser's first step sets up
+    with Questions() as questions:
+        step(batches.batch(torch.arange(8), hard=True))
+    assert not questions.asked
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
