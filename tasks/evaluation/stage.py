@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from prefect import task
+from prefect import get_run_logger, task
 
 from artifacts.interface import markdown_table, publish_report
 from artifacts.manifest import Artifact, Part, Work
@@ -135,5 +135,7 @@ def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Arti
 
     artifact = run_stage(work, parts, 1)
     rows = Store().table(artifact).to_pylist()
-    publish_report(artifact.dataset, FLOW, f"# {rows[0]['run'] if rows else FLOW}\n\n{results_table(rows)}")
+    table = results_table(rows)
+    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", table)
+    publish_report(artifact.dataset, FLOW, f"# {rows[0]['run'] if rows else FLOW}\n\n{table}")
     return artifact
