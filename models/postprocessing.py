@@ -19,11 +19,9 @@ def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:
 
 
 def snap_windows(ranked: Tensor, clip_length: float, longest: float | None) -> Tensor:
-    """Windows [B, Q, 3] clamped to [0, longest] seconds (None: not) and rounded to clips, half to even, in float32."""
+    """Windows [B, Q, 3] clamped to [0, longest] seconds (None: any) and rounded to clips, half to even, in float32."""
     windows, scores = ranked[..., :2].float(), ranked[..., 2:]
-    if longest is not None:
-        windows = windows.clamp(0, longest)
-    windows = (windows / clip_length).round() * clip_length
+    windows = (windows.clamp(0, longest) / clip_length).round() * clip_length
     return torch.cat((windows.double(), _four_decimals(scores.float().double())), dim=-1)
 
 

@@ -110,7 +110,7 @@ class Ranking(Parameters):
     """How windows are made of a model's heads."""
 
     snap: bool = Field(True, description="Round windows to whole clips.")
-    longest: float | None = Field(150.0, gt=0, description="Windows end here at the latest, in seconds.")
+    longest: float | None = Field(None, gt=0, description="Windows end here at the latest, in seconds.")
     batch_size: int = Field(100, ge=1, description="Queries at once.")
 
 
