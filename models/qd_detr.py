@@ -40,35 +40,40 @@ class QDDETR(GroundingModel):
         texts = self.project_texts(inputs, negative)
         batch = inputs.video.shape[0]
         positions = clip_positions(inputs.video_mask, self.settings.hidden)
-        tokens = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
-        saliency = texts.split(self.saliency(tokens))
+        whole, clips = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
+        saliency = texts.split(self.saliency(whole, clips))
         bias = padding_bias(inputs.video_mask)
-        decoded = self.decoder(self.anchors, tokens[:batch, 1:], positions, bias)
+        decoded = self.decoder(self.anchors, clips[:batch], positions, bias)
         logits, moves = self.heads(decoded.states)
         spans = (moves + inverse_sigmoid(decoded.references)).sigmoid()
         return Outputs(logits, spans, *saliency)
 
-    def encode(self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts) -> Tensor:
-        """The global token and the clips [G·B, 1 + Lv, hidden] of every video under every text."""
-        groups = texts.groups
-        video, positions = video.repeat(groups, 1, 1), positions.repeat(groups, 1, 1)
+    def encode(self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
+        """The global token [G·B, hidden] and the clips [G·B, Lv, hidden] of every video under every text."""
+        groups, clips = texts.groups, video.shape[1]
         keys = texts.tokens + self.place_texts(texts)
         bias = self._text_bias(video_mask, texts)
-        for layer in self.text_to_video:
+        for layer in self.text_to_video:  # the first layer's videos are the same under every text
             video = layer(video, positions, texts.tokens, keys, bias)
+        positions = positions.repeat(groups, 1, 1)
         tokens = torch.cat((self._each(self.global_token, video), video), dim=1)
         positions = torch.cat((self._each(self.global_position, video), positions), dim=1)
         mask = torch.cat((torch.ones_like(video_mask[:, :1]), video_mask), dim=1).repeat(groups, 1)
         bias = padding_bias(mask)
         for layer in self.encoder:
             tokens = layer(tokens, positions, bias)
-        return tokens
+        whole, memory = torch.split(tokens, [1, clips], dim=1)
+        return whole[:, 0], memory
 
-    def saliency(self, tokens: Tensor) -> Tensor:
-        """Saliency [N, Lv] of the clips in tokens [N, 1 + Lv, hidden]."""
-        clips, whole = self.clip_saliency(tokens[:, 1:]), self.global_saliency(tokens[:, 0])
-        scores: Tensor = (clips @ whole[..., None])[..., 0] / math.sqrt(tokens.shape[-1])
-        return scores
+    def saliency(self, whole: Tensor, clips: Tensor) -> Tensor:
+        """Saliency [N, Lv] of the clips [N, Lv, hidden]: <W1 m + b1, W2 g + b2> / sqrt(hidden).
+
+        The product with W1 is taken on the one global token's side, <m, W1' (W2 g + b2)>, and not for every clip.
+        """
+        seen = self.global_saliency(whole)
+        direction, shift = seen @ self.clip_saliency.weight, seen @ self.clip_saliency.bias
+        scores: Tensor = (clips @ direction[..., None])[..., 0] + shift[:, None]
+        return scores / math.sqrt(clips.shape[-1])
 
     @staticmethod
     def _each(vector: Tensor, tokens: Tensor) -> Tensor:

@@ -65,6 +65,8 @@ class Attention(nn.Module):
             q, k = functional.linear(query, self.in_weight[: 2 * d], self.in_bias[: 2 * d]).chunk(2, dim=-1)
         else:
             q = functional.linear(query, self.in_weight[:d], self.in_bias[:d])
+            if len(q) < len(key):  # several keys for each query
+                q = q.repeat(len(key) // len(q), 1, 1)
             k = functional.linear(key, self.in_weight[d : 2 * d], self.in_bias[d : 2 * d])
         v = functional.linear(value, self.in_weight[2 * d :], self.in_bias[2 * d :])
         p = self.dropout.p if self.training else 0.0

@@ -40,8 +40,17 @@ class TextToVideoLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, video: Tensor, video_positions: Tensor, text: Tensor, text_keys: Tensor, bias: Tensor) -> Tensor:
-        """Clips and their positions [B, Lv, hidden], text without and with its positions [B, Lt, hidden]."""
-        read = self.attention(video + video_positions, text_keys, text, bias)
+        """Clips [G·B, Lv, hidden] after reading G texts a video.
+
+        Text without and with its positions [G·B, Lt, hidden]; clips likewise or, while they are the same under all
+        texts, [B, Lv, hidden]; their positions [B, Lv, hidden].
+        """
+        groups = len(text) // len(video_positions)
+        if len(video) == len(video_positions):
+            queries, video = video + video_positions, video.repeat(groups, 1, 1)
+        else:
+            queries = (video.view(groups, *video_positions.shape) + video_positions).flatten(0, 1)
+        read = self.attention(queries, text_keys, text, bias)
         video = self.dropout.onto(video, read)
         out: Tensor = self.norm2(self.dropout.onto(video, self.feed_forward(self.norm1(video))))
         return out
