@@ -249,6 +249,23 @@ def quality(
 
 
 @app.command()
+def compare(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set with two evaluated runs.")],
+    first: Annotated[str, typer.Argument(metavar="RUN", help="Key of a run's metrics, or its first digits.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run that may be better.")],
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+) -> None:
+    """Is the second run better than the first? A paired bootstrap over the queries of each split."""
+    from tasks.evaluation.compare import compare as compare_runs
+
+    table = Table("split", "metric", "second − first", "95 % interval", "p")
+    for split, metric, difference in compare_runs(dataset, first, second, seed):
+        interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, f"{difference.p:.3f}")
+    console.print(table)
+
+
+@app.command()
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:
     """Download a data set's public annotation files into PENUMBRA_DATA, digests checked."""
     from tasks.fetch import fetch as fetch_files

@@ -20,6 +20,7 @@ from flows.train_grounding import train_grounding
 from tasks.annotations import parts as annotation_parts
 from tasks.dataset import SHIPPED, Dataset
 from tasks.evaluation.choice import Choice
+from tasks.evaluation.compare import compare
 from tasks.evaluation.predictions import predict_model
 from tasks.evaluation.windows import EvaluationError
 from tasks.training.checkpoint import RunError
@@ -223,6 +224,21 @@ def run_name_of(metrics: Artifact) -> str:
     name: str = Store().table(metrics, ["run"])["run"][0].as_py()
     assert name.endswith(metrics.key[:6])
     return name
+
+
+def test_two_runs_are_compared_on_the_same_queries(world: Path, trained: Artifact, evaluated: Artifact) -> None:
+    with pytest.raises(EvaluationError, match="has no predictions: run evaluate-grounding tiny"):
+        compare("tiny", trained.key, train(world, shine=False, epochs=1).key)
+    other = train(world, shine=False, epochs=1)
+    evaluate_grounding(dataset(world), Choice(run=other.key))
+    found = compare("tiny", other.key, trained.key)
+    assert {(split, metric) for split, metric, _ in found} == {
+        (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
+    }
+    values = {(r["split"], r["subset"], r["metric"]): r["value"] for r in Store().table(evaluated).to_pylist()}
+    by_name = {(split, metric): difference for split, metric, difference in found}
+    assert by_name["test", "mIoU"].low <= by_name["test", "mIoU"].mean <= by_name["test", "mIoU"].high
+    assert by_name["test", "mIoU"].mean <= values["test", "all", "mIoU"]
 
 
 def test_lost_checkpoints_are_named(world: Path) -> None:
