@@ -37,6 +37,7 @@ bench: setup
 	@$(BIN)/python -m tests.bench
 	@$(BIN)/python -m tests.bench_language_models
 	@$(BIN)/python -m tests.bench_llama
+	@$(BIN)/python -m tests.bench_training
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

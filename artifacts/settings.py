@@ -24,3 +24,13 @@ def answers_folder() -> Path:
     root = artifacts_root()
     beside = PROJECT / "artifacts" / "data" if "://" in root else Path(root).expanduser()
     return Path(os.environ.get("PENUMBRA_ANSWERS") or beside / ".answers").expanduser()
+
+
+def runs_folder() -> Path:
+    """The folder of the checkpoints of training runs (`PENUMBRA_RUNS`, default `.runs` in the artifacts' folder).
+
+    It is always on a disk: where the artifacts lie on an object store it stays in the project's own folder.
+    """
+    root = artifacts_root()
+    beside = PROJECT / "artifacts" / "data" if "://" in root else Path(root).expanduser()
+    return Path(os.environ.get("PENUMBRA_RUNS") or beside / ".runs").expanduser()

@@ -150,7 +150,7 @@ def _value(text: str) -> Any:
 
 @app.command()
 def run(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives")],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives, train-grounding, evaluate-grounding")],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     param: Annotated[
         list[str] | None,
@@ -246,6 +246,23 @@ def quality(
     for note in judged.notes:
         console.print(f"note: {note}", soft_wrap=True)
     sys.stdout.write(f"{judged.artifact.path}\n")
+
+
+@app.command()
+def compare(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set with two evaluated runs.")],
+    first: Annotated[str, typer.Argument(metavar="RUN", help="Key of a run's metrics, or its first digits.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run that may be better.")],
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+) -> None:
+    """Is the second run better than the first? A paired bootstrap over the queries of each split."""
+    from tasks.evaluation.compare import compare as compare_runs
+
+    table = Table("split", "metric", "second − first", "95 % interval", "p")
+    for split, metric, difference in compare_runs(dataset, first, second, seed):
+        interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, f"{difference.p:.3f}")
+    console.print(table)
 
 
 @app.command()

@@ -1,0 +1,31 @@
+"""`train-grounding`: train a grounding model on a data set whose features (and negatives) are there.
+
+penumbra run train-grounding charades-cg --param preset=charades-cg-qd_detr-shine
+"""
+
+from prefect import flow
+
+from artifacts.manifest import Artifact
+from tasks.annotations import read_annotations
+from tasks.dataset import Dataset
+from tasks.training.inputs import find_sources
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
+from tasks.training.stage import train_model
+
+
+@flow(name="train-grounding", flow_run_name="{dataset.name}")
+def train_grounding(
+    dataset: Dataset,
+    preset: str | None = None,
+    model: Model = Model(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
+    losses: Losses = Losses(),  # noqa: B008
+    training: Training = Training(),  # noqa: B008
+    inputs: Inputs = Inputs(),  # noqa: B008
+    ranking: Ranking = Ranking(),  # noqa: B008
+) -> Artifact:
+    """Moment-DETR or QD-DETR, alone or with SHINE's ranking of hard negatives; what is said beats the preset."""
+    groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
+    settings = with_preset(preset, groups)
+    annotations = read_annotations(dataset)
+    sources = find_sources(annotations, settings.inputs, with_negatives=settings.losses.shine)
+    return train_model(sources, settings)

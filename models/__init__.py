@@ -1,0 +1,1 @@
+"""Torch modules, losses and matching. A model knows tensors and nothing of files."""

@@ -1,0 +1,15 @@
+"""The models by the names that users type."""
+
+from models.grounding import GroundingModel
+from models.moment_detr import MomentDETR
+from models.qd_detr import QDDETR
+from models.settings import ModelSettings
+
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR}
+
+
+def build_model(name: str, settings: ModelSettings) -> GroundingModel:
+    """A model with fresh weights; raises ValueError naming an unknown one."""
+    if name not in MODELS:
+        raise ValueError(f"no model {name!r}; there is: {', '.join(MODELS)}")
+    return MODELS[name](settings)

@@ -1,0 +1,172 @@
+"""Official checkpoints of Moment-DETR, QD-DETR and SHINE: their parameter names, and ours.
+
+The published files are dictionaries with the weights under "model" and a pickled namespace of options beside them.
+They are read with `weights_only=True`, the classes of options being replaced by a dictionary, so that no code of a
+file ever runs.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.settings import ModelSettings
+
+# (official, ours), tried in order on the whole name; groups are kept
+_NAMES = (
+    (r"input_(?P<part>vid|txt)_proj\.(?P<i>\d+)\.LayerNorm\.(?P<kind>\w+)", "{part}_projection.stages.{i}.norm.{kind}"),
+    (r"input_(?P<part>vid|txt)_proj\.(?P<i>\d+)\.net\.1\.(?P<kind>\w+)", "{part}_projection.stages.{i}.linear.{kind}"),
+    (r"txt_position_embed\.position_embeddings\.weight", "text_positions.table.weight"),
+    (r"txt_position_embed\.LayerNorm\.(?P<kind>\w+)", "text_positions.norm.{kind}"),
+    (r"span_embed\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "span_head.layers.{i}.{kind}"),
+    (r"class_embed\.(?P<kind>\w+)", "class_head.{kind}"),
+    (r"saliency_proj\.(?P<kind>\w+)", "saliency_head.{kind}"),
+    (r"saliency_proj1\.(?P<kind>\w+)", "clip_saliency.{kind}"),
+    (r"saliency_proj2\.(?P<kind>\w+)", "global_saliency.{kind}"),
+    (r"global_rep_token", "global_token"),
+    (r"global_rep_pos", "global_position"),
+    (r"contrastive_align_projection_(?P<part>query|txt|vid|video)\.(?P<kind>\w+)", "align_heads.{part}.{kind}"),
+    (r"transformer\.decoder\.norm\.(?P<kind>\w+)", "decoder.norm.{kind}"),
+    (r"transformer\.decoder\.(?P<head>\w+)\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "decoder.{head}.layers.{i}.{kind}"),
+    (r"transformer\.(?P<stack>\w+)\.layers\.(?P<i>\d+)\.(?P<rest>.+)", "{stack}.{i}.{rest}"),
+)
+_PARTS = {"vid": "video", "txt": "text"}
+_HEADS = {"query_scale": "scale_head", "ref_point_head": "position_head", "bbox_embed": "refine_head",
+          "ref_anchor_head": "width_head"}  # fmt: skip
+_STACKS = {"t2v_encoder": "text_to_video", "encoder": "encoder", "decoder": "decoder.layers"}
+_INSIDE = {
+    "self_attn.in_proj_": "{attention}.in_", "self_attn.out_proj.": "{attention}.out.",
+    "multihead_attn.in_proj_": "cross_attention.in_", "multihead_attn.out_proj.": "cross_attention.out.",
+    "cross_attn.out_proj.": "cross_attention.out.", "linear1.": "feed_forward.linear1.",
+    "linear2.": "feed_forward.linear2.", "activation.weight": "feed_forward.slope",
+    "sa_qcontent_proj.": "self_attention.query_content.", "sa_qpos_proj.": "self_attention.query_position.",
+    "sa_kcontent_proj.": "self_attention.key_content.", "sa_kpos_proj.": "self_attention.key_position.",
+    "sa_v_proj.": "self_attention.value.", "ca_qcontent_proj.": "cross_attention.query_content.",
+    "ca_qpos_proj.": "cross_attention.query_position.", "ca_kcontent_proj.": "cross_attention.key_content.",
+    "ca_kpos_proj.": "cross_attention.key_position.", "ca_v_proj.": "cross_attention.value.",
+    "ca_qpos_sine_proj.": "cross_attention.query_anchor.",
+}  # fmt: skip
+
+_OPTIONS = {
+    "video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads",
+    "feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers",
+    "queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout", "input_dropout": "input_dropout",
+    "longest_text": "max_q_l", "text_positions": "use_txt_pos",
+}  # fmt: skip
+
+OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
+
+
+class CheckpointError(ValueError):
+    """A file is no checkpoint of this model; the message names what is missing, foreign or of another shape."""
+
+
+def our_name(official: str) -> str:
+    """Our name of an official parameter; raises `CheckpointError` where there is none."""
+    name = official.removeprefix("module.")  # of a model that several devices trained
+    if name == "query_embed.weight":
+        return "queries"
+    for pattern, form in _NAMES:
+        found = re.fullmatch(pattern, name)
+        if found:
+            return form.format(**_translated(found.groupdict()))
+    raise CheckpointError(f"no parameter {official!r} is known")
+
+
+def _translated(groups: dict[str, str]) -> dict[str, str]:
+    names = dict(groups)
+    if "part" in names:
+        names["part"] = _PARTS.get(names["part"], names["part"])
+    if "head" in names:
+        names["head"] = _HEADS.get(names["head"], names["head"])
+    if "stack" in names:
+        attention = "self_attention" if names["stack"] == "decoder" else "attention"
+        names["rest"] = _inside(names["rest"]).format(attention=attention)
+        names["stack"] = _STACKS.get(names["stack"], names["stack"])
+    return names
+
+
+def _inside(name: str) -> str:
+    for official, ours in _INSIDE.items():
+        if name.startswith(official):
+            return ours + name.removeprefix(official)
+    return name
+
+
+def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Official weights under our names. QD-DETR's two-column query table holds anchors."""
+    ours = {our_name(name): value for name, value in official.items()}
+    if "queries" in ours and ours["queries"].shape[-1] == 2:
+        ours["anchors"] = ours.pop("queries")
+    return ours
+
+
+def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put weights under our names into a model; raises `CheckpointError` naming the first that do not fit."""
+    own = model.state_dict()
+    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    other = [
+        f"{name} is {tuple(weights[name].shape)}, not {tuple(value.shape)}"
+        for name, value in own.items()
+        if name in weights and weights[name].shape != value.shape
+    ]
+    if missing or foreign or other:
+        kinds = (("missing", missing), ("unknown", foreign), ("of another shape", other))
+        faults = "; ".join(f"{kind}: {', '.join(names[:3])} ({len(names)})" for kind, names in kinds if names)
+        raise CheckpointError(f"a checkpoint of another model than {type(model).__name__}: {faults}")
+    model.load_state_dict(dict(weights))
+
+
+def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights (under our names) and options of an official checkpoint file.
+
+    Raises `CheckpointError` where the file holds more than weights and options, or no weights.
+    """
+    harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
+    with torch.serialization.safe_globals(harmless):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # pickle, zip and unpickler faults have no common class
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+            raise CheckpointError(f"{path} can't be read as weights alone ({reason})") from None
+    weights = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise CheckpointError(f"{path} holds no weights under 'model'")
+    options = content.get("opt", {})
+    return convert(weights), {**vars(options), **options} if isinstance(options, OrderedDict) else dict(options)
+
+
+def official_settings(
+    options: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None, **changes: Any
+) -> ModelSettings:
+    """Model settings of an official checkpoint: its options, and what its weights (under our names) say better."""
+    found = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
+    if options.get("contrastive_align_loss"):
+        found["align_dim"] = options["contrastive_hdim"]
+    return ModelSettings(**{**found, **(_sizes(weights) if weights else {}), **changes})
+
+
+def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes that shapes tell; the number of heads is not among them."""
+    layer = "encoder.0.feed_forward.linear1.weight"
+    table = weights.get("queries", weights.get("anchors"))
+    if "video_projection.stages.0.norm.weight" not in weights or layer not in weights or table is None:
+        raise CheckpointError("weights of no Moment-DETR or QD-DETR: there is no input projection, encoder or query")
+    return {
+        "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
+        "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
+        "feed_forward": weights[layer].shape[0], "hidden": weights[layer].shape[1], "queries": len(table),
+        "encoder_layers": _count(weights, r"encoder\.(\d+)\."),
+        "decoder_layers": _count(weights, r"decoder\.layers\.(\d+)\."),
+        "projections": _count(weights, r"video_projection\.stages\.(\d+)\."),
+        "longest_text": len(weights["text_positions.table.weight"]),
+    }  # fmt: skip
+
+
+def _count(weights: Mapping[str, Tensor], pattern: str) -> int:
+    """How many layers of a kind there are."""
+    return len({found[1] for name in weights if (found := re.match(pattern, name))})

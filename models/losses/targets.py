@@ -1,0 +1,44 @@
+"""What the losses compare with."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Targets:
+    """The truth about a batch.
+
+    spans [B, W, 2] are the windows as (centre, width), fractions of the video, and span_mask [B, W] says which are
+    there; a window that ends after the video gives a span that ends after 1. clip_scores [B, Lv] is 0 outside the
+    moment, else 1 or the annotators' sum (0 to 12); video_mask [B, Lv]. high_clips and low_clips [B, P] are the clip
+    pairs of the saliency hinge: the first is to score higher than the second. hard_present [K, B] says which hard
+    negatives a query really has (None: all).
+    """
+
+    spans: Tensor
+    span_mask: Tensor
+    clip_scores: Tensor
+    video_mask: Tensor
+    high_clips: Tensor
+    low_clips: Tensor
+    hard_present: Tensor | None = None
+
+    @property
+    def inside(self) -> Tensor:
+        """Clips of the moment [B, Lv]."""
+        return (self.clip_scores > 0) & self.video_mask
+
+    @property
+    def outside(self) -> Tensor:
+        """Valid clips outside the moment [B, Lv]."""
+        return (self.clip_scores <= 0) & self.video_mask
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the elements that the mask calls present; 0 where there are none."""
+    if mask is None:
+        return values.mean()
+    weight = mask.to(values.dtype)
+    return (torch.where(mask, values, 0) * weight).sum() / weight.sum().clamp(min=1)

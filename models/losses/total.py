@@ -1,0 +1,88 @@
+"""The whole loss of a step: what is switched on, each term by its name, and their weighted sum."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.losses import coarse, contrastive, saliency
+from models.losses.fine import fine_terms
+from models.losses.label import class_error, label_loss
+from models.losses.settings import LossSettings
+from models.losses.span import span_losses
+from models.losses.targets import Targets
+from models.matching import match
+from models.outputs import Outputs
+
+
+@dataclass
+class Losses:
+    """The weighted total (with gradient), and each term before its weight (detached, on the device)."""
+
+    total: Tensor
+    terms: dict[str, Tensor]
+
+
+def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
+    """All losses of a batch. Auxiliary terms carry their decoder layer's number: `span_0`, `giou_0`, `label_0`."""
+    terms, total = _saliency_terms(outputs, targets, settings)
+    total = settings.saliency * total
+    terms["saliency"] = total / settings.saliency if settings.saliency else total
+    if settings.variant == "paper":
+        total = total + _set_losses(outputs, targets, settings, terms)
+    return Losses(total, {name: value.detach() for name, value in terms.items()})
+
+
+def _set_losses(outputs: Outputs, targets: Targets, settings: LossSettings, terms: dict[str, Tensor]) -> Tensor:
+    """Span, GIoU and class losses of the last decoder layer and of the earlier ones, each matched afresh."""
+    layers = outputs.logits.shape[0] if settings.auxiliary else 1
+    logits, spans = outputs.logits[-layers:], outputs.spans[-layers:]
+    truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
+    assigned = match(logits.flatten(0, 1), spans.flatten(0, 1), truth, present, settings.costs)
+    total = torch.zeros((), device=logits.device)
+    for layer, choice in enumerate(assigned.view(layers, -1, assigned.shape[-1])):
+        suffix = "" if layer == layers - 1 else f"_{layer}"
+        distance, overlap = span_losses(spans[layer], choice, targets.spans)
+        label = label_loss(logits[layer], choice, settings.background)
+        total = total + settings.span * distance + settings.giou * overlap + settings.label * label
+        terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
+        terms[f"class_error{suffix}"] = class_error(logits[layer], choice)
+        if not suffix and outputs.align and settings.align:
+            terms["align"] = contrastive.alignment(*outputs.align, choice, settings.align_temperature)
+            total = total + settings.align * terms["align"]
+    return total
+
+
+def _saliency_terms(outputs: Outputs, targets: Targets, settings: LossSettings) -> tuple[dict[str, Tensor], Tensor]:
+    """Everything that ranks clips; a term that needs a negative is left out where the batch has none."""
+    scores, negative = outputs.saliency.float(), outputs.saliency_negative
+    negative = None if negative is None else negative.float()
+    terms: dict[str, Tensor] = {}
+    if settings.pair_hinge:
+        terms["pair_hinge"] = saliency.pair_hinge(scores, targets, settings.pair_margin)
+    if settings.rank_contrastive:
+        terms["rank_contrastive"] = contrastive.rank_contrastive(scores, negative, targets, settings.temperature)
+    if settings.negative_pair and negative is not None:
+        terms["negative_pair"] = saliency.negative_pair(negative, targets.video_mask)
+    total = torch.stack([*terms.values(), scores.new_zeros(())]).sum()
+    if settings.coarse:
+        found = _coarse(scores, negative, targets, settings)
+        terms |= found
+        total = total + settings.coarse * sum(found.values())
+    if settings.fine and outputs.saliency_hard is not None:
+        hinges = fine_terms(
+            scores, outputs.saliency_hard.float(), negative, targets, settings.fine_margins, settings.ranking
+        )
+        used = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
+        terms |= used
+        total = total + settings.fine * sum(used.values())
+    return terms, total
+
+
+def _coarse(scores: Tensor, negative: Tensor | None, targets: Targets, settings: LossSettings) -> dict[str, Tensor]:
+    found, margins = {}, settings.coarse_margins
+    if "intra" in settings.coarse_terms:
+        found["coarse_intra"] = coarse.intra(scores, targets, margins[0], settings.quotient)
+    if "inter" in settings.coarse_terms and negative is not None:
+        found["coarse_inter"] = coarse.inter(scores, negative, targets, margins[1], settings.quotient)
+    return found

@@ -1,0 +1,61 @@
+"""Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives where they are asked for."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.grounding import GroundingModel
+from models.outputs import Inputs, Outputs
+from models.positions import clip_positions
+from models.settings import ModelSettings
+from models.transformer.attention import padding_bias
+from models.transformer.decoder import Decoder
+from models.transformer.encoder import EncoderLayer
+
+
+class MomentDETR(GroundingModel):
+    """Clips and words side by side through an encoder; learned queries decode moments; saliency is linear in a clip."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        s = settings
+        self.encoder = nn.ModuleList(
+            EncoderLayer(s.hidden, s.heads, s.feed_forward, s.dropout, "relu") for _ in range(s.encoder_layers)
+        )
+        self.decoder = Decoder(s.hidden, s.heads, s.feed_forward, s.decoder_layers, s.dropout)
+        self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
+        self.saliency_head = nn.Linear(s.hidden, 1)
+        self.align_heads = (
+            nn.ModuleDict({part: nn.Linear(s.hidden, s.align_dim) for part in ("query", "text", "video")})
+            if s.align_dim
+            else None
+        )
+        self.initialise([self.encoder, self.decoder])
+
+    def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
+        """See `GroundingModel.forward`."""
+        texts = self.project_texts(inputs, negative)
+        video = self.video_projection(inputs.video)
+        batch, clips, groups = *inputs.video.shape[:2], texts.groups
+        places = clip_positions(inputs.video_mask, video.shape[-1])
+        tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
+        words = self.place_texts(texts).expand(texts.tokens.shape)
+        positions = torch.cat((places.repeat(groups, 1, 1), words), dim=1)
+        bias = padding_bias(torch.cat((inputs.video_mask.repeat(groups, 1), texts.mask), dim=1))
+        for layer in self.encoder:
+            tokens = layer(tokens, positions, bias)
+        saliency = texts.split(self.saliency_head(tokens[:, :clips])[..., 0])
+        memory = tokens[:batch]  # only the positive texts are decoded
+        states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])
+        logits, spans = self.heads(states)
+        aligned = self._align(states[-1], memory[:, clips:])
+        return Outputs(logits, spans.sigmoid(), *saliency, align=aligned)
+
+    def _align(self, queries: Tensor, words: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Unit vectors of moment queries [B, Q, align_dim] and words [B, Lt, align_dim]."""
+        if self.align_heads is None:
+            return None
+        return (
+            functional.normalize(self.align_heads["query"](queries), dim=-1),
+            functional.normalize(self.align_heads["text"](words), dim=-1),
+        )

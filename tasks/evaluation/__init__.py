@@ -1,0 +1,1 @@
+"""Evaluation as the field does it: moment retrieval, highlights, paired comparison, submission files."""

@@ -1,0 +1,50 @@
+"""Which run is judged, on what: the parameters of `evaluate-grounding`."""
+
+from pydantic import Field
+
+from artifacts.manifest import Artifact
+from artifacts.store import ArtifactError, Store
+from tasks.evaluation.windows import EvaluationError
+from tasks.stage import Parameters
+from tasks.training.inputs import Sources, find_sources
+from tasks.training.settings import Ranking, Settings
+
+
+class Choice(Parameters):
+    """Which run, and which of its predictions."""
+
+    run: str | None = Field(
+        None, description="Key of the run's `metrics` artifact, or its first digits; default: newest."
+    )
+    splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
+    ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
+
+
+def chosen_run(dataset: str, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run; raises `EvaluationError` where none or several match."""
+    store = Store()
+    if run is None:
+        return store.newest(dataset, "metrics")
+    found = [m for m in store.find(dataset, "metrics") if m.key.startswith(run.rpartition("-")[2])]
+    if len(found) != 1:
+        known = ", ".join(m.key for m in store.find(dataset, "metrics")) or "none yet"
+        raise EvaluationError(f"{len(found)} runs of {dataset} match {run!r}; there is: {known}")
+    return store.reference(found[0])
+
+
+def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
+    """What the run was trained on, with the annotations given; negatives too where there are any."""
+    store = Store()
+    manifest = store.manifest(metrics)
+    inputs = Settings.model_validate(manifest.parameters["settings"]).inputs
+    parents = {parent.stage: parent for parent in manifest.parents}
+    negatives = parents.get("negatives")
+    if negatives is None:
+        try:
+            negatives = store.newest(annotations.dataset, "negatives")
+        except ArtifactError:  # none were built: the ordering is left out
+            negatives = None
+    features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
+    if not features or "text_features" not in parents:
+        return find_sources(annotations, inputs, with_negatives=negatives is not None)
+    return Sources(annotations, parents["text_features"], features, negatives)

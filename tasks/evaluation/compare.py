@@ -1,0 +1,61 @@
+"""`penumbra compare`: is one run really better than another? A paired bootstrap over the queries of each split."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from tasks.evaluation.choice import chosen_run
+from tasks.evaluation.comparison import Difference, paired_bootstrap
+from tasks.evaluation.retrieval import QueryScores, score_queries
+from tasks.evaluation.windows import EvaluationError, Floats, align
+
+Scores = dict[str, tuple[tuple[str, ...], QueryScores]]
+
+
+def predictions_of(metrics: Artifact) -> Artifact:
+    """The newest predictions of a run; raises `EvaluationError` where it has none yet."""
+    store = Store()
+    for manifest in reversed(store.find(metrics.dataset, "predictions")):
+        if metrics.key in {parent.key for parent in manifest.parents}:
+            return store.reference(manifest)
+    raise EvaluationError(f"run {metrics.key} has no predictions: run evaluate-grounding {metrics.dataset} with it")
+
+
+def scores_by_split(metrics: Artifact) -> Scores:
+    """Each split's queries and their scores, of the queries whose windows are known."""
+    store, predictions = Store(), predictions_of(metrics)
+    annotations = next(p for p in store.manifest(predictions).parents if p.stage == "annotations")
+    truth = {
+        row["qid"]: row["windows"]
+        for part in store.parts(annotations, ["qid", "windows"])
+        for row in part.to_pylist()
+        if row["windows"]
+    }
+    found: defaultdict[str, dict[str, list[list[float]]]] = defaultdict(dict)
+    for part in store.parts(predictions, ["split", "qid", "windows"]):
+        for row in part.to_pylist():
+            if row["qid"] in truth:
+                found[row["split"]][row["qid"]] = [[w["start"], w["end"], w["score"]] for w in row["windows"]]
+    return {
+        split: (tuple(sorted(rows)), score_queries(align(rows, {qid: truth[qid] for qid in sorted(rows)})))
+        for split, rows in found.items()
+    }
+
+
+def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
+    """(split, metric, second minus first in percent) for every split that both runs predicted the same queries of."""
+    one, other = (scores_by_split(chosen_run(dataset, run)) for run in (first, second))
+    found: list[tuple[str, str, Difference]] = []
+    for split in one.keys() & other.keys():
+        (qids, old), (others, new) = one[split], other[split]
+        if qids != others:
+            raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
+        for name, column in _columns(old, new):
+            found.append((split, name, paired_bootstrap(100 * column[0], 100 * column[1], seed)))
+    return sorted(found, key=lambda row: row[:2])
+
+
+def _columns(old: QueryScores, new: QueryScores) -> Sequence[tuple[str, tuple[Floats, Floats]]]:
+    recall = [(f"R1@{iou}", (old.recall(1, iou) * 1.0, new.recall(1, iou) * 1.0)) for iou in (0.5, 0.7)]
+    return [*recall, ("mIoU", (old.iou, new.iou)), ("mAP", (old.precision.mean(1), new.precision.mean(1)))]

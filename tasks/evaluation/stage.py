@@ -1,0 +1,141 @@
+"""Stage `evaluation`: every figure of a run, by split and by type of novel composition.
+
+Retrieval (R@1 and R@5, mIoU, mAP), highlights where the data have them, and how often saliency inside the moment is in
+SHINE's order over queries that were held out of training.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from prefect import get_run_logger, task
+
+from artifacts.interface import markdown_table, publish_report
+from artifacts.manifest import Artifact, Part, Work
+from artifacts.schemas import table_of
+from artifacts.store import Store
+from tasks.evaluation.highlights import align_saliency, highlight_metrics
+from tasks.evaluation.ordering import ordering_metrics
+from tasks.evaluation.retrieval import retrieval_metrics, score_queries
+from tasks.evaluation.windows import align
+from tasks.stage import run_stage
+from tasks.training.device_data import DeviceData
+from tasks.training.inputs import Sources, load
+from tasks.training.job import device_of
+from tasks.training.prediction import saliency_inside
+from tasks.training.stage import load_run, run_name, split_rows
+
+STAGE = "evaluation"
+VERSION = 1
+FLOW = "evaluate-grounding"
+ALL = "all"
+SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
+Rows = list[dict[str, Any]]
+
+
+def figures_of_split(predictions: Rows, annotations: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, float]]:
+    """(subset, metric, value) of one split, over all its queries and over those of each composition type."""
+    judged = [row for row in predictions if annotations[row["qid"]]["windows"]]
+    if not judged:
+        return  # a hidden test split: its windows are with the evaluation server
+    windows = align(
+        {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
+        {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
+    )
+    scores = score_queries(windows)
+    types: defaultdict[str, list[int]] = defaultdict(list)
+    for number, qid in enumerate(windows.qids):
+        for kind in {label["type"] for label in annotations[qid]["novel"]}:
+            types[kind].append(number)
+    for subset, numbers in ((ALL, range(len(judged))), *sorted(types.items())):
+        mask = np.zeros(len(judged), bool)
+        mask[list(numbers)] = True
+        yield from ((subset, name, value) for name, value in retrieval_metrics(scores, mask).items())
+        yield subset, "queries", float(mask.sum())
+    yield from ((ALL, name, value) for name, value in _highlights(judged, annotations).items())
+
+
+def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[str, float]:
+    truth = [annotations[row["qid"]] for row in judged]
+    if not all(row["saliency"] for row in truth):
+        return {}
+    return highlight_metrics(
+        align_saliency(
+            [row["saliency"] for row in judged], [row["duration"] for row in truth],
+            [[clip["clip"] for clip in row["saliency"]] for row in truth],
+            [[clip["scores"] for clip in row["saliency"]] for row in truth],
+        )
+    )  # fmt: skip
+
+
+def ordering(metrics: Artifact, sources: Sources) -> dict[str, float]:
+    """SHINE's order on the queries that were held out of training, or on those trained on where none were."""
+    model, settings = load_run(metrics)
+    loaded = load(sources, settings.inputs)
+    train, validation = split_rows(loaded, settings)
+    with_negatives = [row for row in validation if row["qid"] in loaded.negatives]
+    prepared = loaded.prepare(with_negatives or train, STAGE)
+    if not len(prepared.examples):
+        return {}
+    device = device_of(settings.training.device)
+    data = DeviceData(prepared.examples, loaded.videos, loaded.texts, device)
+    return ordering_metrics(saliency_inside(model.to(device), data, settings.ranking.batch_size))
+
+
+def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
+    """All figures of a run."""
+    store = Store()
+    run = run_name(load_run(metrics)[1], metrics.key)
+    annotations = {row["qid"]: row for part in store.parts(sources.annotations) for row in part.to_pylist()}
+    by_split: defaultdict[str, Rows] = defaultdict(list)
+    for part in store.parts(predictions):
+        for row in part.to_pylist():
+            by_split[row["split"]].append(row)
+    found = [
+        {"run": run, "split": split, "subset": subset, "metric": metric, "value": value}
+        for split, rows in by_split.items()
+        for subset, metric, value in figures_of_split(rows, annotations)
+    ]
+    if sources.negatives is not None:
+        found += [
+            {"run": run, "split": "train", "subset": "held out", "metric": name, "value": value}
+            for name, value in ordering(metrics, sources).items()
+        ]
+    queries = sum(len(rows) for rows in by_split.values())
+    return Part(table_of(STAGE, found), queries, queries)
+
+
+def results_table(rows: Rows) -> str:
+    """The table that people look at: a line for each split and composition type."""
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    lines = [
+        (split, subset, f"{values[split, subset, 'queries']:,.0f}",
+         *(f"{values[split, subset, metric]:.2f}" for metric in SHOWN))
+        for split, subset, metric in values
+        if metric == "queries"
+    ]  # fmt: skip
+    orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
+    table = markdown_table(("split", "subset", "queries", *SHOWN), lines)
+    return f"{table}\n\n{markdown_table(('saliency inside the moment', '% in order'), orders)}" if orders else table
+
+
+@task(name=STAGE)
+def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
+    """Judge a run's predictions and show the results as a table."""
+    work = Work(
+        dataset=metrics.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parents=(metrics, predictions, *sources.parents),
+    )
+
+    def parts() -> list[Callable[[], Part]]:
+        return [lambda: make_part(metrics, predictions, sources)]
+
+    artifact = run_stage(work, parts, 1)
+    rows = Store().table(artifact).to_pylist()
+    table = results_table(rows)
+    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", table)
+    publish_report(artifact.dataset, FLOW, f"# {rows[0]['run'] if rows else FLOW}\n\n{table}")
+    return artifact

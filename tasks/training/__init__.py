@@ -1,0 +1,1 @@
+"""Training of grounding models: data on the device, the step, the loop, its checkpoints and presets."""

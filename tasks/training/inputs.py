@@ -1,0 +1,91 @@
+"""From artifacts to what training and prediction take: features, queries of a split, hard negatives."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from tasks.training.examples import Prepared, prepare
+from tasks.training.features import FeatureError, Features, joined, load_features, normalised
+from tasks.training.settings import Inputs
+
+COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The artifacts that a training or an evaluation reads."""
+
+    annotations: Artifact
+    text_features: Artifact
+    video_features: tuple[Artifact, ...]
+    negatives: Artifact | None = None
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """All of them, for an artifact's key."""
+        return tuple(filter(None, (self.annotations, self.negatives, self.text_features, *self.video_features)))
+
+
+def find_sources(annotations: Artifact, inputs: Inputs, with_negatives: bool) -> Sources:
+    """The newest features and, where they are wanted, negatives of the annotations' data set.
+
+    Raises `ArtifactError` naming the stage that has not run, `FeatureError` an encoder that has not.
+    """
+    store, dataset = Store(), annotations.dataset
+    text = _of_encoder(store, dataset, "text_features", inputs.text_encoder)
+    encoders: Sequence[str | None] = inputs.video_encoders or (None,)
+    videos = tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
+    negatives = store.newest(dataset, "negatives") if with_negatives else None
+    return Sources(annotations, text, videos, negatives)
+
+
+def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> Artifact:
+    """The newest artifact of a stage whose first row is of the encoder."""
+    newest = store.newest(dataset, stage)
+    if encoder is None:
+        return newest
+    for manifest in reversed(store.find(dataset, stage)):
+        artifact = store.reference(manifest)
+        if manifest.rows and store.part(artifact, 0, ["encoder"])["encoder"][0].as_py() == encoder:
+            return artifact
+    raise FeatureError(f"no {dataset}/{stage} of encoder {encoder!r} below {store.root}: run extract-features with it")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level."""
+
+    videos: Features
+    texts: Features
+    rows: list[dict[str, Any]]
+    negatives: dict[str, dict[int, str]]
+
+    def splits(self) -> list[str]:
+        """The splits, in the order of the table."""
+        return list(dict.fromkeys(row["split"] for row in self.rows))
+
+    def of_split(self, splits: Iterable[str]) -> list[dict[str, Any]]:
+        """Rows of some splits."""
+        wanted = set(splits)
+        return [row for row in self.rows if row["split"] in wanted]
+
+    def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Prepared:
+        """Examples of some rows."""
+        return prepare(rows, self.negatives, self.videos, self.texts, stage)
+
+
+def load(sources: Sources, inputs: Inputs) -> Loaded:
+    """Read everything; features are normalised and cut as the published loaders do."""
+    store = Store()
+    videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
+    texts = normalised(load_features(sources.text_features), inputs.longest_text)
+    rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
+    negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    if sources.negatives is not None:
+        for part in store.parts(sources.negatives, ["qid", "level", "query"]):
+            for row in part.to_pylist():
+                negatives[row["qid"]][row["level"]] = row["query"]
+    return Loaded(videos, texts, rows, dict(negatives))

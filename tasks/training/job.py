@@ -1,0 +1,81 @@
+"""Everything that a training needs, apart from where its data came from: it can travel to other processes."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.settings import ModelSettings
+from tasks.evaluation.retrieval import retrieval_metrics, score_queries
+from tasks.evaluation.windows import align
+from tasks.training.examples import Examples
+from tasks.training.features import Features
+from tasks.training.prediction import Prediction
+from tasks.training.settings import Settings
+
+CHECKPOINTS = ("last", "best")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Training and validation queries with their features (on the CPU), the settings, and the run's folder.
+
+    `truth` gives the windows of the validation queries in seconds. `weights` are those to start from.
+    """
+
+    settings: Settings
+    train: Examples
+    validation: Examples
+    truth: dict[str, list[list[float]]]
+    videos: Features
+    texts: Features
+    folder: Path
+    weights: dict[str, torch.Tensor] | None = None
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """The model's sizes, which the features decide in part."""
+        s = self.settings
+        return s.model.settings(self.videos.channels + 2, self.texts.channels, s.inputs.longest_text)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether autocast is on."""
+        return self.settings.training.precision == "bf16"
+
+    def described(self) -> str:
+        """The settings and the model's sizes as JSON, written beside the checkpoints."""
+        sizes = self.model_settings.__dict__
+        return json.dumps({"settings": self.settings.model_dump(mode="json"), "model": sizes}, indent=1)
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a name asks for; "auto" is a GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order of the training queries in an epoch: a function of seed and epoch, so that a resumed run has it too."""
+    generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)
+
+
+def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], chosen_by: str) -> dict[str, float]:
+    """Retrieval metrics of the validation queries, and under "chosen_by" what the best epoch is chosen by."""
+    known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
+    figures = retrieval_metrics(score_queries(align(known, {qid: truth[qid] for qid in known})))
+    total = figures["R1@0.5"] + figures["R1@0.7"] + figures["mIoU"]
+    figures["chosen_by"] = total if chosen_by == "sum" else figures[chosen_by]
+    return figures
+
+
+def held_out_videos(videos: list[str], share: float, seed: int) -> set[str]:
+    """Videos to validate on, drawn by seed: whole videos, so that no validation video is trained on."""
+    distinct = sorted(set(videos))
+    count = min(len(distinct) - 1, round(share * len(distinct)))
+    if share and len(distinct) > 1:
+        count = max(count, 1)
+    chosen = np.random.default_rng(seed).permutation(len(distinct))[: max(count, 0)]
+    return {distinct[i] for i in chosen}

@@ -1,0 +1,76 @@
+"""What a model predicts for a data set: ranked windows and saliency of every query."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.grounding import GroundingModel
+from models.outputs import Outputs
+from models.postprocessing import rank_windows, snap_windows
+from tasks.training.device_data import DeviceData
+from tasks.training.settings import Ranking
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A query's windows [Q, 3] (start s, end s, score), best first, and its saliency [clips], rounded to halves."""
+
+    qid: str
+    windows: np.ndarray
+    saliency: np.ndarray
+
+
+def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
+    """Predict every query, in the data's order. Videos of a length share a batch, so that little is padded."""
+    found: list[Prediction | None] = [None] * len(data)
+    for rows, outputs in _batches(model, data, ranking.batch_size, bf16):
+        ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
+        windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
+        saliency = outputs.saliency.half().float().cpu().numpy()  # the published files hold halves, ties and all
+        lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
+        for place, row in enumerate(rows.tolist()):
+            found[row] = Prediction(
+                data.examples.qids[row], windows[place].numpy(), saliency[place, : lengths[place]]
+            )  # fmt: skip
+    return [prediction for prediction in found if prediction is not None]
+
+
+def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:
+    """Mean saliency inside the moment [N, 5] under the positive, the hard negatives and the next query's text.
+
+    NaN where a query lacks a hard negative, or a batch the next query.
+    """
+    result = np.full((len(data), 5), np.nan)
+    for rows, outputs in _batches(model, data, batch_size, bf16=False, negatives=True):
+        inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
+        parts = [outputs.saliency[None]]
+        if outputs.saliency_hard is not None:
+            parts.append(outputs.saliency_hard)
+        if outputs.saliency_negative is not None:
+            parts.append(outputs.saliency_negative[None])
+        means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)
+        present = data.columns["hard_present"][:, rows.to(data.device)]
+        means[1:4] = means[1:4].masked_fill(~present, torch.nan)
+        result[rows.numpy(), : len(parts[0]) + 3 + (outputs.saliency_negative is not None)] = means.T.cpu().numpy()
+    return result
+
+
+def _batches(
+    model: GroundingModel, data: DeviceData, size: int, bf16: bool, negatives: bool = False
+) -> Iterator[tuple[Tensor, Outputs]]:
+    order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
+    was_training = model.training
+    model.eval()
+    autocast = torch.autocast(data.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
+    try:
+        for first in range(0, len(order), size):
+            rows = torch.from_numpy(order[first : first + size])
+            with torch.no_grad(), autocast:
+                outputs = model(data.inputs(rows, hard=negatives), negative=negatives)
+            yield rows, outputs
+    finally:
+        model.train(was_training)

@@ -1,0 +1,58 @@
+"""Several processes that train together on one machine, one a GPU (or on CPU cores)."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.distributed import destroy_process_group
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
+
+from tasks.training.checkpoint import RunError, read_checkpoint
+from tasks.training.job import Job
+from tasks.training.loop import Row, TrainingError, train
+
+
+def run_job(job: Job) -> list[Row]:
+    """Train with as many processes as the settings ask for; returns the metrics."""
+    count = job.settings.training.processes
+    if count == 1:
+        return train(job)
+    try:
+        spawn(_worker, args=(job, count, _free_port()), nprocs=count)  # type: ignore[no-untyped-call]
+    except ProcessRaisedException as error:
+        line = str(error).strip().splitlines()[-1]
+        raise TrainingError(line.partition("Error: ")[2] or line) from None
+    found = read_checkpoint(job.folder, "last")
+    if found is None:
+        raise RunError(f"{job.folder} has no checkpoint after training")
+    rows: list[Row] = found.state["history"]
+    return rows
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _worker(rank: int, job: Job, count: int, port: int) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    with _environment({**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": "127.0.0.1"}):
+        train(job)
+        destroy_process_group()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,151 @@
+"""What a training is asked to do: the parameter groups of `train-grounding`, and the papers' settings as presets."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from artifacts.errors import PenumbraError
+from models.losses.settings import LossSettings, losses_of
+from models.settings import ModelSettings
+from tasks.stage import Parameters
+
+PRESETS = Path(__file__).with_name("presets.yaml")
+
+
+class SettingsError(PenumbraError):
+    """There is no such preset, or a value that can't be trained with."""
+
+
+class Model(Parameters):
+    """Which model, and its sizes; the defaults are the papers'."""
+
+    name: Literal["moment_detr", "qd_detr"] = Field("qd_detr", description="Base model.")
+    hidden: int = Field(256, ge=4, description="Width of the model.")
+    heads: int = Field(8, ge=1, description="Attention heads.")
+    feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
+    encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
+    decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
+    queries: int = Field(10, ge=1, description="Moment queries.")
+    projections: int = Field(2, ge=1, le=3, description="Layers of the input projections.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout inside the transformer.")
+    input_dropout: float = Field(0.5, ge=0, lt=1, description="Dropout of the input projections.")
+    text_positions: bool = Field(False, description="Learned positions of words.")
+    text_attention: Literal["fixed", "official"] = Field(
+        "fixed", description="QD-DETR: 'official' repeats the published code's mix-up of masks within a batch."
+    )
+
+    def settings(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
+        """The model's settings for features of these widths."""
+        sizes = self.model_dump(exclude={"name"})
+        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **sizes)
+
+
+class Losses(Parameters):
+    """Which losses; what is left out follows the model and `shine`."""
+
+    shine: bool = Field(False, description="SHINE's coarse and fine ranking over hard negatives.")
+    variant: Literal["paper", "released"] = Field(
+        "paper", description="'released' trains what SHINE's released criterion does: saliency alone, no localisation."
+    )
+    coarse: float = Field(1.0, ge=0, description="Weight of the coarse ranking (with shine).")
+    coarse_terms: tuple[Literal["intra", "inter"], ...] = Field(("intra", "inter"), description="Its terms.")
+    coarse_margins: tuple[float, float] = Field((1.0, 2.0), description="Margins h1 and h2.")
+    quotient: int = Field(8, ge=1, description="q: a moment of T clips is judged by its T/q best.")
+    fine: float = Field(1.0, ge=0, description="Weight of the fine ranking (with shine).")
+    fine_margins: tuple[float, float, float, float] = Field((0.25, 0.25, 0.25, 0.25), description="Its margins.")
+    fine_terms: tuple[bool, bool, bool, bool] = Field((True, True, True, True), description="Which of its hinges.")
+    ranking: Literal["relative", "absolute"] = Field("relative", description="Compared with the level before, or 1.")
+    pair_hinge: bool | None = Field(None, description="Moment-DETR's hinge of clip pairs; default: without shine.")
+    pair_margin: float = Field(0.2, ge=0, description="Its margin.")
+    saliency: float = Field(1.0, ge=0, description="Weight of all saliency losses together.")
+
+    def settings(self, model: str) -> LossSettings:
+        """The losses of a base model."""
+        chosen = self.model_dump(exclude={"shine", "coarse", "fine", "pair_hinge"})
+        changes: dict[str, Any] = chosen | ({"coarse": self.coarse, "fine": self.fine} if self.shine else {})
+        if self.pair_hinge is not None:
+            changes["pair_hinge"] = self.pair_hinge
+        return losses_of(model, self.shine, **changes)
+
+
+class Training(Parameters):
+    """How to train."""
+
+    seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
+    epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 takes start_from as it is.")
+    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices.")
+    learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
+    learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
+    weight_decay: float = Field(1e-4, ge=0, description="AdamW's, on everything.")
+    clip_norm: float = Field(0.1, gt=0, description="Gradients are scaled down to this norm.")
+    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast.")
+    compiled: Literal["no", "default", "reduce-overhead", "max-autotune"] = Field(
+        "no", description="torch.compile's mode; reduce-overhead uses CUDA graphs. Batches then have one size."
+    )
+    device: str = Field("auto", description="cpu, cuda, or auto: a GPU where there is one.")
+    processes: int = Field(1, ge=1, description="Processes on this machine that share a step's batch, one a GPU.")
+    evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
+    patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
+    chosen_by: Literal["sum", "mIoU", "mAP"] = Field(
+        "sum", description="Best by R1@0.5 + R1@0.7 + mIoU, or one of them."
+    )
+    validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
+    held_out: float = Field(0.05, ge=0, lt=1, description="Share of training videos held out where there is no split.")
+    start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
+
+
+class Inputs(Parameters):
+    """Which features."""
+
+    video_encoders: tuple[str, ...] = Field((), description="Encoders of video_features; default: the newest alone.")
+    text_encoder: str | None = Field(None, description="Encoder of text_features; default: the newest.")
+    longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
+    longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
+
+
+class Ranking(Parameters):
+    """How windows are made of a model's heads."""
+
+    snap: bool = Field(True, description="Round windows to whole clips.")
+    longest: float | None = Field(None, gt=0, description="Windows end here at the latest, in seconds.")
+    batch_size: int = Field(100, ge=1, description="Queries at once.")
+
+
+class Settings(Parameters):
+    """All groups together."""
+
+    model: Model = Model()
+    losses: Losses = Losses()
+    training: Training = Training()
+    inputs: Inputs = Inputs()
+    ranking: Ranking = Ranking()
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "Settings":
+        if self.model.hidden % self.model.heads or self.model.hidden % 4:
+            raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
+        return self
+
+
+@cache
+def presets() -> dict[str, dict[str, dict[str, Any]]]:
+    """The papers' settings by name: for each group what differs from the defaults."""
+    found: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
+    return found
+
+
+def with_preset(name: str | None, groups: dict[str, Parameters]) -> Settings:
+    """Settings from a preset, with what was said explicitly on top; a preset is named after its data set and model.
+
+    Raises `SettingsError` naming an unknown preset.
+    """
+    if name is not None and name not in presets():
+        raise SettingsError(f"no preset {name!r}; there is: {', '.join(presets())}")
+    base = presets()[name] if name else {}
+    merged = {
+        group: {**base.get(group, {}), **values.model_dump(exclude_unset=True)} for group, values in groups.items()
+    }
+    return Settings.model_validate(merged)

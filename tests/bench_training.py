@@ -1,0 +1,147 @@
+"""Seconds a training step at Charades size, beside the bare matrix products of the same step.
+
+python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
+
+Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
+the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.catalogue import build_model
+from models.losses.settings import losses_of
+from models.settings import ModelSettings
+from tasks.evaluation.retrieval import score_queries
+from tasks.evaluation.windows import align
+from tasks.training.device_data import DeviceData
+from tasks.training.examples import prepare
+from tasks.training.features import Features
+from tasks.training.memory import keep_memory
+from tasks.training.prediction import predict
+from tasks.training.settings import Ranking
+from tasks.training.step import Objective, TrainingStep, make_optimiser
+
+BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
+PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
+            torch.ops.aten.baddbmm.default}  # fmt: skip
+CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True))
+
+
+class Products(TorchDispatchMode):
+    """Notes the operands of every matrix product that runs under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in PRODUCTS:
+            a, b = args[-2:]
+            self.found.append(
+                (
+                    torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).normal_(),
+                    torch.empty_strided(b.shape, b.stride(), dtype=b.dtype, device=b.device).normal_(),
+                )
+            )
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def flop(self) -> float:
+        return sum(2.0 * a.numel() * b.shape[-1] for a, b in self.found)
+
+    def run(self) -> None:
+        """The products alone, each into memory that is there."""
+        for (a, b), out in zip(self.found, self.outs, strict=True):
+            torch.matmul(a, b, out=out)
+
+    def allocate(self) -> None:
+        self.outs = [torch.matmul(a, b) for a, b in self.found]
+
+
+def made_up(device: torch.device, fixed: bool, queries: int = BATCH) -> DeviceData:
+    """Queries of the largest size: one batch of videos and texts, repeated where there are more."""
+    count = BATCH * 4
+    texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
+    videos = Features(torch.randn(BATCH * CLIPS, VIDEO), torch.arange(BATCH + 1) * CLIPS,
+                      {str(n): n for n in range(BATCH)}, 0.5)  # fmt: skip
+    words = Features(torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS,
+                     {text: row for row, text in enumerate(texts)})  # fmt: skip
+    rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": 37.5,
+             "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
+    negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
+    return DeviceData(prepare(rows, negatives, videos, words).examples, videos, words, device, fixed_size=fixed)
+
+
+def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
+    """Median time of a call."""
+    times = []
+    for _ in range(steps + 2):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[2:])
+
+
+def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) -> None:
+    """Print one line."""
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    data = made_up(device, options.compiled != "no")
+    net = build_model(model, ModelSettings(VIDEO + 2, TEXT)).to(device)
+    losses = losses_of(model, shine)
+    objective: Any = Objective(net, losses, bf16)
+    step = TrainingStep(objective, make_optimiser(net, 1e-4, 1e-4), 0.1)
+    rows = torch.arange(BATCH)
+    with Products() as products:
+        step(data.batch(rows, hard=shine))
+    products.allocate()
+    if options.compiled != "no":
+        step.objective = torch.compile(objective, mode=options.compiled)
+    whole = seconds(lambda: step(data.batch(rows, hard=shine)), options.steps, device)
+    bare = seconds(products.run, options.steps, device)
+    name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
+    print(f"{name:34} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
+          f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}", flush=True)  # fmt: skip
+
+
+def measure_evaluation(options: argparse.Namespace) -> None:
+    """Print the time of predicting and judging 3,442 queries (Novel-Composition of Charades-CG), features loaded."""
+    device = torch.device(options.device)
+    data = made_up(device, fixed=False, queries=QUERIES)
+    net = build_model("qd_detr", ModelSettings(VIDEO + 2, TEXT)).to(device)
+    start = time.perf_counter()
+    predictions = predict(net, data, Ranking())
+    truth = {str(n): [[1.0, 9.0]] for n in range(QUERIES)}
+    score_queries(align({str(n): p.windows.tolist() for n, p in enumerate(predictions)}, truth))
+    print(f"evaluation of {QUERIES:,} queries, float32: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def main() -> None:
+    """Print a line for each model and precision."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compiled", default="no")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_memory()
+    print(f"Training step, {options.threads} threads, {options.device}, compiled: {options.compiled}")
+    for model, shine in CASES:
+        for bf16 in (False, True):
+            measure(model, shine, bf16, options)
+    measure_evaluation(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Training and evaluation on real Prefect: metrics, predictions and figures as artifacts; what is missing and wrong."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from prefect import flow
+
+from artifacts.manifest import Artifact, Part, Work
+from artifacts.schemas import table_of
+from artifacts.settings import runs_folder
+from artifacts.store import ArtifactError, Store
+from flows.evaluate_grounding import evaluate_grounding
+from flows.running import run_flow
+from flows.train_grounding import train_grounding
+from tasks.annotations import parts as annotation_parts
+from tasks.dataset import SHIPPED, Dataset
+from tasks.evaluation.choice import Choice
+from tasks.evaluation.compare import compare
+from tasks.evaluation.predictions import predict_model
+from tasks.evaluation.windows import EvaluationError
+from tasks.training.checkpoint import RunError
+from tasks.training.features import FeatureError
+from tasks.training.inputs import find_sources
+from tasks.training.settings import Inputs, Losses, Model, Training
+from tasks.training.stage import run_folder, run_name
+
+CHANNELS, CLIP = 16, 2.0
+SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
+TRAINING = {"epochs": 12, "learning_rate": 2e-3, "evaluate_every": 4, "held_out": 0.2, "device": "cpu"}
+VIDEOS = 40
+
+
+def vector(word: str) -> np.ndarray:
+    """A word's feature: the same wherever it occurs."""
+    return np.random.default_rng(list(word.encode())).normal(size=CHANNELS)
+
+
+def tokens(text: str) -> np.ndarray:
+    return np.stack([vector(word) for word in text.strip(" .").split()])
+
+
+def clips(rows: list[dict[str, Any]]) -> np.ndarray:
+    """A video's features: in each query's windows the mean of its words, noise elsewhere."""
+    count = max(1, round(rows[0]["duration"] / CLIP))
+    found = np.random.default_rng(len(rows)).normal(size=(count, CHANNELS)) * 0.3
+    for row in rows:
+        for start, end in row["windows"]:
+            found[int(start / CLIP) : max(int(end / CLIP), int(start / CLIP) + 1)] += tokens(row["query"]).mean(0)
+    return found
+
+
+def halves(rows: list[np.ndarray]) -> pa.Array:
+    flat = pa.array(np.concatenate(rows).astype(np.float16).ravel())
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(flat, rows[0].shape[1]))
+
+
+def text_table(texts: list[str], encoder: str) -> pa.Table:
+    found = [tokens(text) for text in texts]
+    pooled = np.stack([row.mean(0) for row in found]).astype(np.float16)
+    pooled_column = pa.FixedSizeListArray.from_arrays(pa.array(pooled.ravel()), CHANNELS)
+    return pa.table(
+        {"text": texts, "encoder": [encoder] * len(texts), "tokens": halves(found), "pooled": pooled_column}
+    )
+
+
+def video_table(videos: dict[str, np.ndarray], encoder: str, clip_length: float = CLIP) -> pa.Table:
+    return pa.table(
+        {
+            "vid": list(videos), "encoder": [encoder] * len(videos), "clip_length": [clip_length] * len(videos),
+            "duration": [len(rows) * clip_length for rows in videos.values()],
+            "features": halves(list(videos.values())),
+        }
+    )  # fmt: skip
+
+
+def put(stage: str, table: pa.Table, name: str = "") -> Artifact:
+    """Write a table as an artifact of the data set."""
+    work = Work(dataset="tiny", stage=stage, version=1, parameters={"of": name})
+    return Store().build(work, [lambda: Part(table, len(table), len(table))])
+
+
+def dataset(folder: Path) -> Dataset:
+    return Dataset(name="tiny", folder=str(folder))
+
+
+def annotation_rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for make in annotation_parts(dataset(folder)) for row in make().rows.to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("tiny")
+    for name in ("train", "test_trivial", "novel_composition"):
+        videos = json.loads((SHIPPED / f"{name}.json").read_text())
+        (found / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return annotation_rows(folder)
+
+
+def of_videos(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    by_video: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_video.setdefault(row["vid"], []).append(row)
+    return {vid: clips(members) for vid, members in by_video.items()}
+
+
+@pytest.fixture(scope="module")
+def world(
+    folder: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, prefect_server: None
+) -> Iterator[Path]:
+    """A store with features and negatives; one video has none, one query has one negative only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
+        train = [row for row in rows if row["split"] == "train"]
+        negatives = []
+        for number, row in enumerate(train):
+            words = row["query"].strip(".").split()
+            for level in (1, 2, 3) if number else (1,):
+                text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
+                negatives.append(
+                    {"qid": row["qid"], "level": level, "query": text, "words": [], "provider": "random",
+                     "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
+                )  # fmt: skip
+        put("negatives", table_of("negatives", negatives))
+        texts = sorted({row["query"] for row in rows} | {row["query"] for row in negatives})
+        put("text_features", text_table(texts, "words"))
+        videos = of_videos(rows)
+        videos.pop(train[-1]["vid"])
+        put("video_features", video_table(videos, "mean-of-words"))
+        yield folder
+
+
+def train(folder: Path, shine: bool = True, **training: Any) -> Artifact:
+    found: Artifact = train_grounding(
+        dataset(folder), None, Model(**SMALL), Losses(shine=shine), Training(**{**TRAINING, **training})
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path) -> Artifact:
+    return train(world)
+
+
+@pytest.fixture(scope="module")
+def evaluated(world: Path, trained: Artifact) -> Artifact:
+    found: Artifact = evaluate_grounding(dataset(world))
+    return found
+
+
+def test_a_run_is_a_table_of_losses_and_figures_that_learns(trained: Artifact, rows: list[dict[str, Any]]) -> None:
+    table = Store().table(trained).to_pylist()
+    losses = [row["value"] for row in table if row["name"] == "total"]
+    assert len(losses) == 12
+    assert losses[-1] < losses[0]
+    figures = {row["epoch"]: row["value"] for row in table if row["name"] == "mIoU"}
+    assert set(figures) == {4, 8, 12}
+    assert {row["run"] for row in table} == {f"qd_detr+shine-{trained.key[:6]}"}
+    manifest = Store().manifest(trained)
+    missing = [row for row in rows if row["split"] == "train"][-1]["vid"]
+    assert manifest.rejected == {
+        "no features of its video": sum(row["vid"] == missing for row in rows if row["split"] == "train")
+    }
+    assert manifest.notes == {"query with 1 of 3 hard negatives": 1}
+    assert {parent.stage for parent in manifest.parents} == {
+        "annotations", "negatives", "text_features", "video_features",
+    }  # fmt: skip
+    assert (run_folder(trained) / "best.json").is_file()
+    assert run_folder(trained).is_relative_to(runs_folder())
+
+
+def test_predictions_are_of_every_query_with_features(evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
+    predictions = next(p for p in Store().manifest(evaluated).parents if p.stage == "predictions")
+    found = Store().table(predictions).to_pylist()
+    assert {row["qid"] for row in found} == {row["qid"] for row in rows if row["split"] != "train"}
+    lengths = {vid: len(values) for vid, values in of_videos(rows).items()}
+    by_qid = {row["qid"]: row for row in rows}
+    for row in found:
+        assert len(row["windows"]) == SMALL["queries"]
+        assert len(row["saliency"]) == lengths[by_qid[row["qid"]]["vid"]]
+        scores = [window["score"] for window in row["windows"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(window["start"] % CLIP == 0 for window in row["windows"])
+
+
+def test_figures_are_by_split_and_composition_type(evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
+    table = Store().table(evaluated).to_pylist()
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+    labels = [{label["type"] for label in row["novel"]} for row in rows if row["split"] == "composition"]
+    types = set().union(*labels)
+    assert {subset for split, subset, _ in values if split == "composition"} == types | {"all"}
+    counts = {kind: sum(kind in found for found in labels) for kind in types}
+    assert {kind: values["composition", kind, "queries"] for kind in types} == counts
+    assert 0 < values["test", "all", "mIoU"] <= 100
+    assert values["test", "all", "R1@0.3"] >= values["test", "all", "R1@0.5"] >= values["test", "all", "R1@0.7"]
+    assert values["test", "all", "R5@0.5"] >= values["test", "all", "R1@0.5"]
+    assert 0 <= values["train", "held out", "ordering"] <= 100
+
+
+def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None:
+    before = (run_folder(trained) / "last.json").stat().st_mtime_ns
+    assert train(world) == trained
+    assert (run_folder(trained) / "last.json").stat().st_mtime_ns == before
+    assert train(world, epochs=1).key != trained.key
+
+
+def test_a_base_model_needs_no_negatives(world: Path) -> None:
+    found = train(world, shine=False, epochs=1)
+    assert "negatives" not in {parent.stage for parent in Store().manifest(found).parents}
+    assert run_name_of(found).startswith("qd_detr-")
+
+
+def run_name_of(metrics: Artifact) -> str:
+    name: str = Store().table(metrics, ["run"])["run"][0].as_py()
+    assert name.endswith(metrics.key[:6])
+    return name
+
+
+def test_two_runs_are_compared_on_the_same_queries(world: Path, trained: Artifact, evaluated: Artifact) -> None:
+    with pytest.raises(EvaluationError, match="has no predictions: run evaluate-grounding tiny"):
+        compare("tiny", trained.key, train(world, shine=False, epochs=1).key)
+    other = train(world, shine=False, epochs=1)
+    evaluate_grounding(dataset(world), Choice(run=other.key))
+    found = compare("tiny", other.key, trained.key)
+    assert {(split, metric) for split, metric, _ in found} == {
+        (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
+    }
+    values = {(r["split"], r["subset"], r["metric"]): r["value"] for r in Store().table(evaluated).to_pylist()}
+    by_name = {(split, metric): difference for split, metric, difference in found}
+    assert by_name["test", "mIoU"].low <= by_name["test", "mIoU"].mean <= by_name["test", "mIoU"].high
+    assert by_name["test", "mIoU"].mean <= values["test", "all", "mIoU"]
+
+
+def test_lost_checkpoints_are_named(world: Path) -> None:
+    found = train(world, epochs=1, seed=5)
+    for file in run_folder(found).iterdir():
+        file.unlink()
+    with pytest.raises(RunError, match=r"checkpoints of .* are not in"):
+        evaluate_grounding(dataset(world), Choice(run=found.key))
+
+
+def test_runs_and_splits_that_are_not_there_are_named(world: Path, trained: Artifact) -> None:
+    with pytest.raises(EvaluationError, match="0 runs of tiny match 'nothing'"):
+        evaluate_grounding(dataset(world), Choice(run="nothing"))
+    with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):
+        evaluate_grounding(dataset(world), Choice(run=trained.key, splits=("word",)))
+    assert run_name(*_settings_and_key(trained)) == run_name_of(trained)
+
+
+def _settings_and_key(trained: Artifact) -> Any:
+    from tasks.training.stage import load_run
+
+    return load_run(trained)[1], trained.key
+
+
+def test_features_of_another_width_are_refused(world: Path, trained: Artifact, rows: list[dict[str, Any]]) -> None:
+    narrow = {vid: values[:, :8] for vid, values in of_videos(rows).items()}
+    other = put("video_features", video_table(narrow, "narrow"), "narrow")
+    annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
+    sources = find_sources(annotations, Inputs(video_encoders=("narrow",)), with_negatives=False)
+    assert sources.video_features == (other,)
+    with pytest.raises(FeatureError, match=r"trained on video and text features of 16 and 16 channels, these have 8"):
+        flow(predict_model.fn)(trained, sources, None, ())
+    with pytest.raises(FeatureError, match="of encoder 'unknown'"):
+        find_sources(annotations, Inputs(video_encoders=("unknown",)), with_negatives=False)
+    both = find_sources(annotations, Inputs(video_encoders=("mean-of-words", "narrow")), with_negatives=False)
+    assert len(both.video_features) == 2
+
+
+def test_the_command_line_trains_and_names_what_is_missing(
+    folder: Path, prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+    with pytest.raises(ArtifactError, match="no tiny/text_features below"):
+        run_flow("train-grounding", "tiny", {"dataset": {"name": "tiny", "folder": str(folder)}, "epochs": 1})

@@ -1,0 +1,105 @@
+"""Golden numbers: arrays, configuration, inputs and targets of tiny models, made with the authors' published code."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from artifacts.settings import PROJECT
+from models.checkpoints import convert, load_weights, official_settings
+from models.losses.settings import LossSettings, losses_of
+from models.losses.targets import Targets
+from models.matching import MatchingCosts
+from models.moment_detr import MomentDETR
+from models.outputs import Inputs
+from models.qd_detr import QDDETR
+
+FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
+MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR}
+OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
+
+
+def golden_files(model: str) -> list[Path]:
+    """All golden files of a model: every seed and size that is there."""
+    return sorted(FOLDER.rglob(f"{model}_*seed*.npz"))
+
+
+@dataclass
+class Golden:
+    """One golden file."""
+
+    name: str
+    arrays: dict[str, np.ndarray]
+    config: dict[str, Any]
+
+    def tensor(self, key: str) -> Tensor:
+        return torch.from_numpy(self.arrays[key])
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """All arrays whose key starts with a prefix, without it."""
+        return {k.removeprefix(prefix): self.tensor(k) for k in self.arrays if k.startswith(prefix)}
+
+    @property
+    def official_weights(self) -> dict[str, Tensor]:
+        return {name: value.float() for name, value in self.under("sd.").items()}
+
+    def model(self, **changes: Any) -> nn.Module:
+        settings = official_settings(self.config["args"], **changes)
+        model = MODELS[self.config["model"]](settings)
+        load_weights(model, convert(self.official_weights))
+        return model
+
+    def inputs(self, hard: bool = False) -> Inputs:
+        more = (self.tensor("in.src_hn_txt"), self.tensor("in.src_hn_txt_mask") > 0) if hard else (None, None)
+        return Inputs(
+            self.tensor("in.src_vid"), self.tensor("in.src_vid_mask") > 0,
+            self.tensor("in.src_txt"), self.tensor("in.src_txt_mask") > 0, *more,
+        )  # fmt: skip
+
+    def targets(self) -> Targets:
+        mask = self.tensor("in.src_vid_mask") > 0
+        windows = [self.tensor(f"tgt.span_labels.{b}.spans") for b in range(len(mask))]
+        spans = torch.zeros(len(mask), max(map(len, windows)), 2)
+        present = torch.zeros(spans.shape[:2], dtype=torch.bool)
+        for sample, found in enumerate(windows):
+            spans[sample, : len(found)], present[sample, : len(found)] = found, True
+        scores = self.arrays.get("tgt.saliency_all_labels")
+        return Targets(
+            spans, present, torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores), mask,
+            self.tensor("tgt.saliency_pos_labels"), self.tensor("tgt.saliency_neg_labels"),
+        )  # fmt: skip
+
+    def losses(self, **changes: Any) -> LossSettings:
+        args = self.config["args"]
+        found = {
+            "span": args["span_loss_coef"], "giou": args["giou_loss_coef"], "label": args["label_loss_coef"],
+            "background": args["eos_coef"], "saliency": args["lw_saliency"], "pair_margin": args["saliency_margin"],
+            "costs": MatchingCosts(args["set_cost_span"], args["set_cost_giou"], args["set_cost_class"]),
+        }  # fmt: skip
+        shine = self.config["model"] == "shine"
+        if shine:
+            found |= {
+                "coarse": args["coarse_coef"], "fine": args["fine_coef"], "quotient": args["q"],
+                "coarse_margins": tuple(args["coarse_margin"]), "fine_margins": tuple(args["fine_margin"]),
+                "ranking": {"red": "relative", "abd": "absolute"}[args["ranking_type"]],
+                "pair_hinge": args["use_saliency_loss"],
+            }  # fmt: skip
+        base = "moment_detr" if self.config["model"] == "moment_detr" else "qd_detr"
+        return losses_of(base, shine, **{**found, **changes})
+
+
+def read_golden(path: Path) -> Golden:
+    with np.load(path) as arrays:
+        return Golden(path.stem, dict(arrays), json.loads(path.with_suffix(".json").read_text()))
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
+    """Within a share of the largest value."""
+    assert found.shape == wanted.shape, f"{tuple(found.shape)} is not {tuple(wanted.shape)}"
+    worst = (found.detach().double() - wanted.double()).abs().max()
+    assert worst <= tolerance * wanted.abs().max().clamp(min=1e-3), f"off by {worst:.2e}"

@@ -1,0 +1,216 @@
+"""Moment-DETR, QD-DETR and SHINE against the authors' published code: outputs, matchings, losses, gradients, steps."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.checkpoints import our_name
+from models.losses.coarse import inter, intra
+from models.losses.fine import divergence, fine_terms
+from models.losses.settings import LossSettings
+from models.losses.total import compute_losses
+from models.matching import match
+from models.outputs import Outputs
+from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
+
+FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]
+needs_golden = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+shine_files = pytest.mark.parametrize("path", golden_files("shine"), ids=lambda path: path.stem)
+
+
+def test_golden_numbers_are_there() -> None:
+    if not FILES:
+        pytest.skip("needs the golden numbers: no shared/golden beside the project")
+    assert {path.name.split("_seed")[0] for path in FILES} >= {"moment_detr", "qd_detr", "shine"}
+
+
+def run(golden: Golden, model: nn.Module) -> Outputs:
+    hard = golden.config["model"] == "shine"
+    found: Outputs = model(golden.inputs(hard), negative=golden.config["model"] != "moment_detr")
+    return found
+
+
+def prefix(golden: Golden, fixed: bool = False) -> str:
+    train = "_train" if golden.config["model"] == "shine" else ""
+    return f"out{train}_maskfix." if fixed else f"out{train}."
+
+
+def official_form(outputs: Outputs) -> dict[str, Tensor]:
+    """Outputs under the golden files' names."""
+    found = {
+        "pred_logits": outputs.logits[-1], "pred_spans": outputs.spans[-1], "saliency_scores": outputs.saliency,
+    }  # fmt: skip
+    for layer in range(len(outputs.logits) - 1):
+        found[f"aux_outputs.{layer}.pred_logits"] = outputs.logits[layer]
+        found[f"aux_outputs.{layer}.pred_spans"] = outputs.spans[layer]
+    if outputs.saliency_negative is not None:
+        found["saliency_scores_neg"] = outputs.saliency_negative
+    if outputs.saliency_hard is not None:
+        found["saliency_scores_hn"] = outputs.saliency_hard.flatten(0, 1)
+    return found
+
+
+@needs_golden
+@every_file
+@pytest.mark.parametrize("variant", ["official", "fixed"])
+def test_outputs(path: Path, variant: str) -> None:
+    golden = read_golden(path)
+    found = official_form(run(golden, golden.model(text_attention=variant)))
+    wanted = golden.under(prefix(golden, fixed=variant == "fixed"))
+    wanted.pop("video_mask", None)
+    if golden.config["model"] == "moment_detr" and variant == "fixed":
+        wanted = golden.under("out.")  # the switch is QD-DETR's alone
+    assert wanted
+    assert set(wanted) <= set(found)
+    for name, value in wanted.items():
+        close(found[name], value, OUTPUTS)
+
+
+@needs_golden
+@every_file
+def test_evaluation_mode_gives_the_same_as_training_without_dropout(path: Path) -> None:
+    golden = read_golden(path)
+    wanted = golden.under("out_eval.") or golden.under(prefix(golden))
+    wanted.pop("video_mask", None)
+    with torch.no_grad():
+        found = official_form(run(golden, golden.model(text_attention="official").eval()))
+    for name, value in wanted.items():
+        close(found[name], value, OUTPUTS)
+
+
+@needs_golden
+@every_file
+def test_matchings(path: Path) -> None:
+    golden, targets = read_golden(path), read_golden(path).targets()
+    outputs = run(golden, golden.model(text_attention="official"))
+    costs, layers = golden.losses().costs, len(outputs.logits)
+    for layer in range(layers):
+        name = "final" if layer == layers - 1 else f"aux{layer}"
+        assigned = match(outputs.logits[layer], outputs.spans[layer], targets.spans, targets.span_mask, costs)
+        for sample, row in enumerate(assigned):
+            wanted = zip(*(golden.tensor(f"match.{name}.{sample}.{side}").tolist() for side in ("tgt", "pred")),
+                         strict=True)  # fmt: skip
+            assert {window: query for window, query in enumerate(row.tolist()) if query >= 0} == dict(wanted)
+
+
+def loss_key(golden: Golden, name: str) -> str:
+    group = "loss_train_paper." if golden.config["model"] == "shine" else "loss."
+    return group + (name if name == "total" or name.startswith("class_error") else f"loss_{name}")
+
+
+@needs_golden
+@every_file
+def test_losses(path: Path) -> None:
+    golden = read_golden(path)
+    outputs = run(golden, golden.model(text_attention="official"))
+    losses = compute_losses(outputs, golden.targets(), golden.losses())
+    close(losses.total, golden.tensor(loss_key(golden, "total")), OUTPUTS)
+    compared = [name for name in losses.terms if loss_key(golden, name) in golden.arrays]
+    assert {"span", "giou", "label", "saliency", "class_error", "span_0", "giou_0", "label_0"} <= set(compared)
+    for name in compared:
+        close(losses.terms[name], golden.tensor(loss_key(golden, name)), OUTPUTS)
+
+
+@needs_golden
+@shine_files
+def test_shine_terms(path: Path) -> None:
+    golden, targets = read_golden(path), read_golden(path).targets()
+    outputs, settings = run(golden, golden.model(text_attention="official")), golden.losses()
+    assert outputs.saliency_hard is not None
+    assert outputs.saliency_negative is not None
+    positive, negative, hard = outputs.saliency, outputs.saliency_negative, outputs.saliency_hard
+    found = {
+        "coarse_intra": intra(positive, targets, settings.coarse_margins[0], settings.quotient),
+        "coarse_inter": inter(positive, negative, targets, settings.coarse_margins[1], settings.quotient),
+        "d_Y_Sp": divergence(targets.clip_scores, positive, targets.video_mask),
+        "d_Sp_Sn": divergence(positive.sigmoid(), negative, targets.video_mask),
+    }
+    for level in range(3):
+        found[f"d_Sp_Shn{level + 1}"] = divergence(positive.sigmoid(), hard[level], targets.video_mask)
+    for ranking, short in (("relative", "red"), ("absolute", "abd")):
+        terms = fine_terms(positive, hard, negative, targets, settings.fine_margins, ranking)  # type: ignore[arg-type]
+        found |= {f"fine_{short}_{index + 1}": term for index, term in enumerate(terms)}
+        found[f"fine_{short}"] = sum(terms, torch.zeros(()))
+    for name, value in found.items():
+        close(value, golden.tensor(f"loss_train.{name}"), OUTPUTS)
+    for hinge in (False, True):
+        base = golden.losses(pair_hinge=hinge, coarse=0.0, fine=0.0)
+        terms = compute_losses(outputs, targets, base).terms
+        close(terms["saliency"], golden.tensor(f"loss_train.saliency_base_use{int(hinge)}"), OUTPUTS)
+
+
+@needs_golden
+@shine_files
+def test_the_released_criterion_trains_saliency_alone(path: Path) -> None:
+    golden = read_golden(path)
+    model = golden.model(text_attention="official")
+    losses = compute_losses(run(golden, model), golden.targets(), golden.losses(variant="released"))
+    close(losses.total, golden.tensor("loss_train_released.total"), OUTPUTS)
+    losses.total.backward()
+    untrained = {name.split(".")[0] for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    assert {"decoder", "span_head", "class_head", "anchors"} <= untrained
+    assert "encoder" not in untrained
+
+
+def cases() -> list[tuple[Path, str]]:
+    """Each file with each objective that it has gradients of."""
+    return [
+        (path, objective)
+        for path in FILES
+        for objective in (("_paper", "_released") if path.stem.startswith("shine") else ("",))
+    ]
+
+
+def objective_settings(golden: Golden, objective: str) -> LossSettings:
+    return golden.losses(variant="released") if objective == "_released" else golden.losses()
+
+
+@needs_golden
+@pytest.mark.parametrize(("path", "objective"), cases(), ids=lambda case: getattr(case, "stem", case))
+def test_gradients_and_ten_steps(path: Path, objective: str) -> None:
+    golden = read_golden(path)
+    model, settings = golden.model(text_attention="official"), objective_settings(golden, objective)
+    optim = golden.config[f"optim{objective}"]
+    optimiser = torch.optim.AdamW(model.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
+    names = dict(model.named_parameters())
+    totals = []
+    for step in range(len(golden.arrays[f"traj{objective}.total"])):
+        optimiser.zero_grad()
+        losses = compute_losses(run(golden, model), golden.targets(), settings)
+        totals.append(losses.total.detach())
+        losses.total.backward()
+        if step == 0:
+            check_gradients(golden, objective, names)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), optim["clip"])
+        if step == 0:
+            close(norm, golden.tensor(f"grad_total_norm{objective}"), GRADIENTS)
+        optimiser.step()
+        if step == 0:
+            for name, value in golden.under(f"step{objective}.").items():
+                close(names[find(names, name)], value, OUTPUTS)
+    close(torch.stack(totals), golden.tensor(f"traj{objective}.total"), DRIFT)
+
+
+def find(names: dict[str, nn.Parameter], official: str) -> str:
+    ours = our_name(official)
+    return ours if ours in names else "anchors"
+
+
+def check_gradients(golden: Golden, objective: str, names: dict[str, nn.Parameter]) -> None:
+    zero = torch.zeros(())
+    norms = golden.under(f"gradnorm{objective}.")
+    assert len(norms) == len(names)
+    largest = max(float(value) for value in norms.values())
+    for official, value in norms.items():
+        gradient = names[find(names, official)].grad
+        found = zero if gradient is None else gradient.norm()
+        assert abs(float(found) - float(value)) <= GRADIENTS * max(float(value), 1e-3 * largest), official
+    for official, value in golden.under(f"grad{objective}.").items():
+        gradient = names[find(names, official)].grad
+        if value.numel():
+            close(torch.zeros_like(value) if gradient is None else gradient, value, GRADIENTS)
+        else:  # the published code gave it none
+            assert gradient is None or not gradient.any(), official

@@ -1,0 +1,70 @@
+"""A tiny made-up data set in memory: random features of videos, texts and hard negatives."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.training.examples import Prepared, prepare
+from tasks.training.features import Features
+from tasks.training.job import Job
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
+
+CHANNELS = 12
+TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}
+
+
+def features(names: list[str], lengths: list[int], seed: int, clip_length: float = 0.0) -> Features:
+    values = torch.randn(sum(lengths), CHANNELS, generator=torch.Generator().manual_seed(seed))
+    offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
+    return Features(values, offsets, {name: row for row, name in enumerate(names)}, clip_length)
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    found = []
+    for number in range(count):
+        clips = 6 + number % 5
+        start = number % 3
+        found.append(
+            {
+                "qid": f"q{number}", "vid": f"v{number % 7}", "query": f"text {number}", "duration": 2.0 * clips,
+                "windows": [[2.0 * start, 2.0 * (start + 2)]], "saliency": None,
+            }
+        )  # fmt: skip
+    return found
+
+
+def negatives(found: list[dict[str, Any]], levels: int = 3) -> dict[str, dict[int, str]]:
+    return {row["qid"]: {level: f"{row['query']} {level}" for level in range(1, levels + 1)} for row in found}
+
+
+def videos() -> Features:
+    return features([f"v{n}" for n in range(7)], [6 + n % 5 for n in range(7)], seed=1, clip_length=2.0)
+
+
+def texts(count: int) -> Features:
+    names = [f"text {n}{level}" for n in range(count) for level in ("", " 1", " 2", " 3")]
+    return features(names, [2 + n % 4 for n in range(len(names))], seed=2)
+
+
+def data(count: int = 24, levels: int = 3) -> Prepared:
+    found = rows(count)
+    return prepare(found, negatives(found, levels), videos(), texts(count))
+
+
+def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
+    usual = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "evaluate_every": 1, "device": "cpu"}
+    return Settings(
+        model=Model(**{**TINY, **groups.get("model", {})}),
+        losses=Losses(**groups.get("losses", {"shine": True})),
+        training=Training(**{**usual, **(training or {})}),
+        inputs=Inputs(),
+        ranking=Ranking(**groups.get("ranking", {})),
+    )
+
+
+def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> Job:
+    found = rows(count)
+    prepared = data(count).examples
+    truth = {row["qid"]: row["windows"] for row in found}
+    return Job(chosen or settings(), prepared, prepared, truth, videos(), texts(count), folder)

@@ -1,0 +1,201 @@
+"""Losses and matching: invariances, switches, and what is missing."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.losses.coarse import inter, intra, top_mean
+from models.losses.contrastive import alignment
+from models.losses.fine import fine_terms
+from models.losses.saliency import negative_pair
+from models.losses.settings import LossSettings, losses_of
+from models.losses.targets import Targets
+from models.losses.total import compute_losses
+from models.matching import MatchingCosts, _assign, cost_matrix, match
+from models.outputs import Outputs
+
+B, L, Q = 3, 8, 5
+
+
+def targets(windows: int = 1, **changes: Any) -> Targets:
+    scores = torch.zeros(B, L)
+    scores[:, 2:5] = 1
+    mask = torch.ones(B, L, dtype=torch.bool)
+    mask[1, 6:] = False
+    spans = torch.rand(B, windows, 2) * 0.4 + 0.2
+    present = torch.ones(B, windows, dtype=torch.bool)
+    high, low = torch.tensor([[2, 3]] * B), torch.tensor([[0, 1]] * B)
+    return replace(Targets(spans, present, scores, mask, high, low), **changes)
+
+
+def outputs(**changes: Any) -> Outputs:
+    torch.manual_seed(0)
+    found = Outputs(
+        torch.randn(2, B, Q, 2), torch.rand(2, B, Q, 2) * 0.4 + 0.2, torch.randn(B, L), torch.randn(B, L),
+        torch.randn(3, B, L),
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+# -- matching ----------------------------------------------------------------------------------------------------
+
+
+def test_one_window_is_matched_on_the_device_as_scipy_would() -> None:
+    torch.manual_seed(1)
+    logits, spans, truth = torch.randn(50, 10, 2), torch.rand(50, 10, 2), torch.rand(50, 1, 2)
+    present = torch.ones(50, 1, dtype=torch.bool)
+    wanted = _assign(cost_matrix(logits, spans, truth, MatchingCosts()), present)
+    assert torch.equal(match(logits, spans, truth, present, MatchingCosts()), wanted)
+
+
+def test_matching_is_the_cheapest_and_does_not_depend_on_the_batch() -> None:
+    torch.manual_seed(1)
+    logits, spans, truth = torch.randn(6, 4, 2), torch.rand(6, 4, 2), torch.rand(6, 3, 2)
+    present = torch.tensor([[True, True, True], [True, False, False], [True, True, False]] * 2)
+    found = match(logits, spans, truth, present, MatchingCosts())
+    cost = cost_matrix(logits, spans, truth, MatchingCosts())
+    for sample in range(6):
+        one = slice(sample, sample + 1)
+        assert torch.equal(match(logits[one], spans[one], truth[one], present[one], MatchingCosts())[0], found[sample])
+        windows = present[sample].nonzero()[:, 0].tolist()
+        cheapest = min(
+            sum(cost[sample, q, w].item() for q, w in zip(order, windows, strict=True))
+            for order in itertools.permutations(range(4), len(windows))
+        )
+        assert sum(cost[sample, found[sample, w], w].item() for w in windows) == pytest.approx(cheapest)
+    assert (found[~present] == -1).all()
+
+
+def test_more_windows_than_queries_leave_windows_without() -> None:
+    found = match(
+        torch.randn(1, 2, 2), torch.rand(1, 2, 2), torch.rand(1, 5, 2), torch.ones(1, 5).bool(), MatchingCosts()
+    )
+    assert sorted(found[0].tolist()) == [-1, -1, -1, 0, 1]
+
+
+# -- the total -----------------------------------------------------------------------------------------------------
+
+
+def test_absent_windows_change_nothing() -> None:
+    truth = targets()
+    padded = replace(
+        truth, spans=torch.cat((truth.spans, torch.full((B, 2, 2), torch.nan)), 1),
+        span_mask=torch.cat((truth.span_mask, torch.zeros(B, 2, dtype=torch.bool)), 1),
+    )  # fmt: skip
+    found = outputs(spans=(torch.rand(2, B, Q, 2) * 0.4 + 0.2).requires_grad_())
+    first = compute_losses(found, truth, losses_of("moment_detr"))
+    second = compute_losses(found, padded, losses_of("moment_detr"))
+    torch.testing.assert_close(second.total, first.total)
+    second.total.backward()
+    assert torch.isfinite(found.spans.grad).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["moment_detr", "qd_detr"])
+def test_shine_replaces_the_pair_hinge_and_adds_its_rankings(model: str) -> None:
+    base = compute_losses(outputs(), targets(), losses_of(model)).terms
+    shine = compute_losses(outputs(), targets(), losses_of(model, shine=True)).terms
+    assert "pair_hinge" in base
+    assert set(shine) - set(base) >= {"coarse_intra", "coarse_inter", "fine_1", "fine_2", "fine_3", "fine_4"}
+    assert "pair_hinge" not in shine
+    assert "negative_pair" in shine
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [({"coarse_terms": ("intra",)}, {"coarse_inter"}), ({"coarse_terms": ("inter",)}, {"coarse_intra"}),
+     ({"fine_terms": (True, False, True, False)}, {"fine_2", "fine_4"}),
+     ({"coarse": 0.0}, {"coarse_intra", "coarse_inter"}),
+     ({"fine": 0.0}, {"fine_1", "fine_2", "fine_3", "fine_4"}), ({"rank_contrastive": False}, {"rank_contrastive"})],
+)  # fmt: skip
+def test_every_term_can_be_switched_off(change: dict[str, Any], gone: set[str]) -> None:
+    whole = compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True))
+    part = compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True, **change))
+    assert set(whole.terms) - set(part.terms) == gone
+    assert part.total < whole.total
+
+
+@pytest.mark.parametrize("model", ["moment_detr", "qd_detr"])
+def test_a_batch_without_negative_leaves_out_what_needs_one(model: str) -> None:
+    found = compute_losses(outputs(saliency_negative=None), targets(), losses_of(model, shine=True))
+    assert torch.isfinite(found.total)
+    assert not {"negative_pair", "coarse_inter", "fine_4"} & set(found.terms)
+
+
+def test_wrong_settings_are_refused() -> None:
+    for change in ({"ranking": "both"}, {"variant": "theirs"}, {"coarse_terms": ("outer",)}, {"fine_margins": (1.0,)}):
+        with pytest.raises(ValueError, match=r"ranking|variant|terms|margin"):
+            LossSettings(**change)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="moment_detr, qd_detr"):
+        losses_of("bert")
+
+
+# -- SHINE's rankings ------------------------------------------------------------------------------------------------
+
+
+def hinges(hard: Tensor, truth: Targets, **changes: Any) -> list[Tensor]:
+    ranking = changes.get("ranking", "relative")
+    return fine_terms(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, ranking)
+
+
+def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
+    hard, present = outputs().saliency_hard, torch.ones(3, B, dtype=torch.bool)
+    assert hard is not None
+    present[1, 0] = False
+    whole, part = hinges(hard, targets()), hinges(hard, targets(hard_present=present))
+    assert torch.equal(whole[0], part[0])
+    assert not torch.equal(whole[1], part[1])
+    changed = hard.clone()
+    changed[1, 0] = 50.0  # what stands in the place of the missing one does not matter
+    for one, other in zip(part, hinges(changed, targets(hard_present=present)), strict=True):
+        torch.testing.assert_close(one, other)
+    none = hinges(hard, targets(hard_present=torch.zeros_like(present)))
+    assert [float(term) for term in none] == [0.0] * 4
+
+
+def test_the_absolute_ranking_compares_with_the_first_level() -> None:
+    hard = outputs().saliency_hard
+    assert hard is not None
+    relative, absolute = hinges(hard, targets()), hinges(hard, targets(), ranking="absolute")
+    assert all(torch.equal(a, b) for a, b in zip(relative[:2], absolute[:2], strict=True))
+    assert not torch.equal(relative[2], absolute[2])
+
+
+def test_a_moment_that_covers_the_video_is_compared_with_clip_0() -> None:
+    truth = targets(clip_scores=torch.ones(B, L))
+    saliency = outputs().saliency.requires_grad_()
+    found = intra(saliency, truth, 1.0, 8)
+    wanted = (1.0 + saliency[:, 0] - top_mean(saliency, truth.inside, 8)).relu().mean()
+    torch.testing.assert_close(found, wanted)
+    found.backward()
+    assert torch.isfinite(saliency.grad).all()  # type: ignore[arg-type]
+
+
+def test_a_query_without_a_relevant_clip_makes_no_infinity() -> None:
+    truth = targets(clip_scores=torch.zeros(B, L))
+    saliency = outputs().saliency.requires_grad_()
+    total = intra(saliency, truth, 1.0, 8) + inter(saliency, outputs().saliency_hard[0], truth, 2.0, 8)  # type: ignore[index]
+    total.backward()
+    assert torch.isfinite(total)
+    assert torch.isfinite(saliency.grad).all()  # type: ignore[arg-type]
+
+
+def test_the_best_clips_are_a_share_of_the_moment() -> None:
+    saliency = torch.tensor([[9.0, 1.0, 5.0, 3.0, 4.0, 2.0]])
+    inside = torch.tensor([[False, True, True, True, True, True]])
+    assert float(top_mean(saliency, inside, 8)) == 5.0
+    assert float(top_mean(saliency, inside, 2)) == 4.5
+    assert float(top_mean(saliency, inside, 1)) == 3.0
+
+
+def test_the_negative_pair_does_not_overflow() -> None:
+    assert float(negative_pair(torch.full((1, 2), 100.0), torch.tensor([[True, False]]))) == pytest.approx(100.0)
+
+
+def test_alignment_prefers_matched_queries_that_look_like_the_text() -> None:
+    words, queries = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    right, wrong = (alignment(queries, words, torch.tensor([[index]]), 0.07) for index in (0, 1))
+    assert right < wrong

@@ -1,0 +1,238 @@
+"""Invariances of the models: neighbours, padding, dropout, sizes, official checkpoints."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from models.catalogue import build_model
+from models.checkpoints import CheckpointError, load_weights, our_name, read_official
+from models.grounding import GroundingModel
+from models.outputs import Inputs, Outputs
+from models.settings import ModelSettings
+from models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
+from models.transformer.dropout import Dropout, kept
+
+SIZES: dict[str, Any] = {
+    "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,
+    "decoder_layers": 2, "queries": 5, "dropout": 0.0, "input_dropout": 0.0,
+}  # fmt: skip
+CLIPS, WORDS = (9, 4, 7, 1), (5, 2, 1, 3)
+
+
+def model(name: str = "qd_detr", **changes: Any) -> GroundingModel:
+    torch.manual_seed(0)
+    return build_model(name, ModelSettings(**{**SIZES, **changes}))
+
+
+def inputs(clips: tuple[int, ...] = CLIPS, words: tuple[int, ...] = WORDS, hard: bool = False) -> Inputs:
+    generator = torch.Generator().manual_seed(1)
+    video = torch.randn(len(clips), max(clips), SIZES["video_dim"], generator=generator)
+    text = torch.randn(4, len(words), max(words), SIZES["text_dim"], generator=generator)
+    video_mask = torch.arange(max(clips)) < torch.tensor(clips)[:, None]
+    text_mask = torch.arange(max(words)) < torch.tensor(words)[:, None]
+    found = Inputs(video * video_mask[..., None], video_mask, text[0] * text_mask[..., None], text_mask)
+    if hard:
+        found = replace(found, hard_text=text[1:] * text_mask[..., None], hard_mask=text_mask.expand(3, -1, -1))
+    return found
+
+
+def alone(batch: Inputs, sample: int) -> Inputs:
+    """One sample without its neighbours and without their padding."""
+    clips, words = int(batch.video_mask[sample].sum()), int(batch.text_mask[sample].sum())
+    one = slice(sample, sample + 1)
+    return Inputs(
+        batch.video[one, :clips], batch.video_mask[one, :clips], batch.text[one, :words], batch.text_mask[one, :words]
+    )
+
+
+def differences(name: str, **changes: Any) -> float:
+    """Largest difference of a sample's spans and saliency in a batch from those that it has alone."""
+    net, batch = model(name, **changes).eval().requires_grad_(False), inputs()
+    together, worst = net(batch), 0.0
+    for sample, clips in enumerate(CLIPS):
+        single: Outputs = net(alone(batch, sample))
+        worst = max(worst, float((single.spans[:, 0] - together.spans[:, sample]).abs().max()))
+        worst = max(worst, float((single.saliency[0] - together.saliency[sample, :clips]).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_a_sample_has_the_same_output_alone_and_in_any_batch(name: str) -> None:
+    assert differences(name) < 1e-5
+
+
+def test_the_published_attention_mask_makes_neighbours_matter() -> None:
+    assert differences("qd_detr", text_attention="official") > 1e-3
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_hard_negatives_are_scored_as_if_each_were_the_text(name: str) -> None:
+    net, batch = model(name).eval(), inputs(hard=True)
+    found: Outputs = net(batch, negative=True)
+    assert found.saliency_hard is not None
+    assert found.saliency_negative is not None
+    assert batch.hard_text is not None
+    for level in range(3):
+        single = net(replace(batch, text=batch.hard_text[level], hard_text=None, hard_mask=None))
+        torch.testing.assert_close(found.saliency_hard[level], single.saliency, atol=1e-5, rtol=0)
+    rolled = replace(batch, text=batch.text.roll(-1, 0), text_mask=batch.text_mask.roll(-1, 0), hard_text=None)
+    torch.testing.assert_close(found.saliency_negative, net(rolled).saliency, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_a_batch_of_one_has_no_negative(name: str) -> None:
+    assert model(name)(inputs((5,), (3,)), negative=True).saliency_negative is None
+
+
+def test_hard_negatives_may_be_longer_than_the_text() -> None:
+    short, long = inputs(words=(2, 1, 1, 2)), inputs(hard=True)
+    mixed = replace(short, hard_text=long.hard_text, hard_mask=long.hard_mask)
+    found = model()(mixed, negative=True).saliency_hard
+    assert found is not None
+    torch.testing.assert_close(found, model()(long).saliency_hard, atol=1e-5, rtol=0)
+
+
+def test_learned_word_positions_are_those_of_the_positive_text() -> None:
+    net = model(text_positions=True).eval()
+    found: Outputs = net(inputs(hard=True), negative=True)
+    assert found.saliency_hard is not None
+    assert torch.isfinite(found.saliency_hard).all()
+    with pytest.raises(ValueError, match="positions for 2"):
+        model(text_positions=True, longest_text=2)(inputs())
+
+
+def test_features_of_another_width_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"\(10, 6\) channels, but the model takes \(11, 6\)"):
+        model(video_dim=11)(inputs())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"hidden": 18, "heads": 4}, "multiple"), ({"projections": 4}, "1, 2 or 3"), ({"queries": 0}, "at least 1"),
+     ({"text_attention": "both"}, "fixed or official")],
+)  # fmt: skip
+def test_sizes_that_no_model_has_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        model(**change)
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+def test_every_parameter_that_is_used_learns(name: str) -> None:
+    net = model(name, dropout=0.1, input_dropout=0.5)
+    found: Outputs = net(inputs(hard=True), negative=True)
+    assert found.saliency_hard is not None
+    (found.logits.square().sum() + found.spans.square().sum() + found.saliency_hard.square().sum()).backward()
+    still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
+    # a key's bias shifts all logits alike, and the first decoder layer's content is zero
+    assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
+
+
+# -- dropout -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
+def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
+    torch.manual_seed(0)
+    shares = torch.stack([1 - kept((50, 400), p, torch.float32) for _ in range(100)])
+    assert abs(float(shares.mean()) - p) < 4 * (p * (1 - p) / shares.numel()) ** 0.5 + 4 * 0.5 / 256 / 100**0.5
+    dropped = Dropout(p)(torch.ones(200, 1000))
+    assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
+
+
+def test_dropout_is_seeded_and_not_the_same_twice() -> None:
+    torch.manual_seed(3)
+    first, second = kept((9, 7), 0.5, torch.float32), kept((9, 7), 0.5, torch.float32)
+    torch.manual_seed(3)
+    assert torch.equal(first, kept((9, 7), 0.5, torch.float32))
+    assert not torch.equal(first, second)
+
+
+def test_neighbouring_elements_are_dropped_independently() -> None:
+    torch.manual_seed(0)
+    centred = kept((4000, 512), 0.5, torch.float32) - 0.5
+    for shift in (1, 2, 8, 64):
+        assert abs(float((centred[:, :-shift] * centred[:, shift:]).mean())) < 0.002
+    assert abs(float((centred[:-1] * centred[1:]).mean())) < 0.002
+
+
+def test_dropout_is_off_in_evaluation_and_refuses_other_shares() -> None:
+    values = torch.randn(5)
+    assert Dropout(0.5).eval()(values) is values
+    with pytest.raises(ValueError, match="below 1"):
+        Dropout(1.0)
+
+
+# -- spans ---------------------------------------------------------------------------------------------------------
+
+
+def test_spans_survive_the_round_trip_and_overlap_is_symmetric() -> None:
+    windows = torch.rand(40, 2).sort(-1).values
+    torch.testing.assert_close(to_windows(to_spans(windows)), windows)
+    first, second = windows[:20], windows[20:]
+    torch.testing.assert_close(iou(first, second), iou(second, first))
+    assert (generalised_iou(first, second) <= iou(first, second) + 1e-6).all()
+    torch.testing.assert_close(iou(first, first), torch.ones(20))
+    fractions = torch.tensor([0.0, 0.002, 0.5, 0.998, 1.0])
+    torch.testing.assert_close(inverse_sigmoid(fractions).sigmoid(), fractions.clamp(1e-3 / (1 + 1e-3), 1 / (1 + 1e-3)))
+
+
+# -- official checkpoints --------------------------------------------------------------------------------------------
+
+
+def official_names(net: nn.Module) -> dict[str, str]:
+    """Ours to official for a QD-DETR of the test's size, from a list of official names."""
+    layers = [
+        *[f"self_attn.{n}" for n in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")],
+        *[f"{n}.{k}" for n in ("linear1", "linear2", "norm1", "norm2") for k in ("weight", "bias")],
+        "activation.weight",
+    ]
+    names = [f"transformer.{s}.layers.{i}.{n}" for s in ("t2v_encoder", "encoder") for i in (0, 1) for n in layers]
+    assert {our_name(name) for name in names} <= set(net.state_dict())
+    return {our_name(name): name for name in names}
+
+
+def test_official_files_are_read_without_running_anything(tmp_path: Path) -> None:
+    net = model()
+    known = official_names(net)
+    weights = {known[name]: value for name, value in net.state_dict().items() if name in known}
+    options = argparse.Namespace(hidden_dim=16, nheads=2)
+    torch.save({"model": weights, "opt": options, "epoch": 3}, tmp_path / "model.ckpt")
+    found, opt = read_official(tmp_path / "model.ckpt")
+    assert opt == {"hidden_dim": 16, "nheads": 2}
+    assert all(torch.equal(found[name], net.state_dict()[name]) for name in known)
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("ran"),))
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": {}, "opt": Hostile()}, tmp_path / "model.ckpt")
+    with pytest.raises(CheckpointError, match="can't be read as weights alone"):
+        read_official(tmp_path / "model.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.ckpt").write_text("no checkpoint")
+    with pytest.raises(CheckpointError, match="weights alone"):
+        read_official(tmp_path / "text.ckpt")
+    torch.save([1, 2], tmp_path / "list.ckpt")
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        read_official(tmp_path / "list.ckpt")
+    with pytest.raises(CheckpointError, match="no parameter"):
+        our_name("roberta.encoder.weight")
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name() -> None:
+    with pytest.raises(CheckpointError, match=r"another model than MomentDETR: missing: .*; unknown: anchors"):
+        load_weights(model("moment_detr"), model("qd_detr").state_dict())
+    with pytest.raises(CheckpointError, match=r"of another shape: .*is \(5, 2\), not \(7, 2\)"):
+        load_weights(model(queries=7), model().state_dict())

@@ -1,0 +1,78 @@
+"""Official checkpoint files as they are published: options of several kinds, wrapped names, and fine-tuning."""
+
+import argparse
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.catalogue import build_model
+from models.checkpoints import CheckpointError, convert, official_settings, read_official
+from tasks.training.checkpoint import RunError
+from tasks.training.loop import train
+from tasks.training.stage import read_weights
+from tests.golden.reading import golden_files, read_golden
+from tests.grounding_data import job, settings
+
+
+@pytest.mark.parametrize("path", golden_files("moment_detr") + golden_files("qd_detr"), ids=lambda path: path.stem)
+def test_settings_follow_from_weights_and_options(path: Path) -> None:
+    golden = read_golden(path)
+    weights = convert(golden.official_weights)
+    wanted = official_settings(golden.config["args"])
+    assert official_settings({"nheads": wanted.heads, "dropout": 0.0, "input_dropout": 0.0}, weights) == wanted
+    assert official_settings({**golden.config["args"], "v_feat_dim": 1}, weights) == wanted  # weights know better
+
+
+def options_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if kind == "dict":
+        return {"nheads": 4}
+    if kind == "namespace":
+        return argparse.Namespace(nheads=4)
+    module = types.ModuleType("easydict")
+    exec("class EasyDict(dict):\n    pass", module.__dict__)
+    module.EasyDict.__module__ = "easydict"
+    monkeypatch.setitem(sys.modules, "easydict", module)
+    found = module.EasyDict(nheads=4)
+    found.nheads = 4  # the real one keeps its values as attributes too
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dict", "namespace", "easydict"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_options_of_every_kind_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, wrapped: bool
+) -> None:
+    name = "module.class_embed.bias" if wrapped else "class_embed.bias"
+    content = {"model": {name: torch.ones(2)}, "opt": options_of(kind, monkeypatch), "epoch": 3}
+    torch.save(content, tmp_path / "model.ckpt")
+    monkeypatch.delitem(sys.modules, "easydict", raising=False)
+    weights, options = read_official(tmp_path / "model.ckpt")
+    assert torch.equal(weights["class_head.bias"], torch.ones(2))
+    assert options == {"nheads": 4}
+
+
+def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
+    first = settings({"epochs": 2})
+    train(job(tmp_path / "first", first, count=8))
+    weights = read_weights(str(tmp_path / "first"))
+    for epochs, tolerance in ((0, 0.0), (1, 1e-6)):
+        work = job(tmp_path / str(epochs), settings({"epochs": epochs, "learning_rate": 1e-9}), count=8)
+        train(replace(work, weights=weights))
+        later = read_weights(str(work.folder))
+        for name, value in weights.items():
+            torch.testing.assert_close(later[name], value, atol=tolerance, rtol=0)
+    with pytest.raises(RunError, match="holds no checkpoint"):
+        read_weights(str(tmp_path))
+    with pytest.raises(RunError, match="can't be read as weights alone"):
+        read_weights(str(tmp_path / "none.ckpt"))
+
+
+def test_a_checkpoint_without_heads_known_is_refused() -> None:
+    net = build_model("qd_detr", job(Path()).model_settings)
+    with pytest.raises(CheckpointError, match="no input projection"):
+        official_settings({}, {name: v for name, v in net.state_dict().items() if "projection" not in name})
