@@ -35,6 +35,7 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench_negatives
 	@$(BIN)/python -m tests.bench_language_models
 	@$(BIN)/python -m tests.bench_llama
 	@$(BIN)/python -m tests.bench_training

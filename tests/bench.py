@@ -71,8 +71,8 @@ def measure(dataset: str) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Print the figures of one data set."""
+def print_figures(measure: Callable[[str], dict[str, object]]) -> None:
+    """Measure the data set that the command line names, in an empty store."""
     if not (data_folder() / "charades-cg").is_dir() and SHARED.is_dir():
         os.environ["PENUMBRA_DATA"] = str(SHARED)
     default = "charades-cg" if (data_folder() / "charades-cg").is_dir() else "scenes"
@@ -83,4 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_figures(measure)
