@@ -1,6 +1,6 @@
 """`make bench`: how long the choice of negatives takes with 8 candidates a level, and SentenceBERT's share of it.
 
-    python -m tests.bench_negatives [DATASET]      default: charades-cg where its files are, else scenes
+python -m tests.bench_negatives [DATASET]      default: charades-cg where its files are, else scenes
 """
 
 import time

@@ -57,6 +57,11 @@ def vocabulary(proposal: Proposal, judge: Judge) -> Verdict:
     return all(judge.on_offer(slot, word) for slot, word in pairs) or "word is not on offer for its slot"
 
 
+def known_words(proposal: Proposal, judge: Judge) -> Verdict:
+    """No word that the training split lacks: a fill may make one with what follows it without a blank ("light's")."""
+    return judge.guard.knows(proposal.text) or "has a word that the training split lacks"
+
+
 def near_synonym(proposal: Proposal, judge: Judge) -> Verdict:
     """At level 1, where nothing else may change, no word may mean nearly what the word it replaces means."""
     if proposal.level > 1:
@@ -87,7 +92,7 @@ def novel_word(proposal: Proposal, judge: Judge) -> Verdict:
 
 
 Check = Callable[[Proposal, Judge], Verdict]
-ALWAYS: tuple[Check, ...] = (template, vocabulary, near_synonym, same_video, test_split)
+ALWAYS: tuple[Check, ...] = (template, vocabulary, known_words, near_synonym, same_video, test_split)
 HELD_OUT: tuple[Check, ...] = (composition, novel_word)
 
 

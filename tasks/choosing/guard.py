@@ -23,6 +23,7 @@ class Guard:
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]], every: bool) -> None:
         """Read each query's row of `annotations` and its tokens; `every`: training queries are leaks too."""
         self.forms: dict[str, set[str]] = defaultdict(set)
+        self.vocabulary: set[str] = set()  # of the training split
         self._pairs: dict[str, set[str]] = defaultdict(set)
         self._words: set[str] = set()
         self._tests: set[str] = set()
@@ -30,7 +31,11 @@ class Guard:
         for row, tokens in rows:
             for token in tokens:
                 self.forms[token["text"].lower()].add(token["lemma"])
-            (training if row["split"] == TRAINING else self._tests).add(normal_form(row["query"]))
+            if row["split"] == TRAINING:
+                training.add(normal_form(row["query"]))
+                self.vocabulary.update(WORD.findall(row["query"].lower()))
+            else:
+                self._tests.add(normal_form(row["query"]))
             for label in row["novel"]:
                 self._hold_out([word.lower() for word in label["words"]])
         for query in sorted(training):
@@ -57,6 +62,10 @@ class Guard:
     def lemmatised(self, text: str) -> str:
         """A text's words, each by one of its lemmas: the same for "opens the doors" and "open the door"."""
         return " ".join(min(self.forms.get(word, (word,))) for word in WORD.findall(text.lower()))
+
+    def knows(self, text: str) -> bool:
+        """Whether the training split has all its words."""
+        return self.vocabulary.issuperset(WORD.findall(text.lower()))
 
     def leaks(self, text: str) -> bool:
         """Whether it is a query of a test split."""
