@@ -11,6 +11,7 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from artifacts.manifest import Artifact, Manifest
+from artifacts.schemas import shortened
 from artifacts.store import Store
 
 FIRST_ROWS = 50
@@ -36,7 +37,7 @@ def first_rows(store: Store, artifact: Artifact, manifest: Manifest, count: int 
     rows: list[dict[str, Any]] = []
     for index, record in enumerate(manifest.parts):
         if record.rows and len(rows) < count:
-            rows += store.part(artifact, index).slice(0, count - len(rows)).to_pylist()
+            rows += shortened(store.part(artifact, index).slice(0, count - len(rows))).to_pylist()
     return [{name: _cell(value) for name, value in row.items()} for row in rows]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from artifacts.errors import PenumbraError
 
@@ -37,6 +38,9 @@ SLOTS = pa.list_(
     pa.struct([("token", pa.int32()), ("primitive", pa.string()), ("tag", pa.string()), ("word", pa.string())])
 )
 STRINGS = pa.list_(pa.string())
+ANY_WIDTH = 0  # a fixed-size list of features is as wide as its encoder; `fitted` puts the width in
+FEATURE = pa.list_(pa.float16(), ANY_WIDTH)
+FEATURES = pa.list_(FEATURE)
 
 SCHEMAS: dict[str, pa.Schema] = {
     "annotations": _table(
@@ -95,6 +99,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("checks", STRINGS),
         optional=("plausibility",),
     ),
+    "text_features": _table(("text", pa.string()), ("encoder", pa.string()), ("tokens", FEATURES), ("pooled", FEATURE)),
+    "video_features": _table(
+        ("vid", pa.string()),
+        ("encoder", pa.string()),
+        ("clip_length", pa.float64()),
+        ("duration", pa.float64()),
+        ("features", FEATURES),
+    ),
     "rejected": _table(("qid", pa.string()), ("stage", pa.string()), ("reason", pa.string()), ("value", pa.string())),
     "in_video_negatives": _table(
         ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
@@ -106,12 +118,35 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
+def fitted(stage: str, schema: pa.Schema) -> pa.Schema:
+    """A stage's schema; where the stage leaves the width of features open, with that of `schema`."""
+    fields = []
+    for field in SCHEMAS[stage]:
+        index = schema.get_field_index(field.name)
+        fields.append(field if index < 0 else field.with_type(_with_width(field.type, schema.field(index).type)))
+    return pa.schema(fields)
+
+
+def is_features(type_: pa.DataType) -> bool:
+    """Whether a column holds features: vectors of halves, one or a list of them in a row."""
+    value = type_.value_type if pa.types.is_list(type_) else type_
+    return bool(pa.types.is_fixed_size_list(value) and value.value_type == pa.float16())
+
+
+def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
+    if wanted == FEATURE and pa.types.is_fixed_size_list(given):
+        return pa.list_(pa.float16(), given.list_size)
+    if wanted == FEATURES and pa.types.is_list(given):
+        return pa.list_(_with_width(FEATURE, given.value_type))
+    return wanted
+
+
 def conform(table: pa.Table, stage: str) -> pa.Table:
     """Return the table with its stage's exact schema.
 
     Raises `SchemaError` naming the stage and the column that is missing, foreign, of another type or null.
     """
-    schema = SCHEMAS[stage]
+    schema = fitted(stage, table.schema)
     missing = [name for name in schema.names if name not in table.column_names]
     foreign = [name for name in table.column_names if name not in schema.names]
     if missing or foreign:
@@ -136,3 +171,17 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaError(f"{stage}: {error}") from error
+
+
+def shortened(table: pa.Table) -> pa.Table:
+    """The table for people: features as their shape, as in "62 × 512"."""
+    for index, field in enumerate(table.schema):
+        if is_features(field.type):
+            column = table[field.name]
+            if pa.types.is_list(field.type):
+                width = field.type.value_type.list_size
+                shapes = [f"{rows} × {width}" for rows in pc.list_value_length(column).to_pylist()]
+            else:
+                shapes = [str(field.type.list_size)] * len(column)
+            table = table.set_column(index, field.name, pa.array(shapes, pa.string()))
+    return table

@@ -26,10 +26,14 @@ from pydantic import ValidationError
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
-from artifacts.schemas import SCHEMAS, conform, table_of
+from artifacts.schemas import conform, fitted, is_features, table_of
 from artifacts.settings import artifacts_root
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+DRAFTS = "drafts"  # folder of what a stage has done of a part that is not whole
+TABLE_FILES = {"compression": "zstd"}
+# Halves hardly repeat and hardly shrink: plain values, read as they lie (`tests/bench_features.py` compares).
+FEATURE_FILES = {"compression": "none", "use_dictionary": False}
 
 
 class ArtifactError(PenumbraError):
@@ -200,7 +204,28 @@ class Store:
             seconds=round(time.perf_counter() - clock, 3),
         )
         self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
+        if self.files.exists(self._file(artifact, DRAFTS)):
+            self.files.rm(self._file(artifact, DRAFTS), recursive=True)
         return artifact
+
+    # -- beside the parts ------------------------------------------------------------------------------------
+
+    def has_part(self, artifact: Artifact, index: int) -> bool:
+        """Whether a part's file is there."""
+        self.files.invalidate_cache()
+        return bool(self.files.exists(self._file(artifact, f"part-{index:05d}.parquet")))
+
+    def keep(self, artifact: Artifact, name: str, data: bytes) -> None:
+        """Put a file beside the parts, whole or not at all; what is below `drafts/` goes when the artifact is whole."""
+        self._write_whole(self._file(artifact, name), data)
+
+    def kept(self, artifact: Artifact, name: str) -> bytes | None:
+        """A file beside the parts, or None."""
+        try:
+            data: bytes = self.files.cat_file(self._file(artifact, name))
+        except FileNotFoundError:
+            return None
+        return data
 
     # -- what a stage remembers from run to run ----------------------------------------------------------------
 
@@ -227,11 +252,12 @@ class Store:
         refused = ""
         if part.rejected:
             refused = f"rejected/{name}"
-            self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected)))
+            self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected), TABLE_FILES))
         counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
         rows = conform(part.rows, artifact.stage)
+        features = any(is_features(type_) for type_ in rows.schema.types)
         rows = rows.replace_schema_metadata({"penumbra": json.dumps(counts, sort_keys=True)})
-        self._write_whole(self._file(artifact, name), _parquet(rows))
+        self._write_whole(self._file(artifact, name), _parquet(rows, FEATURE_FILES if features else TABLE_FILES))
 
     def _record(self, artifact: Artifact, name: str) -> PartRecord | None:
         """What a part's file says of itself, or None where it is missing or foreign."""
@@ -246,7 +272,7 @@ class Store:
             refused_data = self.files.cat_file(self._file(artifact, refused)) if refused else b""
         except (OSError, ValueError, KeyError, TypeError):  # cut short, or not one of ours
             return None
-        if schema.remove_metadata() != SCHEMAS[artifact.stage].remove_metadata():
+        if schema.remove_metadata() != fitted(artifact.stage, schema):
             return None
         return PartRecord(
             name=name,
@@ -274,8 +300,8 @@ class Store:
         os.replace(draft, target)
 
 
-def _parquet(table: pa.Table) -> bytes:
+def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, **options)
     data: bytes = sink.getvalue().to_pybytes()
     return data

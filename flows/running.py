@@ -3,6 +3,7 @@
 import inspect
 import logging
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 DEPLOYMENTS = PROJECT / "prefect.yaml"
-FLOWS = ("build-negatives",)
+FLOWS = {  # where each flow is; the modules are imported when one runs
+    "build-negatives": ("flows.build_negatives", "build_negatives"),
+    "extract-features": ("flows.extract_features", "extract_features"),
+    "full-pipeline": ("flows.full_pipeline", "full_pipeline"),
+}
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -76,19 +81,19 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    from flows.build_negatives import build_negatives
-
-    parameters = merge(deployment_parameters(name, dataset), in_groups(build_negatives, changes))
+    module, function = FLOWS[name]
+    flow = getattr(import_module(module), function)
+    parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
     for logger in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(logger).addFilter(_OneLine())
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
-        validated = build_negatives.validate_parameters(parameters)
+        validated = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
         raise ParameterError(str(error).replace("\n - ", " ") + "; the README lists the parameters") from None
     finally:
         prefect_says.disabled = False
     validated["dataset"].split_files()  # a missing file is told before a server starts
-    artifact: Artifact = build_negatives(**parameters)
+    artifact: Artifact = flow(**parameters)
     return artifact
