@@ -17,7 +17,7 @@ from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.store import Store
-from tasks.clip import Clip, Encoder, digests, load
+from tasks.clip import Clip, Encoder, digests, load, side_by_side
 from tasks.features import Halves, lists_of, vectors_of
 from tasks.stage import Parameters, run_stage
 
@@ -58,6 +58,14 @@ def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     return sorted(found)
 
 
+def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Rows of equal lengths, at most so many together, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    for _, group in groupby(order, key=lambda row: lengths[row]):
+        while rows := list(islice(group, batch_size)):
+            yield rows
+
+
 def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tuple[list[Halves], Halves, int]:
     """Token states (tokens, dimension) of each text, pooled states (texts, dimension), and how many texts were cut."""
     import torch
@@ -67,16 +75,18 @@ def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tup
     whole = [len(text) for text in encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
     tokens: list[Halves] = [np.zeros((0, 0), np.float16)] * len(texts)
     pooled: Halves = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
-    order = sorted(range(len(texts)), key=lambda index: len(ids[index]))
-    for _, group in groupby(order, key=lambda index: len(ids[index])):
-        while rows := list(islice(group, batch_size)):
-            batch = torch.tensor([ids[row] for row in rows], device=encoder.device)
-            with torch.inference_mode():
-                states = encoder.model.get_text_features(batch)
-            last = states.last_hidden_state.half().cpu().numpy()
-            pooled[rows] = states.pooler_output.half().cpu().numpy()
-            for row, vectors in zip(rows, last, strict=True):
-                tokens[row] = vectors
+
+    def encode(rows: list[int]) -> None:
+        with torch.inference_mode():
+            states = encoder.model.get_text_features(torch.tensor([ids[row] for row in rows], device=encoder.device))
+        last = states.last_hidden_state.half().cpu().numpy()
+        pooled[rows] = states.pooler_output.half().cpu().numpy()
+        for row, vectors in zip(rows, last, strict=True):
+            tokens[row] = vectors
+
+    threads, _ = side_by_side(encoder)
+    with threads:
+        list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
     return tokens, pooled, sum(length > limit for length in whole)
 
 

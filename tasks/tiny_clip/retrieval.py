@@ -7,19 +7,23 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tasks.tiny_clip.moments import Pictures
+from tasks.tiny_clip.moments import Moment, Pictures
 
 TOGETHER = 64
 
 
 @torch.inference_mode()
 def embed_moments(
-    model: Any, tokenizer: Any, to_pixels: Callable[[Pictures], torch.Tensor], pictures: Pictures, texts: Sequence[str]
+    model: Any,
+    tokenizer: Any,
+    to_pixels: Callable[[Pictures], torch.Tensor],
+    several: Sequence[Moment],
+    texts: Sequence[str],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit vectors of moments (mean of their frames') and of sentences, each (moments, dimension)."""
     images = []
-    for start in range(0, len(pictures), TOGETHER):
-        some = pictures[start : start + TOGETHER]
+    for start in range(0, len(several), TOGETHER):
+        some = np.stack([moment.pictures for moment in several[start : start + TOGETHER]])
         vectors = model.get_image_features(to_pixels(some).flatten(0, 1)).pooler_output
         images.append(functional.normalize(vectors, dim=-1).view(len(some), -1, vectors.shape[-1]).mean(1))
     tokens = tokenizer(list(texts), padding=True, return_tensors="pt")

@@ -11,6 +11,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from transformers import CLIPConfig, CLIPModel
 
 from artifacts.settings import PROJECT
 from tasks.scenes.stage import SIDE
-from tasks.tiny_clip.moments import FRAMES, Pictures, gather
+from tasks.tiny_clip.moments import FRAMES, Moment, Pictures, caption, moments
 from tasks.tiny_clip.retrieval import embed_moments, retrieval
 from tasks.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
 
 FOLDER = PROJECT / "models" / "tiny_clip"
 WIDTH, VOCABULARY, PATCH = 96, 1000, 16
-BATCH = 128  # moments a step, with one frame of each
+BATCH, RATE = 128, 1e-3  # moments a step, with one frame of each; highest learning rate
+SHARE = 0.1  # of the labels' loss
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
 
 
@@ -57,34 +59,57 @@ def contrast(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, sam
     return (functional.cross_entropy(scores, target) + functional.cross_entropy(scores.T, target)) / 2
 
 
-def fit(model: Any, tokenizer: Any, pictures: Pictures, sentences: list[list[str]], steps: int, seed: int) -> None:
-    """Train for so many steps."""
-    chance = np.random.default_rng(seed)
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    plain = [p for p in model.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0}],
-                                  lr=1e-3, betas=(0.9, 0.98))  # fmt: skip
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=steps, pct_start=0.08)
+class Labels(torch.nn.Module):
+    """Which coloured things a picture holds, told from the image's state: trains the eyes, and is thrown away."""
+
+    def __init__(self, several: Sequence[Moment]) -> None:
+        super().__init__()
+        names = sorted({thing.label for moment in several for thing in moment.things})
+        self.index = {name: column for column, name in enumerate(names)}
+        self.head = torch.nn.Linear(WIDTH, len(names))
+        torch.nn.init.constant_(self.head.bias, -4.0)
+
+    def forward(self, states: torch.Tensor, several: Sequence[Moment]) -> torch.Tensor:
+        """Cross-entropy, summed over the labels, of states (moments, WIDTH)."""
+        wanted = torch.zeros(len(several), len(self.index))
+        for row, moment in enumerate(several):
+            wanted[row, [self.index[thing.label] for thing in moment.things]] = 1
+        return functional.binary_cross_entropy_with_logits(self.head(states), wanted, reduction="sum") / len(several)
+
+
+def fit(model: Any, tokenizer: Any, several: Sequence[Moment], steps: int, seed: int) -> None:
+    """Train for so many steps; half of the pairs are a moment's sentence, half name what is in the picture."""
+    chance, labels = np.random.default_rng(seed), Labels(several)
+    parameters = [*model.parameters(), *labels.parameters()]
+    groups = [{"params": [p for p in parameters if (p.ndim > 1) == matrix], "weight_decay": 0.1 * matrix}
+              for matrix in (True, False)]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.08)
     begun, losses = time.monotonic(), []
     for step in range(steps):
-        rows = chance.choice(len(pictures), BATCH, replace=False)
-        seen = pictures[rows, chance.integers(FRAMES, size=BATCH)]
+        some = [several[row] for row in chance.choice(len(several), BATCH, replace=False)]
+        seen = np.stack([moment.pictures[chance.integers(FRAMES)] for moment in some])
         seen = seen[:, :, ::-1].copy() if chance.random() < 0.5 else seen  # no sentence tells left from right
-        told = [sentences[row][chance.integers(len(sentences[row]))] for row in rows]
+        told = [caption(moment, chance) if row % 2 else chance.choice(moment.sentences)
+                for row, moment in enumerate(some)]  # fmt: skip
         same = torch.tensor([[a == b for b in told] for a in told]) & ~torch.eye(BATCH, dtype=torch.bool)
-        images = model.get_image_features(to_pixels(seen)).pooler_output
+        states = model.vision_model(to_pixels(seen)).pooler_output
         texts = model.get_text_features(**tokenizer(told, padding=True, return_tensors="pt")).pooler_output
-        images, texts = functional.normalize(images, dim=-1), functional.normalize(texts, dim=-1)
-        loss: Any = contrast(images, texts, model.logit_scale, same)
+        images, texts = (
+            functional.normalize(model.visual_projection(states), dim=-1),
+            functional.normalize(texts, dim=-1),
+        )
+        told_apart: Any = contrast(images, texts, model.logit_scale, same)
+        named = labels(states, some)
         optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        (told_apart + SHARE * named).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
+        losses.append((told_apart.item(), named.item()))
         if (step + 1) % 50 == 0:
-            seconds = time.monotonic() - begun
-            sys.stdout.write(f"step {step + 1} of {steps}: loss {np.mean(losses[-50:]):.3f}, {seconds:.0f} s\n")
+            means = " and ".join(f"{mean:.3f}" for mean in np.mean(losses[-50:], axis=0))
+            sys.stdout.write(f"step {step + 1} of {steps}: losses {means}, {time.monotonic() - begun:.0f} s\n")
             sys.stdout.flush()
 
 
@@ -113,16 +138,17 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
     begun = time.monotonic()
-    pictures, sentences, _ = gather(options.seed, options.scenes)
-    sys.stdout.write(f"{len(pictures)} moments of {options.scenes} scenes, {time.monotonic() - begun:.0f} s\n")
-    tokenizer = train_tokenizer((text for several in sentences for text in several), VOCABULARY)
+    several = list(moments(options.seed, options.scenes))
+    sys.stdout.write(f"{len(several)} moments of {options.scenes} scenes, {time.monotonic() - begun:.0f} s\n")
+    words = [text for moment in several for text in (*moment.sentences, *(thing.name for thing in moment.things))]
+    tokenizer = train_tokenizer(words, VOCABULARY)
     model: Any = new_model(tokenizer)
     sys.stdout.write(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens\n")
-    fit(model, tokenizer, pictures, sentences, options.steps, options.seed)
+    fit(model, tokenizer, several, options.steps, options.seed)
     model.eval()
-    held, told, _ = gather(options.seed + 1_000_000, options.held_out)
-    images, texts = embed_moments(model, tokenizer, to_pixels, held, [several[0] for several in told])
-    report = retrieval(images, texts, [several[0] for several in told])
+    held = list(moments(options.seed + 1_000_000, options.held_out))
+    told = [moment.sentences[0] for moment in held]
+    report = retrieval(*embed_moments(model, tokenizer, to_pixels, held, told), told)
     sys.stdout.write(json.dumps(report) + "\n")
     save(model, tokenizer, options.output, {**report, "scenes": options.scenes, "steps": options.steps,
                                             "seconds": round(time.monotonic() - begun)})  # fmt: skip

@@ -40,11 +40,11 @@ class Drafts:
         features = encoded.features if encoded.features is not None else np.zeros((0, 0), np.float16)
         data = io.BytesIO()
         np.savez(data, features=features, told=_bytes(json.dumps(told).encode()), thumbnail=_bytes(thumbnail))
-        self.store.keep(self.artifact, _name(encoded.video.vid), data.getvalue())
+        self.store.keep(self.artifact, draft_name(encoded.video.vid), data.getvalue())
 
     def read(self, vid: str) -> Draft | None:
         """A video's draft, or None."""
-        data = self.store.kept(self.artifact, _name(vid))
+        data = self.store.kept(self.artifact, draft_name(vid))
         if data is None:
             return None
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -59,5 +59,6 @@ def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def _name(vid: str) -> str:
+def draft_name(vid: str) -> str:
+    """Where a video's draft lies in the artifact's folder."""
     return f"{DRAFTS}/{sha256(vid.encode(errors='replace')).hexdigest()[:32]}.npz"

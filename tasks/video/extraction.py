@@ -11,6 +11,8 @@ from tasks.video.encode import Encoded, FrameEncoder
 from tasks.video.pool import Pool, Video
 from tasks.video.sheet import contact_sheet, thumbnail
 
+BATCHES_AHEAD = 4
+
 
 def cores() -> int:
     """How many cores this process may use."""
@@ -36,7 +38,7 @@ class Extraction:
     def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
               batch_size: int) -> Iterator[None]:  # fmt: skip
         """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for."""
-        pool = Pool(workers, clip_length, device, seconds, memory)
+        pool = Pool(workers, clip_length, device, seconds, memory, BATCHES_AHEAD * batch_size)
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
         finished = FrameEncoder(self.encoder, batch_size, seen).encode(pool.decode(self._videos()))
         self._finished = finished

@@ -68,7 +68,8 @@ def clip_frames(path: Path, clip_length: float, film: Film, device: str = "") ->
         VideoError: nothing can be decoded, or the pictures are impossible
 
     """
-    length, middle = Fraction(str(clip_length)), Fraction(str(clip_length)) / 2
+    length = Fraction(clip_length).limit_denominator(1_000_000)  # 0.1 is a tenth
+    middle = length / 2
     shown: _Shown | None = None
     picture: Picture | None = None
     for following in _in_order(_decode(path, film, device), film):

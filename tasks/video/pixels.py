@@ -13,7 +13,7 @@ from torch.nn import functional
 from tasks.clip import Processing
 from tasks.video.frames import Picture
 
-TOGETHER = 64 << 20  # bytes of frames that are resized at once
+TOGETHER = 32 << 20  # bytes of frames that are resized at once
 
 
 def resized(height: int, width: int, processing: Processing) -> tuple[int, int]:
@@ -27,6 +27,11 @@ def resized(height: int, width: int, processing: Processing) -> tuple[int, int]:
 
 def preprocess(pictures: Sequence[Picture], processing: Processing, device: torch.device) -> torch.Tensor:
     """Frames (rows, columns, 3) of any sizes → float32 (frames, 3, rows, columns) on the device, in their order."""
+    with torch.inference_mode():
+        return _preprocess_all(pictures, processing, device)
+
+
+def _preprocess_all(pictures: Sequence[Picture], processing: Processing, device: torch.device) -> torch.Tensor:
     by_size: dict[tuple[int, ...], list[int]] = {}
     for index, picture in enumerate(pictures):
         by_size.setdefault(picture.shape, []).append(index)
@@ -55,11 +60,18 @@ def _preprocess(pixels: torch.Tensor, processing: Processing) -> torch.Tensor:
 
 
 def _resize(pixels: torch.Tensor, size: tuple[int, int], resampling: str) -> torch.Tensor:
-    """uint8 → uint8. A GPU resizes floats only: they are rounded as the bytes would be."""
+    """uint8 → whole numbers from 0 to 255."""
     if pixels.device.type == "cpu":
         return functional.interpolate(pixels, size, mode=resampling, antialias=True, align_corners=False)
-    floats = functional.interpolate(pixels.float(), size, mode=resampling, antialias=True, align_corners=False)
-    return floats.round_().clamp_(0, 255)
+    return resize_floats(pixels, size, resampling)
+
+
+def resize_floats(pixels: torch.Tensor, size: tuple[int, int], resampling: str) -> torch.Tensor:
+    """The same for a GPU, which resizes floats only: columns, then rows, made whole after each, as bytes would be."""
+    for shape in ((pixels.shape[2], size[1]), size):
+        floats = functional.interpolate(pixels.float(), shape, mode=resampling, antialias=True, align_corners=False)
+        pixels = floats.round_().clamp_(0, 255)
+    return pixels
 
 
 def _middle(pixels: torch.Tensor, crop: tuple[int, int]) -> torch.Tensor:

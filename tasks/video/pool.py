@@ -42,22 +42,27 @@ class Decoded:
 
 
 class Memory:
-    """So many bytes of frames may wait; who has more to bring waits itself."""
+    """So many bytes and so many frames may wait; who has more to bring waits itself."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.used, self.open = limit, 0, True
+    def __init__(self, limit: int, frames: int) -> None:
+        self.limit, self.frames, self.used, self.waiting, self.open = limit, frames, 0, 0, True
         self._change = threading.Condition()
 
     def take(self, size: int) -> None:
         """Wait until there is room; a single frame that is larger than all the room is let in alone."""
         with self._change:
-            self._change.wait_for(lambda: not self.open or not self.used or self.used + size <= self.limit)
+            self._change.wait_for(lambda: not self.open or not self.waiting or self._has_room(size))
             self.used += size
+            self.waiting += 1
+
+    def _has_room(self, size: int) -> bool:
+        return self.used + size <= self.limit and self.waiting < self.frames
 
     def give_back(self, size: int) -> None:
         """Make room."""
         with self._change:
             self.used -= size
+            self.waiting -= 1
             self._change.notify_all()
 
     def close(self) -> None:
@@ -169,11 +174,14 @@ class Pool:
         device: hardware decoder, or ""
         seconds: how long a decoder may take for a frame before it is ended
         memory: bytes of frames that may wait
+        ahead: how many frames may wait: what is decoded and not yet encoded is lost when a run is killed
 
     """
 
-    def __init__(self, workers: int, clip_length: float, device: str, seconds: float, memory: int) -> None:
-        self.memory = Memory(memory)
+    def __init__(
+        self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256
+    ) -> None:
+        self.memory = Memory(memory, ahead)
         self._workers = [Worker(clip_length, device, seconds) for _ in range(workers)]
         self._answers: queue.SimpleQueue[Decoded | BaseException | None] = queue.SimpleQueue()
         self._next, self._threads = threading.Lock(), list[threading.Thread]()

@@ -81,7 +81,8 @@ def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> No
         assert deployment["schedules"][0]["schedule"]["cron"]
         assert deployment["global_concurrency_limit"]["limit"] == 1
         assert deployment["work_pool_name"] == POOLS.get(flow, "penumbra-gpu")
-    properties = deployments["build-negatives", "scenes"]["parameter_openapi_schema"]["definitions"]["Filling"]["properties"]
+    schema = deployments["build-negatives", "scenes"]["parameter_openapi_schema"]
+    properties = schema["definitions"]["Filling"]["properties"]
     assert "corpus" in properties["providers"]["description"], "the form in the UI explains itself"
 
 
