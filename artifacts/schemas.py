@@ -133,6 +133,14 @@ def is_features(type_: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(value) and value.value_type == pa.float16())
 
 
+def lengths(column: pa.ChunkedArray) -> list[int]:
+    """How many vectors each row of a column of features has."""
+    if pa.types.is_fixed_size_list(column.type):
+        return [1] * len(column)
+    found: list[int] = pc.list_value_length(column).to_pylist()
+    return found
+
+
 def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
     if wanted == FEATURE and pa.types.is_fixed_size_list(given):
         return pa.list_(pa.float16(), given.list_size)

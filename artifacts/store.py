@@ -26,14 +26,14 @@ from pydantic import ValidationError
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
-from artifacts.schemas import conform, fitted, is_features, table_of
+from artifacts.schemas import conform, fitted, is_features, lengths, table_of
 from artifacts.settings import artifacts_root
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 DRAFTS = "drafts"  # folder of what a stage has done of a part that is not whole
 TABLE_FILES = {"compression": "zstd"}
 # Halves hardly repeat and hardly shrink: plain values, read as they lie (`tests/bench_features.py` compares).
-FEATURE_FILES = {"compression": "none", "use_dictionary": False}
+FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 
 
 class ArtifactError(PenumbraError):
@@ -105,6 +105,13 @@ class Store:
         """One part's rows; raises `SchemaError` if the file is not what the stage's schema says."""
         table = self._read(artifact, f"part-{index:05d}.parquet", columns)
         return table if columns else conform(table, artifact.stage)
+
+    def raw(self, artifact: Artifact, index: int) -> memoryview:
+        """The bytes of a part's file; on a disk they are mapped, not read."""
+        path = self._file(artifact, f"part-{index:05d}.parquet")
+        if isinstance(self.files, fsspec.implementations.local.LocalFileSystem):
+            return memoryview(pa.memory_map(path).read_buffer()).cast("B")
+        return memoryview(self.files.cat_file(path))
 
     def parts(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows, one part after the other."""
@@ -253,9 +260,12 @@ class Store:
         if part.rejected:
             refused = f"rejected/{name}"
             self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected), TABLE_FILES))
-        counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
         rows = conform(part.rows, artifact.stage)
-        features = any(is_features(type_) for type_ in rows.schema.types)
+        features = {
+            name: lengths(rows[name]) for name in rows.column_names if is_features(rows.schema.field(name).type)
+        }
+        counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
+        counts |= {"lengths": features} if features else {}
         rows = rows.replace_schema_metadata({"penumbra": json.dumps(counts, sort_keys=True)})
         self._write_whole(self._file(artifact, name), _parquet(rows, FEATURE_FILES if features else TABLE_FILES))
 

@@ -5,16 +5,21 @@ features["S0001"]                                # (clips, dimension), a view
 features.values, features.offsets, features.names  # everything at once, as for a GPU
 """
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from artifacts.manifest import Artifact
+from artifacts.pages import plain_values
+from artifacts.schemas import SCHEMAS, is_features, lengths
 from artifacts.store import Store
 
 Halves = npt.NDArray[np.float16]
@@ -65,37 +70,88 @@ def read_features(artifact: Artifact) -> Features:
         ArtifactError: there is no such artifact
 
     """
-    store = Store(artifact.root)
-    count = len(store.manifest(artifact).parts)
+    store, stage = Store(artifact.root), artifact.stage
+    records = store.manifest(artifact).parts
     with ThreadPoolExecutor(READERS) as readers:
-        tables = list(readers.map(lambda index: store.part(artifact, index), range(count)))
-    return gather(tables, artifact.stage)
-
-
-def gather(tables: Sequence[pa.Table], stage: str) -> Features:
-    """Bring the rows of several parts together; parts without a row do not count."""
-    tables = [table for table in tables if len(table)]
-    lists = [_whole(table[LISTS[stage]]) for table in tables]
-    lengths = [np.diff(column.offsets.to_numpy()) for column in lists]
-    offsets = np.concatenate([[0], *lengths]).cumsum().astype(np.int64)
-    dimension = lists[0].type.value_type.list_size if lists else 0
-    values = np.empty((offsets[-1], dimension), np.float16)
-    start = 0
-    for column in lists:
-        vectors = halves(column.flatten(), dimension)
-        values[start : start + len(vectors)] = vectors
-        start += len(vectors)
-    names = [name for table in tables for name in table[NAMES[stage]].to_pylist()]
+        parts = [part for part in readers.map(partial(_Part, store, artifact), range(len(records))) if part.names]
+        counts = np.concatenate([[0], *(part.lengths(LISTS[stage]) for part in parts)])
+        offsets = counts.cumsum().astype(np.int64)
+        rows = np.cumsum([0, *(len(part.names) for part in parts)])
+        dimension = parts[0].dimension(LISTS[stage]) if parts else 0
+        values = np.empty((offsets[-1], dimension), np.float16)
+        targets = [values[offsets[start] : offsets[end]] for start, end in pairwise(rows)]
+        list(readers.map(lambda part, target: part.copy(LISTS[stage], target), parts, targets))
+        pooled = None
+        if stage == "text_features":
+            pooled = np.empty((rows[-1], parts[0].dimension("pooled") if parts else 0), np.float16)
+            slices = [pooled[start:end] for start, end in pairwise(rows)]
+            list(readers.map(lambda part, target: part.copy("pooled", target), parts, slices))
+    names = [name for part in parts for name in part.names]
     if stage == "text_features":
-        pooled = [halves(_whole(table["pooled"]), dimension) for table in tables]
-        return Features(values, offsets, names, np.concatenate(pooled) if pooled else None)
-    durations = [table["duration"].to_numpy() for table in tables]
-    clip_length = tables[0]["clip_length"][0].as_py() if tables else None
-    return Features(values, offsets, names, None, np.concatenate(durations) if durations else None, clip_length)
+        return Features(values, offsets, names, pooled)
+    durations = np.concatenate([np.zeros(0), *(part.table["duration"].to_numpy() for part in parts)])
+    return Features(
+        values, offsets, names, None, durations, parts[0].table["clip_length"][0].as_py() if parts else None
+    )
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+class _Part:
+    """One part: its small columns read, its features still where they lie."""
+
+    def __init__(self, store: Store, artifact: Artifact, index: int) -> None:
+        self._data = store.raw(artifact, index)
+        self._file = pq.ParquetFile(pa.BufferReader(self._data))
+        small = [field.name for field in SCHEMAS[artifact.stage] if not is_features(field.type)]
+        self.table = self._file.read(small)
+        self.names: list[str] = self.table[NAMES[artifact.stage]].to_pylist()
+        told = (self._file.schema_arrow.metadata or {}).get(b"penumbra", b"{}")
+        self._told = json.loads(told).get("lengths", {})
+        self._read: dict[str, pa.Array] = {}
+
+    def lengths(self, column: str) -> npt.NDArray[np.int64]:
+        """How many vectors each row has."""
+        if column not in self._told:
+            self._told[column] = lengths(self._column(column))
+        return np.array(self._told[column], np.int64)
+
+    def dimension(self, column: str) -> int:
+        """How wide a vector is."""
+        kind = self._file.schema_arrow.field(column).type
+        width: int = (kind.value_type if pa.types.is_list(kind) else kind).list_size
+        return width
+
+    def _column(self, column: str) -> pa.Array:
+        if column not in self._read:
+            self._read[column] = self._file.read([column])[column].combine_chunks()
+        return self._read[column]
+
+    def copy(self, column: str, target: Halves) -> None:
+        """Put a column's vectors into (vectors, dimension)."""
+        pages = self._pages(column)
+        if pages is None or sum(map(len, pages)) != target.nbytes:
+            vectors = self._column(column)
+            target[:] = halves(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
+            return
+        flat, start = target.reshape(-1), 0
+        for page in pages:
+            values = np.frombuffer(page, np.float16)
+            flat[start : start + len(values)] = values
+            start += len(values)
+
+    def _pages(self, column: str) -> list[memoryview] | None:
+        if column in self._read:
+            return None
+        found: list[memoryview] = []
+        for group in range(self._file.num_row_groups):
+            chunks = self._file.metadata.row_group(group)
+            [chunk] = [
+                c for c in map(chunks.column, range(chunks.num_columns)) if c.path_in_schema.split(".")[0] == column
+            ]
+            pages = plain_values(self._data, chunk)
+            if pages is None:
+                return None
+            found += pages
+        return found
 
 
 def halves(vectors: pa.FixedSizeListArray, dimension: int) -> Halves:

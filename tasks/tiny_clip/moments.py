@@ -12,32 +12,48 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.scenes.casting import Record
-from tasks.scenes.film import FPS, frame_count, frames
+from tasks.scenes.drawing import COLOURS
+from tasks.scenes.film import FPS, frame_count, played
+from tasks.scenes.people import HEIGHTS
 from tasks.scenes.render import read_scripts
 from tasks.scenes.script import Script, write_script
 from tasks.scenes.sentences import Narrator
+from tasks.scenes.stage import SIDE, Box, Stage, person_box
+from tasks.scenes.world import NOUNS
 
 FRAMES = 4  # a moment is seen at so many points of time, one in each quarter
 SENTENCES = 3  # ways in which a moment is told
 NOVEL = 0.2  # share of scenes with the words that the data set keeps for its split Novel-Word
 
+PATCH = 16  # pixels of a patch, in both directions
+GRID = SIDE // PATCH
+EDGES = np.arange(GRID) * PATCH
+FILLED = 0.4  # share of a patch that is a thing's
+KINDS = ("", *sorted(NOUNS), *sorted(HEIGHTS))
+HUES = ("", *COLOURS)
+
 Pictures = npt.NDArray[np.uint8]  # (FRAMES, SIDE, SIDE, 3)
+Maps = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A thing or an agent in the picture: its name, where it is in words, and its kind and colour as a label."""
+    """A thing or an agent in the picture: its name, and where it is in words."""
 
     name: str
     where: str
-    label: str
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A window of a scene: what is seen, sentences that say what happens, and the place and things that are there."""
+    """A window of a scene: what is seen, sentences that say what happens, and the place and things that are there.
+
+    `maps` (FRAMES, GRID, GRID, 2) tell what is in each patch of each picture: its kind and its colour, by their places
+    in KINDS and HUES.
+    """
 
     pictures: Pictures
+    maps: Maps
     sentences: list[str]
     place: str
     things: list[Seen]
@@ -77,10 +93,31 @@ def _moments(script: Script, record: Record, narrator: Narrator, chance: random.
             told.setdefault(sentence.window, []).append(sentence.text)
     wanted = {window: _points(window, frame_count(record), chance) for window in told}
     needed = {index for points in wanted.values() for index in points}
-    seen = {index: frame.copy() for index, frame in enumerate(frames(record)) if index in needed}
+    seen = {index: (frame.copy(), patch_map(stage)) for index, (stage, frame) in enumerate(played(record))
+            if index in needed}  # fmt: skip
     for window, sentences in told.items():
-        pictures = np.stack([seen[index] for index in wanted[window]])
-        yield Moment(pictures, sentences, record["setting"]["place"], things)
+        pictures, maps = zip(*(seen[index] for index in wanted[window]), strict=True)
+        yield Moment(np.stack(pictures), np.stack(maps), sentences, record["setting"]["place"], things)
+
+
+def patch_map(stage: Stage) -> Maps:
+    """(GRID, GRID, 2): kind and colour of the smallest thing or agent that fills a patch, or has its middle there."""
+    told = np.zeros((GRID, GRID, 2), np.uint8)
+    boxes = [(stage.box(thing), thing.noun, thing.look.colour) for thing in stage.things.values()]
+    boxes += [(person_box(it, it.x, it.y - it.lift), it.body.kind, it.body.colour) for it in stage.people.values()]
+    shown = [(box, kind, colour) for box, kind, colour in boxes if box is not None]
+    for (left, top, right, bottom), kind, colour in sorted(shown, key=lambda one: _area(one[0]), reverse=True):
+        columns = np.clip(np.minimum(EDGES + PATCH, right) - np.maximum(EDGES, left), 0, PATCH) / PATCH
+        rows = np.clip(np.minimum(EDGES + PATCH, bottom) - np.maximum(EDGES, top), 0, PATCH) / PATCH
+        filled = rows[:, None] * columns >= FILLED
+        middle = (int((top + bottom) / 2 / PATCH), int((left + right) / 2 / PATCH))
+        filled[min(max(middle[0], 0), GRID - 1), min(max(middle[1], 0), GRID - 1)] = True
+        told[filled] = KINDS.index(kind), HUES.index(colour or "")
+    return told
+
+
+def _area(box: Box) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def in_sight(record: Record) -> list[Seen]:
@@ -92,10 +129,9 @@ def in_sight(record: Record) -> list[Seen]:
         relation, target = item["at"]["relation"], items.get(item["at"]["target"])
         if relation != "in":
             where = f"{relation} the {_called(target)}" if target and name not in moved else ""
-            found.append(Seen(_called(item), where, _called(item)))
+            found.append(Seen(_called(item), where))
     for agent in record["agents"]:
-        dressed = f"{agent['noun']} in {agent['colour']}" if agent["colour"] else agent["noun"]
-        found.append(Seen(dressed, "", dressed))
+        found.append(Seen(f"{agent['noun']} in {agent['colour']}" if agent["colour"] else agent["noun"], ""))
     return found
 
 

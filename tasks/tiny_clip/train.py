@@ -22,14 +22,13 @@ from transformers import CLIPConfig, CLIPModel
 
 from artifacts.settings import PROJECT
 from tasks.scenes.stage import SIDE
-from tasks.tiny_clip.moments import FRAMES, Moment, Pictures, caption, moments
+from tasks.tiny_clip.moments import FRAMES, HUES, KINDS, PATCH, Moment, Pictures, caption, moments
 from tasks.tiny_clip.retrieval import embed_moments, retrieval
 from tasks.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
 
 FOLDER = PROJECT / "models" / "tiny_clip"
-WIDTH, VOCABULARY, PATCH = 96, 1000, 16
+WIDTH, VOCABULARY = 96, 1000
 BATCH, RATE = 128, 1e-3  # moments a step, with one frame of each; highest learning rate
-SHARE = 0.1  # of the labels' loss
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
 
 
@@ -59,28 +58,27 @@ def contrast(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, sam
     return (functional.cross_entropy(scores, target) + functional.cross_entropy(scores.T, target)) / 2
 
 
-class Labels(torch.nn.Module):
-    """Which coloured things a picture holds, told from the image's state: trains the eyes, and is thrown away."""
+class Eyes(torch.nn.Module):
+    """What is in each patch, told from the patch's own state: teaches to see, and is thrown away."""
 
-    def __init__(self, several: Sequence[Moment]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        names = sorted({thing.label for moment in several for thing in moment.things})
-        self.index = {name: column for column, name in enumerate(names)}
-        self.head = torch.nn.Linear(WIDTH, len(names))
-        torch.nn.init.constant_(self.head.bias, -4.0)
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(WIDTH, len(names)) for names in (KINDS, HUES)])
+        self.weights = [torch.ones(len(names)) for names in (KINDS, HUES)]
+        for weight in self.weights:
+            weight[0] = 0.1  # most patches show nothing
 
-    def forward(self, states: torch.Tensor, several: Sequence[Moment]) -> torch.Tensor:
-        """Cross-entropy, summed over the labels, of states (moments, WIDTH)."""
-        wanted = torch.zeros(len(several), len(self.index))
-        for row, moment in enumerate(several):
-            wanted[row, [self.index[thing.label] for thing in moment.things]] = 1
-        return functional.binary_cross_entropy_with_logits(self.head(states), wanted, reduction="sum") / len(several)
+    def forward(self, patches: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of states (pictures, patches, WIDTH) against maps (pictures, patches, 2)."""
+        losses = [functional.cross_entropy(head(patches).flatten(0, 1), maps[..., i].flatten(), weight)
+                  for i, (head, weight) in enumerate(zip(self.heads, self.weights, strict=True))]  # fmt: skip
+        return torch.stack(losses).sum()
 
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Moment], steps: int, seed: int) -> None:
     """Train for so many steps; half of the pairs are a moment's sentence, half name what is in the picture."""
-    chance, labels = np.random.default_rng(seed), Labels(several)
-    parameters = [*model.parameters(), *labels.parameters()]
+    chance, eyes = np.random.default_rng(seed), Eyes()
+    parameters = [*model.parameters(), *eyes.parameters()]
     groups = [{"params": [p for p in parameters if (p.ndim > 1) == matrix], "weight_decay": 0.1 * matrix}
               for matrix in (True, False)]  # fmt: skip
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
@@ -88,21 +86,24 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Moment], steps: int, seed:
     begun, losses = time.monotonic(), []
     for step in range(steps):
         some = [several[row] for row in chance.choice(len(several), BATCH, replace=False)]
-        seen = np.stack([moment.pictures[chance.integers(FRAMES)] for moment in some])
-        seen = seen[:, :, ::-1].copy() if chance.random() < 0.5 else seen  # no sentence tells left from right
+        times = chance.integers(FRAMES, size=BATCH)
+        seen = np.stack([moment.pictures[time] for moment, time in zip(some, times, strict=True)])
+        maps = np.stack([moment.maps[time] for moment, time in zip(some, times, strict=True)])
+        if chance.random() < 0.5:  # no sentence tells left from right
+            seen, maps = seen[:, :, ::-1].copy(), maps[:, :, ::-1].copy()
         told = [caption(moment, chance) if row % 2 else chance.choice(moment.sentences)
                 for row, moment in enumerate(some)]  # fmt: skip
         same = torch.tensor([[a == b for b in told] for a in told]) & ~torch.eye(BATCH, dtype=torch.bool)
-        states = model.vision_model(to_pixels(seen)).pooler_output
+        states = model.vision_model(to_pixels(seen))
         texts = model.get_text_features(**tokenizer(told, padding=True, return_tensors="pt")).pooler_output
         images, texts = (
-            functional.normalize(model.visual_projection(states), dim=-1),
+            functional.normalize(model.visual_projection(states.pooler_output), dim=-1),
             functional.normalize(texts, dim=-1),
         )
         told_apart: Any = contrast(images, texts, model.logit_scale, same)
-        named = labels(states, some)
+        named = eyes(states.last_hidden_state[:, 1:], torch.from_numpy(maps).long().flatten(1, 2))
         optimizer.zero_grad()
-        (told_apart + SHARE * named).backward()
+        (told_apart + named).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
@@ -133,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="DIR")
     parser.add_argument("--scenes", type=int, default=3000, metavar="N", help="scenes to train on")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="scenes to test on")
-    parser.add_argument("--steps", type=int, default=1400, metavar="N")
+    parser.add_argument("--steps", type=int, default=1100, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
