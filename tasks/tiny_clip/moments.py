@@ -25,7 +25,7 @@ FRAMES = 4  # a moment is seen at so many points of time, one in each quarter
 SENTENCES = 3  # ways in which a moment is told
 NOVEL = 0.2  # share of scenes with the words that the data set keeps for its split Novel-Word
 
-PATCH = 16  # pixels of a patch, in both directions
+PATCH = 20  # pixels of a patch, in both directions
 GRID = SIDE // PATCH
 EDGES = np.arange(GRID) * PATCH
 FILLED = 0.4  # share of a patch that is a thing's

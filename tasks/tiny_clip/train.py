@@ -2,7 +2,7 @@
 
     python -m tasks.tiny_clip.train [--output models/tiny_clip] [--scenes N] [--steps N] [--seed S]
 
-A real `CLIPModel` with a real `CLIPTokenizer`, small: 160 × 160 pixels in patches of 16, four layers of 96 on either
+A real `CLIPModel` with a real `CLIPTokenizer`, small: 160 × 160 pixels in patches of 20, four layers of 96 on either
 side. About a quarter of an hour on one core. Scenes are rendered anew from the seed; nothing is downloaded.
 """
 
@@ -28,7 +28,7 @@ from tasks.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
 
 FOLDER = PROJECT / "models" / "tiny_clip"
 WIDTH, VOCABULARY = 96, 1000
-BATCH, RATE = 128, 1e-3  # moments a step, with one frame of each; highest learning rate
+BATCH, RATE = 64, 1e-3  # moments a step, with one frame of each; highest learning rate
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
 
 
@@ -132,9 +132,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.tiny_clip.train", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="DIR")
-    parser.add_argument("--scenes", type=int, default=3000, metavar="N", help="scenes to train on")
+    parser.add_argument("--scenes", type=int, default=1500, metavar="N", help="scenes to train on")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="scenes to test on")
-    parser.add_argument("--steps", type=int, default=1100, metavar="N")
+    parser.add_argument("--steps", type=int, default=1000, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
