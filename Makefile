@@ -17,12 +17,15 @@ setup: .venv/installed
 	touch $@
 
 demo: setup
-	$(BIN)/penumbra run build-negatives scenes
+	$(BIN)/penumbra run full-pipeline scenes
 	@echo
 	$(BIN)/penumbra artifacts ls scenes
 	$(BIN)/penumbra artifacts show scenes/negatives --rows 6
 	@echo
+	$(BIN)/penumbra artifacts show scenes/video_features --rows 3
+	@echo
 	@echo "Everything as Parquet: $$($(BIN)/penumbra artifacts path scenes/negatives)"
+	@echo "                       $$($(BIN)/penumbra artifacts path scenes/video_features)"
 	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
 
 test: setup lint

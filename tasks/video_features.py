@@ -92,6 +92,7 @@ def changes(draft: Draft, annotated: float, clip_length: float) -> list[str]:
     told = {
         "video is damaged in places": draft.film.damaged > 0,
         "video turned as its metadata asks": draft.film.rotated,
+        "decoded in software, for want of the hardware decoder": draft.film.software,
         "video ends more than a clip before its annotations": annotated - draft.film.duration > clip_length,
         "video ends more than a clip after its annotations": draft.film.duration - annotated > clip_length,
     }

@@ -18,6 +18,7 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
+from av.codec.hwaccel import HWAccel
 
 Picture = npt.NDArray[np.uint8]  # (rows, columns, 3), red, green and blue
 
@@ -37,13 +38,17 @@ class VideoError(Exception):
 
 @dataclass
 class Film:
-    """What is known of a video when it has been decoded: seconds, clips, frames, and packets that could not be read."""
+    """What is known of a video when it has been decoded: seconds, clips, frames, and packets that could not be read.
+
+    `software` says that a hardware decoder was asked for and is not there.
+    """
 
     duration: float = 0.0
     clips: int = 0
     frames: int = 0
     damaged: int = 0
     rotated: bool = False
+    software: bool = False
 
 
 @dataclass
@@ -114,8 +119,7 @@ def _in_order(frames: Iterator[tuple[Any, Any]], film: Film) -> Iterator[_Shown]
 def _decode(path: Path, film: Film, device: str) -> Iterator[tuple[Any, Any]]:
     """Yield frames, and the rate that the file tells; what is damaged is counted and left out."""
     try:
-        # no file may make FFmpeg open another one, or an address
-        container = av.open(f"file:{path}", options={"protocol_whitelist": "file"}, hwaccel=_hardware(device))
+        container = _open(path, film, device)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise VideoError("file can't be opened as a video", _text(error)) from None
     with container:
@@ -151,12 +155,14 @@ def _packets(container: Any, stream: Any, film: Film) -> Iterator[Any]:
     yield None
 
 
-def _hardware(device: str) -> Any:
-    if not device:
-        return None
-    from av.codec.hwaccel import HWAccel
-
-    return HWAccel(device_type=device, allow_software_fallback=True)
+def _open(path: Path, film: Film, device: str) -> Any:
+    address, options = f"file:{path}", {"protocol_whitelist": "file"}  # no file may make FFmpeg open another one
+    if device:
+        try:
+            return av.open(address, options=options, hwaccel=HWAccel(device_type=device, allow_software_fallback=True))
+        except (av.error.FFmpegError, OSError, ValueError, RuntimeError):
+            film.software = True  # where the file is the cause it is told below
+    return av.open(address, options=options)
 
 
 def _check(frame: Any) -> None:

@@ -86,6 +86,15 @@ def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
     assert next(clip_frames(path, 1.0, Film())).shape == (*size, 3)
 
 
+def test_without_the_hardware_decoder_software_decodes_and_says_so(tmp_path: Path) -> None:
+    import torch
+
+    told = Film()
+    found = [number_of(picture) for picture in clip_frames(film(tmp_path / "a.mp4"), 1.0, told, "cuda")]
+    assert found == [5, 15]
+    assert told.software is not torch.cuda.is_available()
+
+
 def test_a_ribbon_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError, match="times as long as it is wide"):
         list(clip_frames(film(tmp_path / "a.mkv", 1, size=(2, 400), codec="ffv1"), 1.0, Film()))
