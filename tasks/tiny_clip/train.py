@@ -2,9 +2,9 @@
 
     python -m tasks.tiny_clip.train [--output models/tiny_clip] [--scenes N] [--steps N] [--seed S]
 
-A real `CLIPModel` with a real `CLIPTokenizer`, small: 160 × 160 pixels in patches of 20, four layers of 96 for pictures,
-three for sentences. It learns from CLIP's loss, with a moment's sentences and with sentences that name what is in the
-picture, and from what is in each patch. Under a quarter of an hour on one core; nothing is downloaded.
+A real `CLIPModel` with a real `CLIPTokenizer`, small: 160 × 160 pixels in patches of 20, four layers of 96 for
+pictures, three for sentences. It learns from CLIP's loss, with a moment's sentences and with others that name what is
+in the picture, and from what is in each patch. Under a quarter of an hour on one core; nothing is downloaded.
 """
 
 import argparse
