@@ -71,8 +71,8 @@ def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tup
     import torch
 
     limit = encoder.model.config.text_config.max_position_embeddings
-    ids: list[list[int]] = encoder.tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
-    whole = [len(text) for text in encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
+    whole: list[list[int]] = encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+    ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]  # the end token stays
     tokens: list[Halves] = [np.zeros((0, 0), np.float16)] * len(texts)
     pooled: Halves = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
 
@@ -87,7 +87,7 @@ def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tup
     threads, _ = side_by_side(encoder)
     with threads:
         list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
-    return tokens, pooled, sum(length > limit for length in whole)
+    return tokens, pooled, sum(len(text) > limit for text in whole)
 
 
 def text_features_part(texts: Sequence[str], encoder: Encoder, batch_size: int) -> Part:
