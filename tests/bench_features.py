@@ -39,7 +39,7 @@ from tasks.video.extraction import cores
 from tasks.video.pool import Pool, Video
 from tasks.video_features import features_table
 
-TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 300, 40, 12, 1.0, 16
+TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512
 
 Halves = npt.NDArray[np.float16]
