@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test lint bench tagger clean
+.PHONY: setup demo test lint bench tagger tiny-clip clean
 
 setup: .venv/installed
 
@@ -17,12 +17,15 @@ setup: .venv/installed
 	touch $@
 
 demo: setup
-	$(BIN)/penumbra run build-negatives scenes
+	$(BIN)/penumbra run full-pipeline scenes
 	@echo
 	$(BIN)/penumbra artifacts ls scenes
 	$(BIN)/penumbra artifacts show scenes/negatives --rows 6
 	@echo
+	$(BIN)/penumbra artifacts show scenes/video_features --rows 3
+	@echo
 	@echo "Everything as Parquet: $$($(BIN)/penumbra artifacts path scenes/negatives)"
+	@echo "                       $$($(BIN)/penumbra artifacts path scenes/video_features)"
 	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
 
 test: setup lint
@@ -39,11 +42,16 @@ bench: setup
 	@$(BIN)/python -m tests.bench_language_models
 	@$(BIN)/python -m tests.bench_llama
 	@$(BIN)/python -m tests.bench_training
+	@$(BIN)/python -m tests.bench_features
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup
 	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[tagger]'
 	$(BIN)/python -m tasks.tagger.train $(TREEBANK)
+
+# About a quarter of an hour on one core; the weights that come with the project were made by this.
+tiny-clip: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tasks.tiny_clip.train
 
 clean:
 	rm -rf .venv build *.egg-info

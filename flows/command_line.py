@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest
+from artifacts.schemas import shortened
 from artifacts.store import NAME, ArtifactError, Store
 
 app = typer.Typer(
@@ -80,7 +81,7 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     console.print(f"parameters: {json.dumps(manifest.parameters)}", soft_wrap=True)
     console.print(_lineage(store, artifact, manifest))
     for part in store.parts(artifact):
-        for row in part.slice(0, rows).to_pylist():
+        for row in shortened(part.slice(0, rows)).to_pylist():
             console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
         rows -= min(rows, len(part))
         if rows <= 0:
@@ -150,7 +151,13 @@ def _value(text: str) -> Any:
 
 @app.command()
 def run(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", help="build-negatives, train-grounding, evaluate-grounding")],
+    flow: Annotated[
+        str,
+        typer.Argument(
+            metavar="FLOW",
+            help="build-negatives, extract-features, train-grounding, evaluate-grounding or full-pipeline",
+        ),
+    ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     param: Annotated[
         list[str] | None,

@@ -20,6 +20,8 @@ FLOWS = {  # where each flow is; the modules are imported when one runs
     "build-negatives": ("flows.build_negatives", "build_negatives"),
     "train-grounding": ("flows.train_grounding", "train_grounding"),
     "evaluate-grounding": ("flows.evaluate_grounding", "evaluate_grounding"),
+    "extract-features": ("flows.extract_features", "extract_features"),
+    "full-pipeline": ("flows.full_pipeline", "full_pipeline"),
 }
 
 

@@ -1,4 +1,4 @@
-"""`penumbra serve`: a Prefect server, a process work pool, a worker and all deployments, ended together."""
+"""`penumbra serve`: a Prefect server, its work pools, a worker each and all deployments, ended together."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from urllib.error import URLError
 from artifacts.errors import PenumbraError
 from artifacts.settings import PROJECT
 
-POOL = "penumbra"
+POOLS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # and what their workers are started with
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 START_SECONDS = 120
 STOP_SECONDS = 20
@@ -90,19 +90,22 @@ def serve(host: str, port: int) -> None:
     try:
         running.append(_prefect("server", "start", "--host", host, "--port", str(port), environment=environment))
         _wait_for(api, running[0])
-        if not _is_there("work-pool", "inspect", POOL, environment=environment):  # else it keeps what the UI set
-            _run("work-pool", "create", POOL, "--type", "process", environment=environment)
+        for pool in POOLS:
+            if not _is_there("work-pool", "inspect", pool, environment=environment):  # else it keeps what the UI set
+                _run("work-pool", "create", pool, "--type", "process", environment=environment)
         _run("--no-prompt", "deploy", "--all", environment=environment)
         if not _is_there("automation", "inspect", SILENT_RUNS.stem, environment=environment):
             _run("automation", "create", "--from-file", str(SILENT_RUNS), environment=environment)
-        running.append(_prefect("worker", "start", "--pool", POOL, "--type", "process", environment=environment))
+        for pool, options in POOLS.items():
+            start = ("worker", "start", "--pool", pool, "--type", "process", *options)
+            running.append(_prefect(*start, environment=environment))
         print(f"\nPenumbra is served: http://{host}:{port}\n  PREFECT_API_URL={api} "
               "prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.", flush=True)  # fmt: skip
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
-        raise ServeError("the server or the worker ended by itself: see its lines above")
+        raise ServeError("the server or a worker ended by itself: see its lines above")
     except KeyboardInterrupt:
-        print("\nEnding worker and server …", flush=True)
+        print("\nEnding workers and server …", flush=True)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
             signal.signal(number, signal.SIG_IGN)

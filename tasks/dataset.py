@@ -54,7 +54,7 @@ class Dataset(Parameters):
         if self.folder:
             return Path(self.folder).expanduser()
         own = data_folder() / self.name
-        return SHIPPED if self.name == "scenes" and not own.is_dir() else own
+        return SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own  # it may hold videos only
 
     def split_files(self) -> dict[str, Path]:
         """Each split's file; raises `DatasetError` where one is missing or none is known."""

@@ -33,6 +33,11 @@ def frames(script: Record) -> Iterator[Frame]:
         KeyError: the script lacks something, or names what there is not
 
     """
+    return (frame for _, frame in played(script))
+
+
+def played(script: Record) -> Iterator[tuple[Stage, Frame]]:
+    """The same, each frame with the stage as it is then."""
     stage, painter = set_stage(script), Painter(room_picture(script["setting"]["place"]))
     to_come = sorted(script["events"], key=lambda event: float(event["start"]))
     going: list[Motion] = []
@@ -45,7 +50,7 @@ def frames(script: Record) -> Iterator[Frame]:
         going = [motion for motion in going if motion.end > now + 1e-6]
         while to_come and to_come[0]["start"] <= now + 1e-6:
             going.append(plan(stage, to_come.pop(0)))
-        yield frame
+        yield stage, frame
 
 
 class Painter:

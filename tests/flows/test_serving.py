@@ -20,6 +20,7 @@ import pytest
 from artifacts.store import Store
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+POOLS = {"build-negatives": "penumbra", "extract-features": "penumbra-gpu", "full-pipeline": "penumbra-gpu"}
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync")  # fmt: skip
 
@@ -72,13 +73,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> None:
-    deployments = {d["name"]: d for d in served.api("deployments/filter")}
-    assert deployments.keys() == {"charades-cg", "activitynet-cg", "scenes"}
-    for deployment in deployments.values():
+    flows = {flow["id"]: flow["name"] for flow in served.api("flows/filter")}
+    deployments = {(flows[d["flow_id"]], d["name"]): d for d in served.api("deployments/filter")}
+    datasets = ("charades-cg", "activitynet-cg", "scenes")
+    assert deployments.keys() >= {(flow, name) for flow in POOLS for name in datasets}
+    for (flow, _), deployment in deployments.items():
         assert deployment["schedules"][0]["schedule"]["cron"]
         assert deployment["global_concurrency_limit"]["limit"] == 1
-        assert deployment["work_pool_name"] == "penumbra"
-    properties = deployments["scenes"]["parameter_openapi_schema"]["definitions"]["Filling"]["properties"]
+        assert deployment["work_pool_name"] == POOLS.get(flow, "penumbra-gpu")
+    schema = deployments["build-negatives", "scenes"]["parameter_openapi_schema"]
+    properties = schema["definitions"]["Filling"]["properties"]
     assert "corpus" in properties["providers"]["description"], "the form in the UI explains itself"
 
 
@@ -141,11 +145,11 @@ def test_interrupted_it_ends_cleanly_with_all_it_started(served: Served) -> None
     """Last in this file: it stops what the others use."""
     children = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     mine = [line.split()[0] for line in children.splitlines() if line.split()[1:2] == [str(served.process.pid)]]
-    assert len(mine) == 2
+    assert len(mine) == 3
     served.process.send_signal(signal.SIGINT)
     assert served.process.wait(60) == 0
     assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]
     said = served.log.read_text()
-    assert "Ending worker and server" in said
+    assert "Ending workers and server" in said
     assert "penumbra:" not in said
     assert "flows/serving.py" not in said, "a traceback of ours"

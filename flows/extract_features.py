@@ -1,0 +1,39 @@
+"""`extract-features`: CLIP features of a data set's videos and texts, or features that others have extracted.
+
+penumbra run extract-features scenes
+prefect deployment run extract-features/charades-cg
+"""
+
+from prefect import State, flow
+from prefect.states import Completed
+
+from artifacts.manifest import Artifact
+from tasks.annotations import read_annotations
+from tasks.clip import Clip
+from tasks.dataset import Dataset
+from tasks.feature_report import report_features
+from tasks.imports.stage import Imports, import_features
+from tasks.scenes.videos import is_sample, render_scenes
+from tasks.text_features import Texts, encode_queries
+from tasks.video_features import Videos, encode_videos, videos_folder
+
+
+@flow(name="extract-features", flow_run_name="{dataset.name}")
+def extract_features(
+    dataset: Dataset,
+    clip: Clip = Clip(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
+    texts: Texts = Texts(),  # noqa: B008
+    videos: Videos = Videos(),  # noqa: B008
+    imports: Imports = Imports(),  # noqa: B008
+) -> Artifact | State[Artifact]:
+    """Encode every distinct text and every clip of every video, or import the videos' features."""
+    annotations = read_annotations(dataset)
+    text_features = encode_queries(annotations, clip, texts)
+    if imports.sources:
+        video_features = import_features(annotations, imports, videos.clip_length)
+    else:
+        if is_sample(dataset):
+            render_scenes(str(videos_folder(dataset.name, videos)), videos.workers)
+        video_features = encode_videos(annotations, clip, videos)
+    outcome = report_features(annotations, text_features, video_features)
+    return Completed(message=outcome, data=video_features)  # Prefect hands the caller the data, and shows the message

@@ -1,0 +1,52 @@
+"""Which file is a video's: found in one folder by its id and any suffix of a video file."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts", ".3gp", ".ogv")
+ENDS = 64 << 10  # bytes at either end of a file that its digest covers
+
+
+def is_inside(vid: str) -> bool:
+    """Whether a video id names a file in a folder, and nothing outside it."""
+    return bool(vid) and vid not in (".", "..") and not any(c in vid for c in "/\\\0")
+
+
+class VideoFolder:
+    """The video files of a folder, by id. Where an id has several files the first suffix of `SUFFIXES` counts."""
+
+    def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+        self.folder = folder
+        self._files: dict[str, Path] = {}
+        found: dict[str, tuple[int, str]] = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, suffix = os.path.splitext(entry.name)
+                if suffix.lower() in suffixes and not entry.name.startswith(".") and entry.is_file():
+                    rank = (suffixes.index(suffix.lower()), entry.name)
+                    if stem not in found or rank < found[stem]:
+                        found[stem] = rank
+                        self._files[stem] = folder / entry.name
+
+    def find(self, vid: str) -> Path | None:
+        """The file of a video id, with or without its suffix in the id; None where there is none."""
+        if not is_inside(vid):
+            return None
+        stem, suffix = os.path.splitext(vid)
+        return self._files.get(vid) or (self._files.get(stem) if suffix.lower() in SUFFIXES else None)
+
+
+def content_digest(files: Iterable[tuple[str, Path | None]]) -> str:
+    """A digest of all files: names, sizes, and the first and last 64 KiB, where a video keeps its index."""
+    digest = hashlib.sha256()
+    for vid, file in files:
+        size = file.stat().st_size if file else -1
+        digest.update(f"{vid}\0{file.name if file else ''}\0{size}\0".encode(errors="replace"))
+        if file:
+            with file.open("rb") as stream:
+                digest.update(stream.read(ENDS))
+                stream.seek(max(ENDS, size - ENDS))
+                digest.update(stream.read(ENDS))
+    return digest.hexdigest()

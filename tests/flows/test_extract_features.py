@@ -1,0 +1,246 @@
+"""`extract-features` on real Prefect: good and bad videos in, Parquet out, killed and resumed, a page with frames."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from transformers import CLIPModel, CLIPTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from flows.extract_features import extract_features
+from tasks.clip import FOLDER, Clip
+from tasks.dataset import Dataset
+from tasks.features import read_features
+from tasks.text_features import Texts
+from tasks.video.drafts import draft_name
+from tasks.video.frames import Film, clip_frames
+from tasks.video_features import Videos
+from tests.films import cut, film, lie_about_duration, sound, turn
+
+TINY = Clip(encoder="tiny-clip", device="cpu")
+GOOD = ("good", "turned", "uneven", "single", "pixel", "lying", "large", "upper")
+BAD = {
+    "missing": "no video file",
+    "empty": "file can't be opened as a video",
+    "text": "file can't be opened as a video",
+    "sound": "file has no video stream",
+    "broken": "damaged video breaks off",
+    "short": "video is shorter than its annotations say",
+    "ribbon": "picture is more than 50 times as long as it is wide",
+}
+
+
+def make_videos(folder: Path) -> dict[str, float]:
+    """Every kind of file; returns the duration that the annotations tell of each."""
+    film(folder / "good.mp4", 23)
+    turn(film(folder / "turned.mp4"))
+    film(folder / "uneven.mkv", times=[0, 100, 130, 1400, 1900])
+    film(folder / "single.mp4", 1)
+    film(folder / "pixel.mkv", 5, size=(1, 1), codec="ffv1")
+    lie_about_duration(film(folder / "lying.mp4"))
+    film(folder / "large.mkv", 1, size=(4320, 7680), codec="mjpeg")
+    film(folder / "upper.mp4").rename(folder / "upper.MP4")
+    (folder / "empty.mp4").write_bytes(b"")
+    (folder / "text.mp4").write_text("no video")
+    sound(folder / "sound.mp4")
+    cut(film(folder / "broken.mp4", 40, options={"movflags": "faststart"}), 0.5)
+    film(folder / "short.mp4", 10)
+    film(folder / "ribbon.mkv", 2, size=(2, 400), codec="ffv1")
+    told = dict.fromkeys((*GOOD, *BAD), 2.0)
+    return told | {"good": 2.3, "single": 0.1, "pixel": 0.5, "large": 0.1, "broken": 4.0, "short": 9.0}
+
+
+def write_annotations(folder: Path, durations: dict[str, float]) -> None:
+    rows = {vid: {"sentences": [f"a person opens the {vid} door.", "a person runs."],
+                  "timestamps": [[0, 0.05], [0, 0.1]], "duration": duration}
+            for vid, duration in durations.items()}  # fmt: skip
+    (folder / "train.json").write_text(json.dumps(rows))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("films")
+    (folder / "videos").mkdir()
+    write_annotations(folder, make_videos(folder / "videos"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(
+    folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Store, Artifact]]:
+    root = str(tmp_path_factory.mktemp("artifacts"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", root)
+        yield Store(root), run(folder)
+
+
+def run(folder: Path, **settings: object) -> Artifact:
+    videos = Videos(folder=str(folder / "videos"), clip_length=0.5, workers=2, batch_size=8, **settings)  # type: ignore[arg-type]
+    found: Artifact = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos)  # type: ignore[assignment]
+    return found
+
+
+def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Artifact]) -> None:
+    store, artifact = made
+    rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
+    refused = {row["qid"]: row["reason"] for part in store.rejected(artifact) for row in part.to_pylist()}
+    assert rows.keys() == set(GOOD)
+    assert refused == BAD
+    manifest = store.manifest(artifact)
+    assert (manifest.taken, manifest.kept) == (len(GOOD) + len(BAD), len(GOOD))
+    assert manifest.notes["video turned as its metadata asks"] == 1
+    assert store.verify(artifact) == []
+    for row in rows.values():
+        assert (row["encoder"], row["clip_length"]) == ("tiny-clip", 0.5)
+        assert 0.5 * (len(row["features"]) - 1) < row["duration"] <= 0.5 * len(row["features"])
+    assert rows["lying"]["duration"] == 2.0
+    assert not list(Path(artifact.path).rglob("drafts"))
+
+
+def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
+    """Frames and texts through transformers one at a time, padded to 77, as anyone would do it."""
+    store, artifact = made
+    model, processor = CLIPModel.from_pretrained(FOLDER), CLIPImageProcessorPil.from_pretrained(FOLDER)
+    videos = read_features(artifact)
+    for vid in ("good", "turned", "uneven", "large"):
+        path = next((folder / "videos").glob(f"{vid}.*"))
+        for index, picture in enumerate(clip_frames(path, 0.5, Film())):
+            with torch.inference_mode():
+                plain = model.get_image_features(**processor(picture, return_tensors="pt")).pooler_output[0].numpy()
+            assert np.abs(videos[vid][index] - plain).max() < 1e-3 * max(1, np.abs(plain).max())
+    texts, tokenizer = read_features(store.newest("films", "text_features")), CLIPTokenizer.from_pretrained(FOLDER)
+    assert len(texts) == len(GOOD) + len(BAD) + 1, "each distinct text once"
+    assert texts.pooled is not None
+    for text in ("a person runs.", "a person opens the good door."):
+        inputs = tokenizer(text, padding="max_length", max_length=77, return_tensors="pt")
+        with torch.inference_mode():
+            plainly = model.get_text_features(**inputs)
+        real = int(inputs["attention_mask"].sum())
+        assert texts[text].shape[0] == real == len(tokenizer(text)["input_ids"])
+        assert np.abs(texts[text] - plainly.last_hidden_state[0, :real].numpy()).max() < 4e-3
+        assert np.abs(texts.pooled[texts.index[text]] - plainly.pooler_output[0].numpy()).max() < 4e-3
+
+
+def test_a_second_run_does_nothing(made: tuple[Store, Artifact], folder: Path) -> None:
+    store, artifact = made
+    before = {m.key: m.ended for m in store.find()}
+    assert run(folder) == artifact
+    assert {m.key: m.ended for m in store.find()} == before
+
+
+def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
+    with get_client(sync_client=True) as client:
+        wanted = ["films-extract-features-report", "films-video-features-rows", "films-text-features-rows"]
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
+        data = {artifact.key: str(artifact.data) for artifact in found}
+    page = data["films-extract-features-report"]
+    [sheet] = re.findall(r"!\[frames\]\(data:image/jpeg;base64,([^)]+)\)", page)
+    assert b64decode(sheet)[:3] == b"\xff\xd8\xff"
+    for text in ("videos with features | 8 of 15", "clips a second", "Videos without features: 7", "no video file",
+                 "training leaves them out | train 14"):  # fmt: skip
+        assert text in page
+    assert not any(line.startswith((" ", "\t")) for line in page.splitlines())
+    assert json.loads(data["films-video-features-rows"])[0]["features"] == "5 × 96"
+    assert len(data["films-text-features-rows"]) < 20_000
+
+
+RUN = """
+import sys
+from pathlib import Path
+from flows.extract_features import extract_features
+from tasks import video_features
+from tasks.clip import Clip
+from tasks.dataset import Dataset
+from tasks.text_features import Texts
+from tasks.video import pool
+from tasks.video_features import Videos
+folder, log = sys.argv[1:]
+video_features.VIDEOS_A_PART = 8
+pool.COMMAND = (sys.executable, "-c", f'''
+import time
+from tasks.video import worker
+decode = worker.clip_frames
+def clip_frames(path, *others):
+    with open({log!r}, "a") as log:
+        log.write(path.stem + chr(10))
+    for picture in decode(path, *others):
+        time.sleep(0.01)
+        yield picture
+worker.clip_frames = clip_frames
+worker.main()
+''')
+extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip", device="cpu"), Texts(),
+                 Videos(folder=folder, clip_length=0.2, workers=2, batch_size=4))
+"""
+
+
+def test_killed_in_the_middle_no_finished_video_is_decoded_again(prefect_server: None, tmp_path: Path) -> None:
+    """kill -9, then run through: the same bytes as an undisturbed run, and only what was under way is redone."""
+    vids = [f"v{number:02}" for number in range(40)]
+    from prefect.settings import PREFECT_API_URL
+
+    folder, log, undisturbed = tmp_path / "films", tmp_path / "log", tmp_path / "undisturbed"
+    folder.mkdir()
+    for number, vid in enumerate(vids):
+        film(folder / f"{vid}.mp4", 10 + number % 7)
+    write_annotations(folder, {vid: (10 + number % 7) / 10 for number, vid in enumerate(vids)})
+
+    def start(root: Path, log: Path) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+        return subprocess.Popen([sys.executable, "-c", RUN, str(folder), str(log)], env=environment)
+
+    root = tmp_path / "killed"
+    process = start(root, log)
+    deadline = time.monotonic() + 120
+    while len(list(root.glob("films/video_features/*/drafts/*.npz"))) < 12 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(3)  # its workers see that it is gone
+    finished = {vid for vid in vids if list(root.glob(f"films/video_features/*/{draft_name(vid)}"))}
+    assert 12 <= len(finished) < 40
+    begun = len(log.read_text().split())
+    assert start(root, log).wait() == 0
+    told = log.read_text().split()
+    assert finished.isdisjoint(told[begun:]), "a finished video was decoded again"
+    decoded = Counter(told)
+    assert decoded.keys() == set(vids)
+    assert start(undisturbed, tmp_path / "other log").wait() == 0
+    assert tree(root) == tree(undisturbed)
+    assert len(tree(root)) == 5
+    again = [vid for vid, count in decoded.items() if count > 1]
+    assert len(again) < 16, "more than what a kill can find under way"
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    paths = root.glob("films/video_features/*/part-*.parquet")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def test_no_folder_of_videos_is_told_at_once(
+    prefect_server: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.video_features import VideosError
+
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+    with pytest.raises(VideosError, match=r"no folder .*/nowhere of video files"):
+        extract_features(
+            Dataset(name="films", folder=str(folder)), TINY, Texts(), Videos(folder=str(tmp_path / "nowhere"))
+        )
