@@ -78,7 +78,8 @@ def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> No
     datasets = ("charades-cg", "activitynet-cg", "scenes")
     assert deployments.keys() >= {(flow, name) for flow in POOLS for name in datasets}
     for (flow, _), deployment in deployments.items():
-        assert deployment["schedules"][0]["schedule"]["cron"]
+        if flow in POOLS:  # training is started by people, or by another flow
+            assert deployment["schedules"][0]["schedule"]["cron"]
         assert deployment["global_concurrency_limit"]["limit"] == 1
         assert deployment["work_pool_name"] == POOLS.get(flow, "penumbra-gpu")
     schema = deployments["build-negatives", "scenes"]["parameter_openapi_schema"]

@@ -6,10 +6,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from artifacts.schemas import conform
-from tasks.features import gather
+from tasks.features import Halves, halves
 from tasks.imports.files import FeatureFault, FeatureFolder, Hdf5File, SourceError, open_source
 from tasks.imports.stage import Importer, Imports, Source, check_length, check_matrix, import_part
 
@@ -29,6 +30,12 @@ def write_npz(folder: Path, vid: str, array: Any) -> None:
     np.savez(folder / f"{vid}.npz", features=array)
 
 
+def features(rows: pa.Table) -> dict[str, Halves]:
+    """Each video's features."""
+    lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
+    return {vid: halves(several.values, several.type.value_type.list_size) for vid, several in lists}
+
+
 def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:
     sources = [Source(path=str(path)) if isinstance(path, Path) else path for path in paths]
     imports = Imports(sources=sources, **settings)
@@ -43,7 +50,7 @@ def test_folders(tmp_path: Path, write: Callable[[Path, str, Any], None]) -> Non
         write(tmp_path, vid, array)
     part = imported(list(arrays), tmp_path)
     assert (part.taken, part.kept, part.rejected) == (3, 3, [])
-    found = gather([conform(part.rows, "video_features")], "video_features")
+    found = features(conform(part.rows, "video_features"))
     for vid, array in arrays.items():
         assert np.array_equal(found[vid], array.astype(np.float16))
     assert part.rows["encoder"].to_pylist() == [tmp_path.name] * 3
@@ -60,7 +67,7 @@ def test_hdf5_of_vslnet_and_2d_tan(tmp_path: Path, form: str) -> None:
             file[("v_a" if form == "prefixed" else "a") + "/c3d_features"] = array
     part = imported(["a", "c"], tmp_path / "i3d.hdf5")
     assert part.rows["vid"].to_pylist() == ["a"]
-    assert np.array_equal(gather([part.rows], "video_features")["a"], array.astype(np.float16))
+    assert np.array_equal(features(part.rows)["a"], array.astype(np.float16))
     assert [(row["qid"], row["reason"]) for row in part.rejected] == [("c", "no features in i3d")]
 
 
@@ -81,7 +88,7 @@ def test_slowfast_and_clip_stand_side_by_side_cut_to_the_shortest(tmp_path: Path
         (tmp_path / name).mkdir()
         write_npz(tmp_path / name, "a", matrix(clips, dimension))
     part = imported(["a"], tmp_path / "slowfast", tmp_path / "clip")
-    found = gather([part.rows], "video_features")["a"]
+    found = features(part.rows)["a"]
     assert found.shape == (10, 6)
     slow, clip = (np.load(tmp_path / name / "a.npz")["features"] for name in ("slowfast", "clip"))
     assert np.array_equal(found, np.concatenate([slow[:10], clip], axis=1).astype(np.float16))
@@ -92,7 +99,7 @@ def test_slowfast_and_clip_stand_side_by_side_cut_to_the_shortest(tmp_path: Path
 def test_longest_cuts_as_max_v_l_does(tmp_path: Path) -> None:
     write_npy(tmp_path, "a", matrix(10))
     part = imported(["a"], Source(path=str(tmp_path), longest=7))  # type: ignore[arg-type]
-    assert gather([part.rows], "video_features")["a"].shape == (7, 6)
+    assert features(part.rows)["a"].shape == (7, 6)
 
 
 BAD: list[tuple[str, Any]] = [
