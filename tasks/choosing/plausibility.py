@@ -19,7 +19,7 @@ from tasks.providers.language_model import KneserNey
 from tasks.relations import Edge, Preferences, Relation, Tokens, edges, named
 
 READS = 3.0  # cost of a unit of log-probability a token
-STRANGE = 1.0  # cost of a relation that was never seen
+STRANGE = 3.0  # cost of a relation that was never seen
 Scorer = Callable[[Sequence[str]], Floats]  # texts → mean natural log-probability a token
 
 
