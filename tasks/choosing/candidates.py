@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import combinations, islice
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +106,5 @@ def _filled(fills: Iterable[pa.Table]) -> Iterator[Mapping[str, Any]]:
 def level_sets(levels: Iterable[int]) -> Iterator[tuple[int, ...]]:
     """The levels to be had together, as many as can first, then the mildest."""
     several = sorted(levels)
-    masks = sorted(product((0, 1), repeat=len(several)), key=lambda mask: (-sum(mask), [-kept for kept in mask]))
-    for mask in masks:
-        if any(mask):
-            yield tuple(level for level, kept in zip(several, mask, strict=True) if kept)
+    for size in range(len(several), 0, -1):
+        yield from combinations(several, size)

@@ -7,10 +7,9 @@ f and for each level,
     sum over f of (N(f) - P(f))² / (P(f) + PRIOR)  +  cost of the chosen
 
 where P and N count the queries and the chosen negatives with f: the chi-squared distance of the two texts, in the
-spirit of SugarCrepe's adversarial refinement (Hsieh et al., NeurIPS 2023). It does not aim at one classifier: what no
-linear one can find in words and pairs, their characters and embeddings hide as well. The sum is minimised by passing
-over the queries in random order, a block at a time: each takes the chain of candidates that suits best what the
-others have taken.
+spirit of SugarCrepe's adversarial refinement (Hsieh et al., NeurIPS 2023). It is fitted to no classifier. The sum is
+minimised by passing over the queries in random order, a block at a time: each takes the chain of candidates that suits
+best what the others have taken.
 """
 
 from collections.abc import Sequence
@@ -94,8 +93,7 @@ class Matching:
             np.add.at(self.surplus[level], human, 1)  # these queries are no part of what is to be matched, either
             columns, which = self._of(self.chains[level, who].ravel())
             adds = self.weights[level][columns] * (self.surplus[level][columns] + 0.5)
-            misfit[here] = misfit[here] + np.bincount(
-                which, weights=adds, minlength=len(who) * misfit.shape[1]
-            ).reshape(len(who), -1 if len(who) else misfit.shape[1])
+            each = np.bincount(which, weights=adds, minlength=len(who) * misfit.shape[1])
+            misfit[here] += each.reshape(len(who), misfit.shape[1])
             np.add.at(self.surplus[level], human, -1)
         return misfit

@@ -19,7 +19,7 @@ from tasks.dictionary import Dictionary
 from tasks.providers import Fill, MaskedQuery, Slot
 from tasks.providers.draws import row_seed, uniform
 from tasks.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
-from tasks.providers.preference import NONE, OTHERS, Fit, Lexicon
+from tasks.providers.preference import NONE, OTHERS, ROLES, Fit, Lexicon
 from tasks.relations import Edge, Preferences, Tokens, edges
 
 SWEEPS = 4  # rounds through the slots that a level adds, where it adds several
@@ -161,8 +161,7 @@ class _Drawing:
 
     def _place(self, chain: int, slot: Slot) -> _Place:
         offer = self.provider.offer(slot.offered_class(self.provider.dictionary))
-        roles = ("head", "preposition", "dependent")
-        mine = [(role, edge) for edge in self.edges[chain] for role in roles if getattr(edge, role) == slot.token]
+        mine = [(role, edge) for edge in self.edges[chain] for role in ROLES if getattr(edge, role) == slot.token]
         return _Place(chain, slot, offer.row_of(slot), mine)
 
     def _draw_all(self, key: Class, places: Sequence[_Place], depth: int, counter: int) -> None:

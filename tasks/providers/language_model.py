@@ -31,14 +31,17 @@ class _Order:
 
     def lookup(self, keys: Ids) -> Floats:
         """The discounted probability of each key, 0 where it was never seen."""
-        return _find(self.keys, self.values, keys, 0.0)
+        return find(self.keys, self.values, keys, 0.0)
 
     def back_off(self, contexts: Ids) -> Floats:
         """The mass left to the lower order, 1 where the context was never seen."""
-        return _find(self.contexts, self.left_over, contexts, 1.0)
+        return find(self.contexts, self.left_over, contexts, 1.0)
 
 
-def _find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
+def find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
+    """The value of each key, or the default where the sorted keys lack it."""
+    if not len(sorted_keys):
+        return np.full(len(keys), default)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
     return np.where(sorted_keys[at] == keys, values[at], default)
 
@@ -96,9 +99,8 @@ class KneserNey:
         sizes = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
         ends = np.cumsum(sizes)
         ids = np.array([i for words in sentences for i in (1, 1, *self.ids(words), 2)], dtype=np.int64)
-        places = np.delete(
-            np.arange(len(ids)), [first + 2 * row + k for row, first in enumerate(ends - sizes) for k in (0, 1)]
-        )
+        starts = ends - sizes + 2 * np.arange(len(sizes))  # two <s> stand before each sentence
+        places = np.delete(np.arange(len(ids)), np.concatenate([starts, starts + 1]))
         sums = np.add.reduceat(np.log(self.trigram(ids[places - 2], ids[places - 1], ids[places])), ends - sizes)
         return (sums if len(sizes) else np.zeros(0)), sizes.astype(np.float64)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tasks.providers.language_model import Floats, Ids, Rows
+from tasks.providers.language_model import Floats, Ids, Rows, find
 from tasks.relations import CLASSES, Preferences, Relation
 
 PRIOR = 1.0  # how many sightings the absence of any is worth
@@ -76,8 +76,7 @@ class Fit:
     """The scores of one class's words."""
 
     rows: Rows
-    keys: Ids
-    totals: Floats
+    totals: Floats  # of each of the rows' keys
 
     @classmethod
     def of(cls, lexicon: Lexicon, lemmas: Sequence[str]) -> "Fit":
@@ -92,12 +91,10 @@ class Fit:
         rows = Rows.gather(np.array(keys, dtype=np.int64), np.array(columns, dtype=np.int64), np.array(values),
                            len(lemmas))  # fmt: skip
         totals = np.array([of_key[int(key)] for key in rows.keys])
-        return cls(rows, rows.keys, totals)
+        return cls(rows, totals)
 
     def score(self, keys: Ids) -> Floats:
         """Scores (rows, words) for rows that each meet one key; `NONE` says nothing."""
-        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
-        known = self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), dtype=bool)
-        totals = np.where(known, self.totals[at], 0.0) if len(self.keys) else np.zeros(len(keys))
+        totals = find(self.rows.keys, self.totals, keys, 0.0)
         scores: Floats = (self.rows.dense(keys) + PRIOR) / (totals[:, None] + PRIOR)
         return scores
