@@ -95,6 +95,15 @@ class Store:
             raise ArtifactError(f"no {dataset}/{stage} below {self.root}; there is: {', '.join(known)}")
         return self.reference(manifests[-1])
 
+    def with_key(self, dataset: str, stage: str, key: str) -> Artifact:
+        """The artifact whose key begins so; raises `ArtifactError` where none or several do."""
+        manifests = self.find(dataset, stage)
+        matching = [manifest for manifest in manifests if manifest.key.startswith(key)]
+        if len(matching) != 1:
+            known = ", ".join(manifest.key for manifest in manifests) or "none yet"
+            raise ArtifactError(f"{len(matching)} of {dataset}/{stage} match {key!r}; there is: {known}")
+        return self.reference(matching[0])
+
     def reference(self, manifest: Manifest) -> Artifact:
         """The artifact that a manifest of this store describes."""
         return Artifact(root=self.root, dataset=manifest.dataset, stage=manifest.stage, key=manifest.key)

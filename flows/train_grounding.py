@@ -27,5 +27,5 @@ def train_grounding(
     groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
-    sources = find_sources(annotations, settings.inputs, with_negatives=settings.losses.shine)
+    sources = find_sources(annotations, settings.inputs, with_negatives=settings.needs_negatives)
     return train_model(sources, settings)

@@ -4,7 +4,6 @@ from pydantic import Field
 
 from artifacts.manifest import Artifact
 from artifacts.store import ArtifactError, Store
-from tasks.evaluation.windows import EvaluationError
 from tasks.stage import Parameters
 from tasks.training.inputs import Sources, find_sources
 from tasks.training.settings import Ranking, Settings
@@ -21,15 +20,9 @@ class Choice(Parameters):
 
 
 def chosen_run(dataset: str, run: str | None) -> Artifact:
-    """The `metrics` artifact of a run; raises `EvaluationError` where none or several match."""
+    """The `metrics` artifact of a run; raises `ArtifactError` where none or several match."""
     store = Store()
-    if run is None:
-        return store.newest(dataset, "metrics")
-    found = [m for m in store.find(dataset, "metrics") if m.key.startswith(run.rpartition("-")[2])]
-    if len(found) != 1:
-        known = ", ".join(m.key for m in store.find(dataset, "metrics")) or "none yet"
-        raise EvaluationError(f"{len(found)} runs of {dataset} match {run!r}; there is: {known}")
-    return store.reference(found[0])
+    return store.with_key(dataset, "metrics", run.rpartition("-")[2]) if run else store.newest(dataset, "metrics")
 
 
 def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:

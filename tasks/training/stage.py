@@ -26,7 +26,7 @@ from tasks.training.checkpoint import RunError, read_checkpoint
 from tasks.training.inputs import Loaded, Sources, load
 from tasks.training.job import Job, held_out_videos
 from tasks.training.processes import run_job
-from tasks.training.settings import Settings
+from tasks.training.settings import NAMED_ARTIFACTS, Settings
 
 STAGE = "metrics"
 VERSION = 1
@@ -121,7 +121,7 @@ def work(sources: Sources, settings: Settings) -> Work:
         dataset=sources.annotations.dataset,
         stage=STAGE,
         version=VERSION,
-        parameters={"settings": settings.model_dump(mode="json")},
+        parameters={"settings": settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})},
         parents=sources.parents,
         inputs={"start_from": file_digest(Path(start).expanduser())}
         if start and Path(start).expanduser().exists()
