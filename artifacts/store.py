@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -185,11 +185,15 @@ class Store:
             return artifact
         started, clock = datetime.now(UTC), time.perf_counter()
         records = []
+        measured: defaultdict[str, float] = defaultdict(float)
         for index, make in enumerate(parts):
             name = f"part-{index:05d}.parquet"
             record = self._record(artifact, name)
             if record is None:
-                self._write_part(artifact, index, name, make())
+                part = make()
+                self._write_part(artifact, index, name, part)
+                for what, value in part.measured.items():
+                    measured[what] += value
                 record = self._record(artifact, name)
             if record is None:
                 raise ArtifactError(f"{artifact.path}/{name} could not be read back after writing")
@@ -218,6 +222,7 @@ class Store:
             started=started,
             ended=datetime.now(UTC),
             seconds=round(time.perf_counter() - clock, 3),
+            measured=dict(measured),
         )
         self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(self._file(artifact, DRAFTS)):

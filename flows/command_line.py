@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -155,7 +156,7 @@ def run(
         str,
         typer.Argument(
             metavar="FLOW",
-            help="build-negatives, extract-features, train-grounding, evaluate-grounding or full-pipeline",
+            help="build-negatives, extract-features, train-grounding, evaluate-grounding, full-pipeline or ablation",
         ),
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
@@ -168,11 +169,66 @@ def run(
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from flows.running import merge, run_flow
+    from flows.running import run_flow
+    from tasks.merging import merge
 
     changes = parse_parameters(param or [])
     artifact = run_flow(flow, dataset, merge(changes, {"filling": {"dry_run": True}}) if dry_run else changes)
     sys.stdout.write(f"{artifact.path}\n")
+
+
+@app.command()
+def ablation(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A grid of tasks/ablation/grids.yaml: losses, llms, ratios, margins, prepositions, systems …",
+        ),
+    ],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row; several give intervals.")] = 3,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row, by its label; may be repeated. --dry-run lists them.")
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="NAME=VALUE for every row, as in training.epochs=10; may be repeated."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the table as markdown, too.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the rows and what they change; train nothing.")
+    ] = False,
+) -> None:
+    """Run a grid of trainings, a table of the papers, over a data set, and print the table.
+
+    Each row builds its negatives and features, trains and is judged on every test split. What was done before is found,
+    so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
+    """
+    from flows.running import prepare, run_flow
+    from tasks.ablation.grids import GROUPS, listing, plan
+    from tasks.ablation.stage import RowsFailedError, table_text
+
+    changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
+    _, _, known = prepare("ablation", dataset, changes)
+    grid, plans = plan(name, row or [], dataset, known["preset"], {group: known[group] for group in GROUPS})
+    if dry_run:
+        table = Table("row", "changes", "model", "negatives", title=f"{grid.title}: {seeds} × {len(plans)} trainings")
+        for line in listing(plans):
+            table.add_row(*map(escape, line))
+        console.print(table)
+        return
+    failed = None
+    try:
+        artifact = run_flow("ablation", dataset, changes)
+    except RowsFailedError as error:
+        artifact, failed = error.artifact, error
+    text = table_text(artifact)
+    if output:
+        output.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{text}\n{artifact.path}\n")
+    if failed:
+        raise failed
 
 
 @app.command()
