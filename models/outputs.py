@@ -31,6 +31,7 @@ class Outputs:
     logits [layers, B, Q, 2] (class 0 is foreground) and spans [layers, B, Q, 2] as (centre, width), the last layer's
     being the answer; saliency [B, Lv]; saliency_negative [B, Lv] under the next sample's text; saliency_hard
     [K, B, Lv] under the hard negatives. The latter two are None where they were not asked for or can't be had.
+    BM-DETR: the joint probability [B, Lv] of each clip, and unit vectors [B, C] of the weighted clips and the words.
     """
 
     logits: Tensor
@@ -39,6 +40,8 @@ class Outputs:
     saliency_negative: Tensor | None = None
     saliency_hard: Tensor | None = None
     align: tuple[Tensor, Tensor] | None = None
+    probability: Tensor | None = None
+    pooled: tuple[Tensor, Tensor] | None = None
 
     @property
     def scores(self) -> Tensor:
