@@ -43,6 +43,20 @@ class Outputs:
     probability: Tensor | None = None
     pooled: tuple[Tensor, Tensor] | None = None
 
+    def split(self, branches: int) -> list["Outputs"]:
+        """BM-DETR's outputs for each of the equal batches that its rows are."""
+        if branches == 1:
+            return [self]
+        rows = [(self.logits, 1), (self.spans, 1), (self.saliency, 0)]
+        layers = zip(*(value.chunk(branches, dim) for value, dim in rows), strict=True)
+        none = (None,) * branches
+        likely = none if self.probability is None else self.probability.chunk(branches)
+        pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
+        return [
+            Outputs(*part, probability=p, pooled=vectors)
+            for part, p, vectors in zip(layers, likely, pooled, strict=True)
+        ]
+
     @property
     def scores(self) -> Tensor:
         """Foreground probability [B, Q] of the last layer."""

@@ -1,6 +1,6 @@
 """What the losses compare with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ class Targets:
     there; a window that ends after the video gives a span that ends after 1. clip_scores [B, Lv] is 0 outside the
     moment, else 1 or the annotators' sum (0 to 12); video_mask [B, Lv]. high_clips and low_clips [B, P] are the clip
     pairs of the saliency hinge: the first is to score higher than the second. hard_present [K, B] says which hard
-    negatives a query really has (None: all).
+    negatives a query really has (None: all). The rows are `branches` batches of one size, one after the other: of
+    BM-DETR's temporal shifting the videos as they are, then shifted.
     """
 
     spans: Tensor
@@ -24,6 +25,15 @@ class Targets:
     high_clips: Tensor
     low_clips: Tensor
     hard_present: Tensor | None = None
+    branches: int = 1
+
+    def split(self) -> list["Targets"]:
+        """The targets of each branch."""
+        if self.branches == 1:
+            return [self]
+        names = [field.name for field in fields(self) if field.name not in ("hard_present", "branches")]
+        parts = zip(*(getattr(self, name).chunk(self.branches) for name in names), strict=True)
+        return [Targets(*part) for part in parts]
 
     @property
     def inside(self) -> Tensor:
