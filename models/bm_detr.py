@@ -4,6 +4,8 @@ A query of the same video that means another moment says which clips are backgro
 that it fits the query and does not fit the negative one (Eq. 1 to 5).
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -117,7 +119,7 @@ class BMDETR(GroundingModel):
     def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
         """Positions times what a small network makes of the tokens; where words have none, of the clips alone."""
         if self.settings.text_positions:
-            return placed * self.position_scale(tokens)
+            return placed * cast(Tensor, self.position_scale(tokens))
         scaled = placed[:, :clips] * self.position_scale(tokens[:, :clips])
         return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
 
@@ -137,7 +139,8 @@ class BMDETR(GroundingModel):
         each = self.frame_matcher(clips).sigmoid().view(texts.groups, texts.batch, -1)
         present = texts.mask.view(texts.groups, texts.batch, -1).any(-1, keepdim=True)
         background = each[1:].masked_fill(~present[1:], 0.0)
-        return each[0] * (1 - background).prod(0) * mask
+        joint: Tensor = each[0] * (1 - background).prod(0) * mask
+        return joint
 
     def _weights(self, probability: Tensor, mask: Tensor) -> Tensor:
         """Softmax [B, Lv] of the probabilities (Eq. 8); the published code gives padding a share too."""

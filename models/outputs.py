@@ -47,14 +47,13 @@ class Outputs:
         """BM-DETR's outputs for each of the equal batches that its rows are."""
         if branches == 1:
             return [self]
-        rows = [(self.logits, 1), (self.spans, 1), (self.saliency, 0)]
-        layers = zip(*(value.chunk(branches, dim) for value, dim in rows), strict=True)
         none = (None,) * branches
         likely = none if self.probability is None else self.probability.chunk(branches)
         pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
+        rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
         return [
-            Outputs(*part, probability=p, pooled=vectors)
-            for part, p, vectors in zip(layers, likely, pooled, strict=True)
+            Outputs(logits, spans, saliency, probability=p, pooled=vectors)
+            for logits, spans, saliency, p, vectors in zip(*rows, likely, pooled, strict=True)
         ]
 
     @property

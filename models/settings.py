@@ -13,8 +13,8 @@ class ModelSettings:
 
     `text_attention` concerns QD-DETR only. Its published code masks head h of sample n with the padding of sample
     (n·heads + h) mod batch, so that a sample's output depends on its neighbours. "official" does the same, for parity
-    with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is the same choice
-    for BM-DETR, whose published code lets padded clips have a share of the weights of clips.
+    with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is that choice
+    for BM-DETR, whose published code gives padded clips a share of the weights of clips.
 
     `frame_matcher`, `learnable_spans` and `align_dim` (0: none) are BM-DETR's components; `align_dim` is also the width
     of Moment-DETR's optional alignment.
