@@ -1,6 +1,7 @@
 """What the losses compare with."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +30,16 @@ class Targets:
 
     def split(self) -> list["Targets"]:
         """The targets of each branch."""
-        if self.branches == 1:
-            return [self]
-        names = [field.name for field in fields(self) if field.name not in ("hard_present", "branches")]
-        parts = zip(*(getattr(self, name).chunk(self.branches) for name in names), strict=True)
-        return [Targets(*part) for part in parts]
+        parts = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
+        return [self] if self.branches == 1 else [Targets(*part) for part in parts]
+
+    def beside(self, other: "Targets") -> "Targets":
+        """Two branches: these targets, then those."""
+        columns: Any = (torch.cat(pair) for pair in zip(self._columns(), other._columns(), strict=True))
+        return replace(Targets(*columns), branches=2)
+
+    def _columns(self) -> list[Tensor]:
+        return [self.spans, self.span_mask, self.clip_scores, self.video_mask, self.high_clips, self.low_clips]
 
     @property
     def inside(self) -> Tensor:

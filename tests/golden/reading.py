@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,8 @@ class Golden:
 
     def shifted_targets(self) -> Targets:
         """The truth of `shifted_inputs`."""
-        parts = [self._targets("tgt.", "in.src_vid_mask"), self._targets("tgt.shifting.", "in.shifted_vid_mask")]
-        return Targets(
-            *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Targets)[:6]), branches=2
-        )
+        shifted = self._targets("tgt.shifting.", "in.shifted_vid_mask")
+        return self._targets("tgt.", "in.src_vid_mask").beside(shifted)
 
     def _targets(self, prefix: str, mask_key: str) -> Targets:
         mask = self.tensor(mask_key) > 0
