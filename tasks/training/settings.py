@@ -114,7 +114,7 @@ class Training(Parameters):
     processes: int = Field(1, ge=1, description="Processes on this machine that share a step's batch, one a GPU.")
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
-    chosen_by: Literal["sum", "mIoU", "mAP"] = Field(
+    chosen_by: Literal["sum", "mIoU", "mAP", "R1@0.7"] = Field(
         "sum", description="Best by R1@0.5 + R1@0.7 + mIoU, or one of them."
     )
     validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
