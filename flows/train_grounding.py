@@ -23,9 +23,9 @@ def train_grounding(
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR or QD-DETR, alone or with SHINE's ranking of hard negatives; what is said beats the preset."""
+    """Moment-DETR or QD-DETR, alone or with SHINE's ranking, or BM-DETR; what is said beats the preset."""
     groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
-    sources = find_sources(annotations, settings.inputs, with_negatives=settings.needs_negatives)
+    sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)
     return train_model(sources, settings)

@@ -182,10 +182,11 @@ class Questions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
-    work = job(Path(), settings(model={"name": name}))
+    chosen = settings({"shifting": True}, model={"name": name}, losses={"shine": name != "bm_detr"})
+    work = job(Path(), chosen)
     system = system_of(work.settings)
     net = system.build(work.videos.channels, work.texts.channels)
     step = TrainingStep(system.objective(net), make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
