@@ -20,15 +20,19 @@ class Choice(Parameters):
     ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
 
 
-def chosen_run(dataset: str, run: str | None) -> Artifact:
-    """The `metrics` artifact of a run; raises `EvaluationError` where none or several match."""
+def chosen_run(dataset: str | None, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
+
+    Raises `EvaluationError` where none or several match.
+    """
     store = Store()
-    if run is None:
+    if run is None and dataset is not None:
         return store.newest(dataset, "metrics")
-    found = [m for m in store.find(dataset, "metrics") if m.key.startswith(run.rpartition("-")[2])]
+    there = store.find(dataset, "metrics")
+    found = [m for m in there if run and m.key.startswith(run.rpartition("-")[2])]
     if len(found) != 1:
-        known = ", ".join(m.key for m in store.find(dataset, "metrics")) or "none yet"
-        raise EvaluationError(f"{len(found)} runs of {dataset} match {run!r}; there is: {known}")
+        known = ", ".join(m.key if dataset else f"{m.key} ({m.dataset})" for m in there) or "none yet"
+        raise EvaluationError(f"{len(found)} runs of {dataset or 'any data set'} match {run!r}; there is: {known}")
     return store.reference(found[0])
 
 

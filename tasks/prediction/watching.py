@@ -1,6 +1,6 @@
 """A video as a trained model sees it: the features of its clips, as `extract-features` makes them, and some frames."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +8,9 @@ from artifacts.errors import PenumbraError
 from tasks.clip import Encoder
 from tasks.features import Halves
 from tasks.video.drafts import Draft
-from tasks.video.encode import FrameEncoder
+from tasks.video.encode import Encoded, FrameEncoder
 from tasks.video.extraction import BATCHES_AHEAD
+from tasks.video.frames import Film
 from tasks.video.pool import Decoded, Pool, Video
 from tasks.video.sheet import thumbnail
 from tasks.video_features import Videos, changes
@@ -54,26 +55,31 @@ class FilmStrip:
             yield decoded
 
 
-def watch(path: Path, encoders: Iterable[Encoder], clip_length: float) -> Watched:
+def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watched:
     """Decode a video in a process of its own, and encode the frame of each clip; raises `UnreadableError`."""
     if not path.is_file():
         raise UnreadableError(f"no file {path}")
-    usual = Videos(clip_length=clip_length)
     features: list[Halves] = []
+    strip, film = FilmStrip(), Film()
     for encoder in encoders:
         strip = FilmStrip()
-        pool = Pool(
-            1, clip_length, "", usual.seconds_a_frame, usual.memory_mb << 20, BATCHES_AHEAD * usual.batch_size
-        )  # fmt: skip
-        try:
-            told = strip.see(pool.decode([Video(path.name, path)]))
-            [encoded] = FrameEncoder(encoder, usual.batch_size).encode(told)
-        finally:
-            pool.close()
+        encoded = _encode(path, encoder, clip_length, strip)
         if encoded.features is None:
             raise UnreadableError(f"{path}: {encoded.reason}{f' ({encoded.value})' if encoded.value else ''}")
         features.append(encoded.features)
-        film, frames = encoded.film, strip.kept
+        film = encoded.film
     notes = changes(Draft(path.name, film), film.duration, clip_length)
-    middles = tuple(((clip + 0.5) * clip_length, frame) for clip, frame in frames)
-    return Watched(tuple(features), clip_length, film.duration, middles, tuple(notes))
+    frames = tuple(((clip + 0.5) * clip_length, frame) for clip, frame in strip.kept)
+    return Watched(tuple(features), clip_length, film.duration, frames, tuple(notes))
+
+
+def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
+    usual = Videos(clip_length=clip_length)
+    ahead = BATCHES_AHEAD * usual.batch_size
+    pool = Pool(1, clip_length, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
+    try:
+        told = strip.see(pool.decode([Video(path.name, path)]))
+        [encoded] = FrameEncoder(encoder, usual.batch_size).encode(told)
+    finally:
+        pool.close()
+    return encoded
