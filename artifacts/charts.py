@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes: lines over [low, high] of `unit`; spans that are shaded, and places that are marked."""
+    """A pair of axes: lines over [low, high] of `unit`; spans that are shaded (in a colour), places that are marked."""
 
     title: str
     lines: Sequence[Line]
@@ -55,6 +55,7 @@ class Panel:
     unit: str
     shaded: Sequence[tuple[float, float]] = ()
     marked: Sequence[float] = ()
+    shade: str = SHADE
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
@@ -160,11 +161,13 @@ def draw_panel(panel: Panel, left: float, top: float, width: float, height: floa
     body = [text(x0, top + 15, panel.title, room=width - MARGIN, weight="600")]
     for start, end in panel.shaded:
         first, last = place(start, low)[0], place(end, low)[0]
-        body.append(box(first, y1, max(1.5, last - first), y0 - y1, SHADE, 0.55))
+        body.append(
+            box(first, y1, max(1.5, last - first), y0 - y1, panel.shade, 0.55 if panel.shade == SHADE else 0.18)
+        )
     for tick in ticks(low, high):
         y = place(0, tick)[1]
         body += [line(x0, y, x1, y), text(x0 - 5, y + 4, f"{tick:g}", "end", GREY)]
-    for tick in ticks(panel.low, panel.high, max(2, int((x1 - x0) / 70))):
+    for tick in ticks(panel.low, panel.high, max(2, int((x1 - x0) / 45))):
         x = place(tick, low)[0]
         body += [line(x, y0, x, y0 + 4, GREY), text(x, y0 + 16, f"{tick:g}", "middle", GREY)]
     body.append(text(x1, y0 + 29, panel.unit, "end", GREY))

@@ -7,18 +7,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from artifacts.drawing import NO_XML, Drawing
+from artifacts.drawing import Drawing, harmless, printable
 from artifacts.interface import markdown_table
 
 TEMPLATE = Path(__file__).with_name("document.html")
 NUMBER = re.compile(r"[-+−]?[\d,.]+( %)?$|–$")
-MARKUP = re.compile(r"[*_`\[\]!#~]")  # of markdown
+MARKUP = re.compile(r"[*_`\[\]!~|]")  # of markdown
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class Document:
                 blocks += [f"## {plain(section.title)}", *map(plain, section.text)]
                 for table in section.tables:
                     blocks += [f"**{plain(table.caption)}**"] if table.caption else []
-                    blocks.append(markdown_table(table.header, [[plain(str(c)) for c in row] for row in table.rows]))
+                    header, *rows = ([plain(str(cell)) for cell in row] for row in (table.header, *table.rows))
+                    blocks.append(markdown_table(header, rows))
                 for drawing in section.drawings:
                     blocks += [f"**{plain(drawing.title)}**", drawing.image()]
         return "\n\n".join(blocks)
@@ -69,7 +69,7 @@ class Document:
 
 def plain(text: str) -> str:
     """Text of unknown origin as a part of markdown: one line, and nothing in it is markup."""
-    return MARKUP.sub(lambda found: f"&#{ord(found[0])};", escape(" ".join(text.split()))) if text else ""
+    return MARKUP.sub(lambda found: f"&#{ord(found[0])};", harmless(" ".join(text.split())))
 
 
 def _number(table: Table, column: int) -> bool:
@@ -79,7 +79,7 @@ def _number(table: Table, column: int) -> bool:
 
 
 def _text(value: object) -> object:
-    return value if isinstance(value, Markup) else NO_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
+    return value if isinstance(value, Markup) else printable(str(value))
 
 
 @cache

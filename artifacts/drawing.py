@@ -43,7 +43,12 @@ class Drawing:
 
 def harmless(content: str) -> str:
     """Text of unknown origin as a part of SVG or HTML."""
-    return escape(NO_XML.sub("\N{REPLACEMENT CHARACTER}", content))
+    return escape(printable(content))
+
+
+def printable(content: str) -> str:
+    """Without the characters that no page may hold."""
+    return NO_XML.sub("\N{REPLACEMENT CHARACTER}", content)
 
 
 def text(

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from transformers.utils import logging
+
 from tasks.prediction.grounder import Grounder, Grounding, PredictionError, checked
 from tasks.prediction.picture import draw
 from tasks.prediction.watching import Watched
@@ -22,6 +24,7 @@ def predict(
     checked(queries)
     if picture and picture.suffix.lower() != PICTURE:
         raise PredictionError(f"--output {picture}: pictures are SVG, which any browser shows: name a {PICTURE} file")
+    logging.disable_progress_bar()  # of loading weights, which takes a moment
     grounder = Grounder.of_run(run, dataset)
     watched = grounder.watch(video)
     found = grounder.ask(watched, queries)

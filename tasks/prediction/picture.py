@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from artifacts.charts import HEAD, LINE, MARGIN, SHADE, WIDTH, Line, Panel, draw_panel
-from artifacts.drawing import COLOURS, GREY, Drawing, box, line, photo, text
+from artifacts.charts import HEAD, LINE, MARGIN, WIDTH, Line, Panel, draw_panel
+from artifacts.drawing import COLOURS, GREY, Drawing, box, photo, text
 from tasks.prediction.grounder import Grounding
 from tasks.prediction.watching import Watched
 from tasks.video.sheet import COLUMNS, ROWS
@@ -46,15 +46,14 @@ def _query(found: Grounding, top: float, seconds: float) -> list[str]:
     top += HEAD
     if found.saliency:
         points = [((clip + 0.5) * found.clip_length, value) for clip, value in enumerate(found.saliency)]
-        panel = Panel("saliency", [Line("saliency", points)], 0, seconds, "s", best)
+        panel = Panel("saliency", [Line("saliency", points, style=1)], 0, seconds, "s", best, shade=COLOURS[0])
         body += draw_panel(panel, 0, top - 8, WIDTH, PANEL)
         top += PANEL
     for place, window in enumerate(found.windows[:SHOWN]):
         y = top + LINE * place
         start, end = (MARGIN + AXIS * min(edge / seconds, 1.0) for edge in (window.start, window.end))
         body.append(text(MARGIN - 8, y + LINE / 2 + 4, f"{window.score:.2f}", "end", GREY))
-        body.append(line(MARGIN, y + LINE / 2, MARGIN + AXIS, y + LINE / 2))
-        body.append(box(start, y + 3, max(2.0, end - start), LINE - 6, COLOURS[0] if place else SHADE))
+        body.append(box(start, y + 3, max(2.0, end - start), LINE - 6, COLOURS[0], 0.45 if place else 1.0))
         label = f"{window.start:.1f} – {window.end:.1f} s"
         after = end + 6 < MARGIN + AXIS - 90
         body.append(text(end + 6 if after else start - 6, y + LINE / 2 + 4, label, "start" if after else "end"))

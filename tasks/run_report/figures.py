@@ -49,7 +49,7 @@ def windows_figure(title: str, truth: Row, runs: Sequence[tuple[str, Row]]) -> D
     for number, (name, found) in enumerate(runs):
         shown = found["windows"][: 1 if number else SHOWN]
         for place, window in enumerate(shown, 1):
-            label = name if len(shown) == 1 else f"{name}, {place}"
+            label = f"{name if len(runs) > 1 else 'predicted'}{f', {place}' if len(shown) > 1 else ''}"
             span = [(window["start"], window["end"])]
             rows.append(Spans(label, span, f"{window['score']:.2f}", BESIDE if number else COLOURS[0]))
     return spans(title, rows, truth["duration"])

@@ -168,7 +168,7 @@ def saliency_section(runs: Sequence[RunOnData]) -> Section:
 
 
 def _ordered(place: str, fall: float) -> str:
-    return f"{place} ordered, smallest fall {fall:+.2f}"
+    return f"{place} ordered, smallest fall {fall:+.3g}"
 
 
 def windows_section(runs: Sequence[RunOnData], judged: Sequence[Judged]) -> Section:
