@@ -31,7 +31,7 @@ def falling(inside: list[float]) -> dict[str, np.ndarray]:
 def test_every_evaluation_is_told_with_what_was_reached(tmp_path: Path) -> None:
     told: list[Progress] = []
     chosen = settings({"epochs": 5, "evaluate_every": 2})
-    history = train(job(tmp_path, chosen), told.append)
+    history = train(job(tmp_path, chosen, count=8), told.append)
     assert [(progress.epoch, progress.epochs) for progress in told] == [(2, 5), (4, 5), (5, 5)]
     assert told[-1].history == history
     assert told[-1].left == 0
