@@ -168,7 +168,7 @@ def saliency_section(runs: Sequence[RunOnData]) -> Section:
 
 
 def _ordered(place: str, fall: float) -> str:
-    return f"{place} ordered, smallest fall {fall:+.3g}"
+    return f"{place} ordered, smallest fall {fall + 0.0:+.3g}"
 
 
 def windows_section(runs: Sequence[RunOnData], judged: Sequence[Judged]) -> Section:
