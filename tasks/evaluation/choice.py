@@ -15,14 +15,22 @@ class Choice(Parameters):
     run: str | None = Field(
         None, description="Key of the run's `metrics` artifact, or its first digits; default: newest."
     )
+    beside: str | None = Field(
+        None, description="Another run, as `run`, that the report shows beside it: before SHINE."
+    )
     splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
     ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
 
 
-def chosen_run(dataset: str, run: str | None) -> Artifact:
-    """The `metrics` artifact of a run; raises `ArtifactError` where none or several match."""
+def chosen_run(dataset: str | None, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
+
+    Raises `ArtifactError` where none or several match.
+    """
     store = Store()
-    return store.with_key(dataset, "metrics", run.rpartition("-")[2]) if run else store.newest(dataset, "metrics")
+    if run is None and dataset is not None:
+        return store.newest(dataset, "metrics")
+    return store.with_key(dataset, "metrics", (run or "").rpartition("-")[2])
 
 
 def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:

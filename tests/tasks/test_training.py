@@ -20,6 +20,7 @@ from tasks.training.job import Job, held_out_videos
 from tasks.training.loop import Trainer, TrainingError, train
 from tasks.training.memory import keep_memory
 from tasks.training.processes import run_job
+from tasks.training.progress import Progress
 from tasks.training.settings import (
     Inputs,
     Losses,
@@ -103,7 +104,9 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
         "losses": {"pair_hinge": False},
     }
     one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **plain), count=8))
-    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8))
+    told: list[Progress] = []
+    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8), told.append)
+    assert [(progress.epoch, progress.history) for progress in told] == [(1, two)], "the main process is observed"
     norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     found = read_checkpoint(tmp_path / "two", "last")
