@@ -162,7 +162,7 @@ class Settings(Parameters):
         if self.model.hidden % self.model.heads or self.model.hidden % 4:
             raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
         if self.model.name == "bm_detr" and self.losses.shine:
-            raise ValueError("losses.shine is for moment_detr and qd_detr; bm_detr takes losses.negatives=generated")
+            raise ValueError("bm_detr has no losses.shine: say losses.shine=false; it takes losses.negatives=generated")
         return self
 
     @property
