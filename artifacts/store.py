@@ -95,13 +95,13 @@ class Store:
             raise ArtifactError(f"no {dataset}/{stage} below {self.root}; there is: {', '.join(known)}")
         return self.reference(manifests[-1])
 
-    def with_key(self, dataset: str, stage: str, key: str) -> Artifact:
-        """The artifact whose key begins so; raises `ArtifactError` where none or several do."""
+    def with_key(self, dataset: str | None, stage: str, key: str) -> Artifact:
+        """The artifact, of a data set or of any, whose key begins so; raises `ArtifactError` unless it is just one."""
         manifests = self.find(dataset, stage)
-        matching = [manifest for manifest in manifests if manifest.key.startswith(key)]
+        matching = [manifest for manifest in manifests if key and manifest.key.startswith(key)]
         if len(matching) != 1:
-            known = ", ".join(manifest.key for manifest in manifests) or "none yet"
-            raise ArtifactError(f"{len(matching)} of {dataset}/{stage} match {key!r}; there is: {known}")
+            known = ", ".join(f"{it.dataset}/{stage}/{it.key}" for it in manifests) or "none yet"
+            raise ArtifactError(f"{len(matching)} of {dataset or '*'}/{stage} match {key!r}; there is: {known}")
         return self.reference(matching[0])
 
     def reference(self, manifest: Manifest) -> Artifact:

@@ -48,7 +48,7 @@ class Materials:
 
     def negatives(self, row: Plan) -> Artifact | None:
         """The row's negatives, where it trains on any: those named by key, if the row changes nothing about them."""
-        if not row.settings.needs_negatives:
+        if not row.settings.reads_negatives:
             return None
         key = row.settings.inputs.negatives
         if key and not row.row.changes.keys() & NEGATIVES.keys():

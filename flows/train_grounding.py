@@ -8,6 +8,7 @@ from prefect import flow
 from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
+from tasks.run_report.stage import report_training
 from tasks.training.inputs import find_sources
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
 from tasks.training.stage import train_model
@@ -23,9 +24,11 @@ def train_grounding(
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR or QD-DETR, alone or with SHINE's ranking of hard negatives; what is said beats the preset."""
+    """Moment-DETR or QD-DETR, alone or with SHINE's ranking, or BM-DETR; what is said beats the preset."""
     groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
-    sources = find_sources(annotations, settings.inputs, with_negatives=settings.needs_negatives)
-    return train_model(sources, settings)
+    sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)
+    metrics = train_model(sources, settings)
+    report_training(metrics)
+    return metrics

@@ -149,6 +149,6 @@ def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
     for row in plans:
         changes = yaml.safe_dump(row.row.changes, default_flow_style=True, width=10_000, allow_unicode=True).strip()
         key = "\n".join(group.model_dump_json() for group in row.of(NEGATIVES).values())
-        owner = owners.setdefault(key, row.row.label) if row.settings.needs_negatives else None
+        owner = owners.setdefault(key, row.row.label) if row.settings.reads_negatives else None
         negatives = "none" if owner is None else "its own" if owner == row.row.label else f"those of {owner!r}"
         yield row.row.label, changes if row.row.changes else "", row.settings.model.name, negatives

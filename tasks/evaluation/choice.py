@@ -15,21 +15,29 @@ class Choice(Parameters):
     run: str | None = Field(
         None, description="Key of the run's `metrics` artifact, or its first digits; default: newest."
     )
+    beside: str | None = Field(
+        None, description="Another run, as `run`, that the report shows beside it: before SHINE."
+    )
     splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
     ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
 
 
-def chosen_run(dataset: str, run: str | None) -> Artifact:
-    """The `metrics` artifact of a run; raises `ArtifactError` where none or several match."""
+def chosen_run(dataset: str | None, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
+
+    Raises `ArtifactError` where none or several match.
+    """
     store = Store()
-    return store.with_key(dataset, "metrics", run.rpartition("-")[2]) if run else store.newest(dataset, "metrics")
+    if run is None and dataset is not None:
+        return store.newest(dataset, "metrics")
+    return store.with_key(dataset, "metrics", (run or "").rpartition("-")[2])
 
 
 def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
     """What the run was trained on, with the annotations given; negatives too where there are any."""
     store = Store()
     manifest = store.manifest(metrics)
-    inputs = Settings.model_validate(manifest.parameters["settings"]).inputs
+    settings = Settings.model_validate(manifest.parameters["settings"])
     parents = {parent.stage: parent for parent in manifest.parents}
     negatives = parents.get("negatives")
     if negatives is None:
@@ -39,5 +47,5 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
             negatives = None
     features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
     if not features or "text_features" not in parents:
-        return find_sources(annotations, inputs, with_negatives=negatives is not None)
-    return Sources(annotations, parents["text_features"], features, negatives)
+        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video)
+    return Sources(annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"))

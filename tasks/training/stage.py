@@ -18,6 +18,7 @@ from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import Store
 from models.checkpoints import CheckpointError, load_weights, read_official
+from tasks.run_report.live import Watcher
 from tasks.stage import run_stage
 from tasks.training.checkpoint import RunError, read_checkpoint
 from tasks.training.inputs import Loaded, Sources, load
@@ -69,7 +70,7 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    rows = [{"run": run, **row} for row in run_job(job)]
+    rows = [{"run": run, **row} for row in run_job(job, Watcher(sources.annotations.dataset, run))]
     rejected = train.rejected + validation.rejected
     kept = len(train.examples) + len(validation.examples)
     notes = train.notes + validation.notes

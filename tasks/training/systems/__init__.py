@@ -2,9 +2,10 @@
 
 from tasks.training.settings import Settings
 from tasks.training.systems.base import System
+from tasks.training.systems.bm_detr import BackgroundAware
 from tasks.training.systems.detr import DETR
 
-FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR}
+FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR, "bm_detr": BackgroundAware}
 
 
 def system_of(settings: Settings) -> System:
