@@ -130,18 +130,17 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     changes = merge(grid.all, row.changes)
     named = str(changes.pop(PRESET, "")).format(dataset=dataset)
     chosen = named if named in presets() else preset
-    try:
-        groups = {
-            name: group.model_validate(merge(base.get(name, {}), changes.pop(name, {})))
-            for name, group in GROUPS.items()
-        }
-        if changes:
-            raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(changes)}")
-        return Plan(row, chosen, groups, with_preset(chosen, {name: groups[name] for name in TRAINING}))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise GridError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
+    groups: dict[str, Parameters] = {}
+    for name, group in GROUPS.items():
+        try:
+            groups[name] = group.model_validate(merge(base.get(name, {}), changes.pop(name, {})))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            place = ".".join(map(str, (name, *fault["loc"])))
+            raise GridError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
+    if changes:
+        raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(changes)}")
+    return Plan(row, chosen, groups, with_preset(chosen, {name: groups[name] for name in TRAINING}))
 
 
 def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
