@@ -16,18 +16,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.catalogue import build_model
-from models.losses.settings import losses_of
-from models.settings import ModelSettings
 from tasks.evaluation.retrieval import score_queries
 from tasks.evaluation.windows import align
-from tasks.training.device_data import DeviceData
-from tasks.training.examples import prepare
+from tasks.training.examples import Examples, prepare
 from tasks.training.features import Features
 from tasks.training.memory import keep_memory
-from tasks.training.prediction import predict
-from tasks.training.settings import Ranking
-from tasks.training.step import Objective, TrainingStep, make_optimiser
+from tasks.training.settings import Settings
+from tasks.training.step import TrainingStep, make_optimiser
+from tasks.training.systems import system_of
 
 BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
@@ -66,7 +62,7 @@ class Products(TorchDispatchMode):
         self.outs = [torch.matmul(a, b) for a, b in self.found]
 
 
-def made_up(device: torch.device, fixed: bool, queries: int = BATCH) -> DeviceData:
+def made_up(queries: int = BATCH) -> tuple[Examples, Features, Features]:
     """Queries of the largest size: one batch of videos and texts, repeated where there are more."""
     count = BATCH * 4
     texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
@@ -77,7 +73,7 @@ def made_up(device: torch.device, fixed: bool, queries: int = BATCH) -> DeviceDa
     rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": 37.5,
              "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
     negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
-    return DeviceData(prepare(rows, negatives, videos, words).examples, videos, words, device, fixed_size=fixed)
+    return prepare(rows, negatives, videos, words).examples, videos, words
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
@@ -92,22 +88,32 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
     return statistics.median(times[2:])
 
 
+def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Settings:
+    """The papers' sizes."""
+    return Settings.model_validate(
+        {
+            "model": {"name": model}, "losses": {"shine": shine}, "inputs": {"longest_text": WORDS},
+            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
+        }
+    )  # fmt: skip
+
+
 def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) -> None:
     """Print one line."""
     device = torch.device(options.device)
     torch.manual_seed(0)
-    data = made_up(device, options.compiled != "no")
-    net = build_model(model, ModelSettings(VIDEO + 2, TEXT)).to(device)
-    losses = losses_of(model, shine)
-    objective: Any = Objective(net, losses, bf16)
-    step = TrainingStep(objective, make_optimiser(net, 1e-4, 1e-4), 0.1)
+    system = system_of(settings_of(model, shine, bf16, options.compiled))
+    data = system.data(*made_up(), device)
+    net = system.build(VIDEO, TEXT).to(device)
+    objective: Any = system.objective(net)
+    step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
     rows = torch.arange(BATCH)
     with Products() as products:
-        step(data.batch(rows, hard=shine))
+        step(data.batch(rows))
     products.allocate()
     if options.compiled != "no":
         step.objective = torch.compile(objective, mode=options.compiled)
-    whole = seconds(lambda: step(data.batch(rows, hard=shine)), options.steps, device)
+    whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
     bare = seconds(products.run, options.steps, device)
     name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
     print(f"{name:34} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
@@ -117,10 +123,11 @@ def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) ->
 def measure_evaluation(options: argparse.Namespace) -> None:
     """Print the time of predicting and judging 3,442 queries (Novel-Composition of Charades-CG), features loaded."""
     device = torch.device(options.device)
-    data = made_up(device, fixed=False, queries=QUERIES)
-    net = build_model("qd_detr", ModelSettings(VIDEO + 2, TEXT)).to(device)
+    system = system_of(settings_of("qd_detr", shine=False, bf16=False))
+    data = system.data(*made_up(QUERIES), device)
+    net = system.build(VIDEO, TEXT).to(device)
     start = time.perf_counter()
-    predictions = predict(net, data, Ranking())
+    predictions = system.predict(net, data)
     truth = {str(n): [[1.0, 9.0]] for n in range(QUERIES)}
     score_queries(align({str(n): p.windows.tolist() for n, p in enumerate(predictions)}, truth))
     print(f"evaluation of {QUERIES:,} queries, float32: {time.perf_counter() - start:.1f} s", flush=True)

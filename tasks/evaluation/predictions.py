@@ -10,29 +10,28 @@ from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from tasks.evaluation.windows import EvaluationError
 from tasks.stage import run_stage
-from tasks.training.device_data import DeviceData
 from tasks.training.features import FeatureError
 from tasks.training.inputs import Loaded, Sources, load
 from tasks.training.job import device_of
 from tasks.training.memory import keep_memory
-from tasks.training.prediction import predict
-from tasks.training.settings import Ranking, Settings
+from tasks.training.settings import Ranking
 from tasks.training.stage import load_run, run_name
+from tasks.training.systems import system_of
+from tasks.training.systems.base import System
 
 STAGE = "predictions"
 VERSION = 1
 
 
-def predict_split(loaded: Loaded, model: Any, settings: Settings, ranking: Ranking, split: str, run: str) -> Part:
+def predict_split(loaded: Loaded, model: Any, system: System, split: str, run: str) -> Part:
     """Predictions of one split; queries without features are rejected with their reason."""
     prepared = loaded.prepare(loaded.of_split([split]), STAGE)
-    device = device_of(settings.training.device)
+    device = device_of(system.settings.training.device)
     rows: list[dict[str, Any]] = []
     if len(prepared.examples):
-        data = DeviceData(prepared.examples, loaded.videos, loaded.texts, device)
-        check_widths(model, data)
-        bf16 = settings.training.precision == "bf16"
-        for found in predict(model.to(device), data, ranking, bf16=bf16):
+        check_widths(loaded, system.widths(model.state_dict()))
+        data = system.data(prepared.examples, loaded.videos, loaded.texts, device)
+        for found in system.predict(model.to(device), data):
             windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in found.windows.tolist()]
             rows.append(
                 {"run": run, "split": split, "qid": found.qid, "windows": windows, "saliency": found.saliency.tolist()}
@@ -40,13 +39,13 @@ def predict_split(loaded: Loaded, model: Any, settings: Settings, ranking: Ranki
     return Part(table_of(STAGE, rows), len(rows) + len(prepared.rejected), len(rows), prepared.rejected)
 
 
-def check_widths(model: Any, data: DeviceData) -> None:
+def check_widths(loaded: Loaded, wanted: tuple[int, int]) -> None:
     """Raise `FeatureError` where the features are of another width than those that the model was trained on."""
-    found, wanted = (data.video_dim, data.text_dim), (model.settings.video_dim, model.settings.text_dim)
+    found = loaded.videos.channels, loaded.texts.channels
     if found != wanted:
         raise FeatureError(
-            f"the model was trained on video and text features of {wanted[0] - 2} and {wanted[1]} channels, these have "
-            f"{found[0] - 2} and {found[1]}: name the encoders with inputs.video_encoders and inputs.text_encoder"
+            f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
+            f"{found[0]} and {found[1]}: name the encoders with inputs.video_encoders and inputs.text_encoder"
         )
 
 
@@ -79,9 +78,7 @@ def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, 
 
     def parts() -> list[Callable[[], Part]]:
         loaded, run = load(sources, settings.inputs), run_name(settings, metrics.key)
-        return [
-            partial(predict_split, loaded, model, settings, chosen, split, run)
-            for split in judged_splits(loaded, splits)
-        ]
+        system = system_of(settings.model_copy(update={"ranking": chosen}))
+        return [partial(predict_split, loaded, model, system, split, run) for split in judged_splits(loaded, splits)]
 
     return run_stage(work(metrics, sources, chosen, splits), parts)

@@ -16,15 +16,13 @@ from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
-from tasks.evaluation.ordering import ordering_metrics
 from tasks.evaluation.retrieval import retrieval_metrics, score_queries
 from tasks.evaluation.windows import align
 from tasks.stage import run_stage
-from tasks.training.device_data import DeviceData
 from tasks.training.inputs import Sources, load
 from tasks.training.job import device_of
-from tasks.training.prediction import saliency_inside
 from tasks.training.stage import load_run, run_name, split_rows
+from tasks.training.systems import system_of
 
 STAGE = "evaluation"
 VERSION = 1
@@ -69,8 +67,11 @@ def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[st
     )  # fmt: skip
 
 
-def ordering(metrics: Artifact, sources: Sources) -> dict[str, float]:
-    """SHINE's order on the queries that were held out of training, or on those trained on where none were."""
+def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
+    """The model family's own figures on queries that were held out of training, or on those trained on if none were.
+
+    For the DETR models that is SHINE's order, over queries that have hard negatives.
+    """
     model, settings = load_run(metrics)
     loaded = load(sources, settings.inputs)
     train, validation = split_rows(loaded, settings)
@@ -78,9 +79,8 @@ def ordering(metrics: Artifact, sources: Sources) -> dict[str, float]:
     prepared = loaded.prepare(with_negatives or train, STAGE)
     if not len(prepared.examples):
         return {}
-    device = device_of(settings.training.device)
-    data = DeviceData(prepared.examples, loaded.videos, loaded.texts, device)
-    return ordering_metrics(saliency_inside(model.to(device), data, settings.ranking.batch_size))
+    device, system = device_of(settings.training.device), system_of(settings)
+    return system.figures(model.to(device), system.data(prepared.examples, loaded.videos, loaded.texts, device))
 
 
 def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
@@ -100,7 +100,7 @@ def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Par
     if sources.negatives is not None:
         found += [
             {"run": run, "split": "train", "subset": "held out", "metric": name, "value": value}
-            for name, value in ordering(metrics, sources).items()
+            for name, value in own_figures(metrics, sources).items()
         ]
     queries = sum(len(rows) for rows in by_split.values())
     return Part(table_of(STAGE, found), queries, queries)

@@ -15,6 +15,7 @@ from models.outputs import Inputs
 from tasks.training.examples import Examples
 from tasks.training.features import Features
 
+ENDPOINTS = 2  # channels of a clip beside its features
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
@@ -78,13 +79,21 @@ class Batch:
     targets: Targets
 
 
+def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
+    """The order of the training queries in an epoch: a function of seed and epoch, so that a resumed run has it too."""
+    generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)
+
+
 class DeviceData:
-    """Examples and their features on one device."""
+    """Examples and their features on one device; batches hold hard negatives where `hard`."""
 
     def __init__(
-        self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, fixed_size: bool = False
-    ) -> None:
+        self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, batch_size: int = 32,
+        hard: bool = False, fixed_size: bool = False,
+    ) -> None:  # fmt: skip
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
+        self.batch_size, self.hard = batch_size, hard
         self.videos = Ragged(videos.values, videos.offsets, device)
         self.texts = Ragged(texts.values, texts.offsets, device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
@@ -101,7 +110,7 @@ class DeviceData:
     @property
     def video_dim(self) -> int:
         """Width of a model's video input: the features and the two temporal endpoint channels."""
-        return self.videos.values.shape[1] + 2
+        return self.videos.values.shape[1] + ENDPOINTS
 
     @property
     def text_dim(self) -> int:
@@ -127,9 +136,13 @@ class DeviceData:
         hard_text, hard_mask = self.texts.gather(self.columns["hard"][:, index], words)
         return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
 
-    def batch(self, rows: Tensor, hard: bool = False) -> Batch:
+    def batches(self, seed: int, epoch: int) -> list[Tensor]:
+        """The rows of each batch of an epoch."""
+        return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
+
+    def batch(self, rows: Tensor) -> Batch:
         """The inputs and the truth of the queries `rows` [B] (on the CPU)."""
-        inputs = self.inputs(rows, hard)
+        inputs = self.inputs(rows, self.hard)
         index = rows.to(self.device, non_blocking=True)
         mask = inputs.video_mask
         scores, relevant = self.clips.gather(index, mask.shape[1])[0].unbind(-1)
@@ -138,7 +151,7 @@ class DeviceData:
         seconds = mask.sum(1)[:, None] * self.clip_length
         start, end = windows[..., 0] / seconds, windows[..., 1] / seconds
         spans = torch.stack((0.5 * (start + end), end - start), dim=-1)
-        missing = self.columns["hard_present"][:, index] if hard else None
+        missing = self.columns["hard_present"][:, index] if self.hard else None
         return Batch(inputs, Targets(spans, present, scores, mask, high, low, missing))
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:

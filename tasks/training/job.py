@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.settings import ModelSettings
 from tasks.evaluation.retrieval import retrieval_metrics, score_queries
 from tasks.evaluation.windows import align
 from tasks.training.examples import Examples
@@ -34,32 +33,15 @@ class Job:
     folder: Path
     weights: dict[str, torch.Tensor] | None = None
 
-    @property
-    def model_settings(self) -> ModelSettings:
-        """The model's sizes, which the features decide in part."""
-        s = self.settings
-        return s.model.settings(self.videos.channels + 2, self.texts.channels, s.inputs.longest_text)
-
-    @property
-    def bf16(self) -> bool:
-        """Whether autocast is on."""
-        return self.settings.training.precision == "bf16"
-
     def described(self) -> str:
-        """The settings and the model's sizes as JSON, written beside the checkpoints."""
-        sizes = self.model_settings.__dict__
-        return json.dumps({"settings": self.settings.model_dump(mode="json"), "model": sizes}, indent=1)
+        """The settings and the features' widths as JSON, written beside the checkpoints."""
+        widths = {"video": self.videos.channels, "text": self.texts.channels}
+        return json.dumps({"settings": self.settings.model_dump(mode="json"), "features": widths}, indent=1)
 
 
 def device_of(name: str) -> torch.device:
     """The device that a name asks for; "auto" is a GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
-
-
-def epoch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
-    """The order of the training queries in an epoch: a function of seed and epoch, so that a resumed run has it too."""
-    generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
-    return torch.randperm(count, generator=generator)
 
 
 def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], chosen_by: str) -> dict[str, float]:

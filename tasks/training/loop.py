@@ -11,12 +11,10 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list, gather
-from torch import Tensor
+from torch import Tensor, nn
 
 from artifacts.errors import PenumbraError
-from models.catalogue import build_model
 from models.checkpoints import CheckpointError, load_weights
-from models.grounding import GroundingModel
 from tasks.training.checkpoint import (
     Checkpoint,
     RunError,
@@ -25,11 +23,12 @@ from tasks.training.checkpoint import (
     restore_optimiser,
     write_checkpoint,
 )
-from tasks.training.device_data import DeviceData
-from tasks.training.job import Job, device_of, epoch_order, judge
+from tasks.training.examples import Examples
+from tasks.training.job import Job, device_of, judge
 from tasks.training.memory import keep_memory
-from tasks.training.prediction import predict
-from tasks.training.step import Objective, TrainingStep, make_optimiser
+from tasks.training.step import TrainingStep, make_optimiser
+from tasks.training.systems import system_of
+from tasks.training.systems.base import TrainingData
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
 Row = dict[str, Any]
@@ -46,26 +45,25 @@ class Trainer:
         self.job, self.accelerator = job, accelerator
         s = job.settings.training
         torch.manual_seed(s.seed)  # the same first weights in every process
-        self.model = build_model(job.settings.model.name, job.model_settings)
-        self.losses = job.settings.losses.settings(job.settings.model.name)
+        self.system = system_of(job.settings)
+        self.model = self.system.build(job.videos.channels, job.texts.channels)
         if job.weights is not None:
             _start_from(self.model, job.weights)
         self.model.to(accelerator.device).train()
-        self.optimiser = make_optimiser(self.model, s.learning_rate, s.weight_decay)
+        self.optimiser = make_optimiser(self.system.parameters(self.model), s.learning_rate, s.weight_decay)
         self.data = self._on_device(job.train)
         self.validation = self._on_device(job.validation) if accelerator.is_main_process else None
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(s.seed * accelerator.num_processes + accelerator.process_index + 1)
         self._resume()
-        objective, optimiser = accelerator.prepare(Objective(self.model, self.losses, job.bf16), self.optimiser)
+        objective, optimiser = accelerator.prepare(self.system.objective(self.model), self.optimiser)
         if s.compiled != "no":
             objective = torch.compile(objective, mode=s.compiled)
         self.step = TrainingStep(objective, optimiser, s.clip_norm, accelerator.backward)
 
-    def _on_device(self, examples: Any) -> DeviceData:
-        fixed = self.job.settings.training.compiled != "no"
-        return DeviceData(examples, self.job.videos, self.job.texts, self.accelerator.device, fixed_size=fixed)
+    def _on_device(self, examples: Examples) -> TrainingData:
+        return self.system.data(examples, self.job.videos, self.job.texts, self.accelerator.device)
 
     # -- an epoch ----------------------------------------------------------------------------------------------
 
@@ -83,14 +81,13 @@ class Trainer:
         s, started = self.job.settings.training, time.perf_counter()
         rate = s.learning_rate * 0.1 ** (self.epoch // s.learning_rate_drop)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        order = epoch_order(len(self.data), s.seed, self.epoch)
+            group["lr"] = rate * group["scale"]
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         seen: list[dict[str, Tensor]] = []
         sums: dict[str, float] = {}
-        batches = [rows[rank::world] for rows in torch.split(order, s.batch_size) if len(rows) >= world]
+        batches = [rows[rank::world] for rows in self.data.batches(s.seed, self.epoch) if len(rows) >= world]
         for number, rows in enumerate(batches, 1):
-            seen.append(self.step(self.data.batch(rows, hard=self.losses.needs_hard)))
+            seen.append(self.step(self.data.batch(rows)))
             if len(seen) == LOOK_EVERY or number == len(batches):
                 self._look(seen, sums)
         self.epoch += 1
@@ -122,7 +119,7 @@ class Trainer:
         """Evaluate on the validation queries; whether this epoch is the best so far. All processes agree."""
         answer = [False, self.best]
         if self.validation is not None and len(self.validation):
-            found = predict(self.model, self.validation, self.job.settings.ranking, bf16=self.job.bf16)
+            found = self.system.predict(self.model, self.validation)
             figures = judge(found, self.job.truth, self.job.settings.training.chosen_by)
             self._log("validation", figures)
             answer = [figures["chosen_by"] > self.best, max(self.best, figures["chosen_by"])]
@@ -186,7 +183,7 @@ class Trainer:
         self.best = -torch.inf if found.state["best"] is None else found.state["best"]
 
 
-def _start_from(model: GroundingModel, weights: dict[str, Tensor]) -> None:
+def _start_from(model: nn.Module, weights: dict[str, Tensor]) -> None:
     try:
         load_weights(model, weights)
     except CheckpointError as error:

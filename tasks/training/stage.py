@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from prefect import task
-from torch import Tensor
+from torch import Tensor, nn
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Part, Work, file_digest
 from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import Store
-from models.catalogue import build_model
 from models.checkpoints import CheckpointError, load_weights, read_official
-from models.grounding import GroundingModel
-from models.settings import ModelSettings
 from tasks.stage import run_stage
 from tasks.training.checkpoint import RunError, read_checkpoint
 from tasks.training.inputs import Loaded, Sources, load
 from tasks.training.job import Job, held_out_videos
 from tasks.training.processes import run_job
 from tasks.training.settings import Settings
+from tasks.training.systems import system_of
 
 STAGE = "metrics"
 VERSION = 1
@@ -92,7 +90,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
         raise RunError(str(error)) from None
 
 
-def load_run(metrics: Artifact) -> tuple[GroundingModel, Settings]:
+def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     """The best model of a run, ready to predict, and the run's settings."""
     settings = Settings.model_validate(Store().manifest(metrics).parameters["settings"])
     folder = run_folder(metrics)
@@ -100,18 +98,13 @@ def load_run(metrics: Artifact) -> tuple[GroundingModel, Settings]:
     if found is None:
         raise RunError(f"the checkpoints of {metrics.path} are not in {folder}: take the artifact away and train again")
     weights = found.part("model.")
-    model = build_model(settings.model.name, sizes_of(settings, weights))
+    system = system_of(settings)
+    model = system.build(*system.widths(weights))
     try:
         load_weights(model, weights)
     except CheckpointError as error:
         raise RunError(f"{folder}: {error}") from None
     return model.eval(), settings
-
-
-def sizes_of(settings: Settings, weights: dict[str, Tensor]) -> ModelSettings:
-    """The model's settings, feature widths being those of the weights."""
-    shapes = {part: weights[f"{part}_projection.stages.0.norm.weight"].shape[0] for part in ("video", "text")}
-    return settings.model.settings(shapes["video"], shapes["text"], settings.inputs.longest_text)
 
 
 def work(sources: Sources, settings: Settings) -> Work:

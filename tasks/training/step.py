@@ -12,11 +12,10 @@ from models.losses.total import compute_losses
 from tasks.training.device_data import Batch
 
 
-def make_optimiser(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over everything that can be trained, in one fused kernel where the device has one."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    fused = trained[0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW(trained, learning_rate, weight_decay=weight_decay, fused=fused)
+def make_optimiser(groups: list[dict[str, Any]], learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW over groups of weights (`System.parameters`), in one fused kernel where the device has one."""
+    fused = groups[0]["params"][0].device.type in ("cpu", "cuda")
+    return torch.optim.AdamW(groups, learning_rate, weight_decay=weight_decay, fused=fused)
 
 
 class Objective(nn.Module):

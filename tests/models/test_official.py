@@ -12,6 +12,7 @@ import torch
 
 from models.catalogue import build_model
 from models.checkpoints import CheckpointError, convert, official_settings, read_official
+from models.settings import ModelSettings
 from tasks.training.checkpoint import RunError
 from tasks.training.loop import train
 from tasks.training.stage import read_weights
@@ -73,6 +74,6 @@ def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_heads_known_is_refused() -> None:
-    net = build_model("qd_detr", job(Path()).model_settings)
+    net = build_model("qd_detr", ModelSettings(video_dim=8, text_dim=6, hidden=16, heads=2))
     with pytest.raises(CheckpointError, match="no input projection"):
         official_settings({}, {name: v for name, v in net.state_dict().items() if "projection" not in name})

@@ -13,12 +13,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.catalogue import build_model
-from models.losses.settings import losses_of
 from tasks.training import loop
 from tasks.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
-from tasks.training.device_data import DeviceData
-from tasks.training.job import Job, epoch_order, held_out_videos
+from tasks.training.device_data import epoch_order
+from tasks.training.job import Job, held_out_videos
 from tasks.training.loop import Trainer, TrainingError, train
 from tasks.training.memory import keep_memory
 from tasks.training.processes import run_job
@@ -33,7 +31,8 @@ from tasks.training.settings import (
     presets,
     with_preset,
 )
-from tasks.training.step import Objective, TrainingStep, make_optimiser
+from tasks.training.step import TrainingStep, make_optimiser
+from tasks.training.systems import system_of
 from tests.grounding_data import data, job, settings
 
 Numbers = list[tuple[int, str, str, float]]
@@ -187,21 +186,22 @@ class Questions(TorchDispatchMode):
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
     work = job(Path(), settings(model={"name": name}))
-    net = build_model(name, work.model_settings)
-    step = TrainingStep(Objective(net, losses_of(name, shine=True)), make_optimiser(net, 1e-4, 1e-4), 0.1)
-    batches = DeviceData(work.train, work.videos, work.texts, torch.device("cpu"))
-    step(batches.batch(torch.arange(8), hard=True))  # the optimiser's first step sets up
+    system = system_of(work.settings)
+    net = system.build(work.videos.channels, work.texts.channels)
+    step = TrainingStep(system.objective(net), make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
+    batches = system.data(work.train, work.videos, work.texts, torch.device("cpu"))
+    step(batches.batch(torch.arange(8)))  # the optimiser's first step sets up
     with Questions() as questions:
-        step(batches.batch(torch.arange(8), hard=True))
+        step(batches.batch(torch.arange(8)))
     assert not questions.asked
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     work = job(tmp_path)
-    other = build_model("moment_detr", work.model_settings).state_dict()
+    other = system_of(settings(model={"name": "moment_detr"})).build(work.videos.channels, work.texts.channels)
     with pytest.raises(TrainingError, match="another model than QDDETR"):
-        train(replace(work, weights=other))
-    own = build_model("qd_detr", replace(work.model_settings, video_dim=99)).state_dict()
+        train(replace(work, weights=other.state_dict()))
+    own = system_of(work.settings).build(97, work.texts.channels).state_dict()
     with pytest.raises(TrainingError, match=r"of another shape: video_projection.*99"):
         train(replace(work, weights=own))
 

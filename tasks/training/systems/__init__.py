@@ -1,0 +1,12 @@
+"""Families of models, as training and prediction use them; one file a family."""
+
+from tasks.training.settings import Settings
+from tasks.training.systems.base import System
+from tasks.training.systems.detr import DETR
+
+FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR}
+
+
+def system_of(settings: Settings) -> System:
+    """The family that the settings' model is of."""
+    return FAMILIES[settings.model.name](settings)
