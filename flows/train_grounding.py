@@ -9,6 +9,7 @@ from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
 from tasks.training.inputs import find_sources
+from tasks.training.map_settings import Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
 from tasks.training.stage import train_model
 
@@ -22,9 +23,14 @@ def train_grounding(
     training: Training = Training(),  # noqa: B008
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
+    map: Map = Map(),  # noqa: A002, B008 (the group's name)
+    mutual: Mutual = Mutual(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR or QD-DETR, alone or with SHINE's ranking of hard negatives; what is said beats the preset."""
-    groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
+    """Moment-DETR, QD-DETR or MMN, alone or with SHINE's hard negatives; what is said beats the preset."""
+    groups = {
+        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
+        "mutual": mutual,
+    }  # fmt: skip
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
     sources = find_sources(annotations, settings.inputs, with_negatives=settings.losses.shine)

@@ -4,7 +4,7 @@ In the one the cosine says how well a moment overlaps with the sentence's (IoU b
 moments are each other's negatives (contrastive branch). The score of a candidate is made of both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -75,7 +75,7 @@ class MapInputs:
 class MapOutputs:
     """Unit vectors in the two spaces: of the M candidates of each video [B, M, joint] and of each sentence [S, joint].
 
-    hard_contrast [K, S, joint] are those of the hard negatives.
+    hard_iou and hard_contrast [K, S, joint] are those of the hard negatives.
     """
 
     cell_iou: Tensor
@@ -83,7 +83,12 @@ class MapOutputs:
     sentence_iou: Tensor
     sentence_contrast: Tensor
     video_of: Tensor
+    hard_iou: Tensor | None = None
     hard_contrast: Tensor | None = None
+
+    def under(self, iou: Tensor, contrast: Tensor) -> "MapOutputs":
+        """The same videos with other sentences [S, joint] in the place of theirs."""
+        return replace(self, sentence_iou=iou, sentence_contrast=contrast)
 
     def iou_logits(self) -> Tensor:
         """Scaled cosine [S, M] between a sentence and the candidates of its video, in the IoU branch."""
@@ -146,13 +151,12 @@ class MMN(nn.Module):
         proposals = self.proposals(self.map(self.pool(inputs.video)))
         cells = proposals.flatten(2)[..., self.places].transpose(1, 2)
         iou, contrast = self.sentences(inputs.text, inputs.text_mask)
-        hard = None
+        found = MapOutputs(
+            unit(self.cell_iou(cells)), unit(self.cell_contrast(cells)), unit(iou), unit(contrast), inputs.video_of
+        )
         if inputs.hard_text is not None and inputs.hard_mask is not None:
-            hard = self.sentences(inputs.hard_text, inputs.hard_mask)[1]
-        return MapOutputs(
-            unit(self.cell_iou(cells)), unit(self.cell_contrast(cells)), unit(iou), unit(contrast), inputs.video_of,
-            None if hard is None else unit(hard),
-        )  # fmt: skip
+            found.hard_iou, found.hard_contrast = map(unit, self.sentences(inputs.hard_text, inputs.hard_mask))
+        return found
 
     def pool(self, video: Tensor) -> Tensor:
         """Segments [B, segments, video_dim] to clips [B, hidden, clips]."""

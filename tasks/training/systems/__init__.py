@@ -3,8 +3,9 @@
 from tasks.training.settings import Settings
 from tasks.training.systems.base import System
 from tasks.training.systems.detr import DETR
+from tasks.training.systems.mmn import MapSystem
 
-FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR}
+FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR, "mmn": MapSystem}
 
 
 def system_of(settings: Settings) -> System:
