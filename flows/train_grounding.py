@@ -26,12 +26,12 @@ def train_grounding(
     map: Map = Map(),  # noqa: A002, B008 (the group's name)
     mutual: Mutual = Mutual(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR, QD-DETR or MMN, alone or with SHINE's hard negatives; what is said beats the preset."""
+    """Moment-DETR, QD-DETR, MMN, each alone or with SHINE's negatives, or BM-DETR; what is said beats the preset."""
     groups = {
         "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
         "mutual": mutual,
     }  # fmt: skip
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
-    sources = find_sources(annotations, settings.inputs, with_negatives=settings.losses.shine)
+    sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)
     return train_model(sources, settings)

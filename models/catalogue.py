@@ -1,11 +1,12 @@
 """The models by the names that users type."""
 
+from models.bm_detr import BMDETR
 from models.grounding import GroundingModel
 from models.moment_detr import MomentDETR
 from models.qd_detr import QDDETR
 from models.settings import ModelSettings
 
-MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR}
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
 
 
 def build_model(name: str, settings: ModelSettings) -> GroundingModel:

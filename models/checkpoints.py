@@ -1,4 +1,4 @@
-"""Official checkpoints of Moment-DETR, QD-DETR, SHINE and MMN: their parameter names, and ours.
+"""Official checkpoints of Moment-DETR, QD-DETR, SHINE, BM-DETR and MMN: their parameter names, and ours.
 
 The published files are dictionaries with the weights under "model" and a pickled namespace of options beside them.
 They are read with `weights_only=True`, the classes of options being replaced by a dictionary, so that no code of a
@@ -30,6 +30,13 @@ _NAMES = (
     (r"global_rep_token", "global_token"),
     (r"global_rep_pos", "global_position"),
     (r"contrastive_align_projection_(?P<part>query|txt|vid|video)\.(?P<kind>\w+)", "align_heads.{part}.{kind}"),
+    (r"contrastive_align_(?P<part>txt|vid)_proj\.(?P<kind>\w+)", "align_heads.{part}.{kind}"),
+    (r"(?P<part>vid|txt)_att_pooling\.feat2att\.weight", "pooling.{part}.scorer.hidden.weight"),
+    (r"(?P<part>vid|txt)_att_pooling\.to_alpha\.weight", "pooling.{part}.scorer.score.weight"),
+    (r"(?P<part>vid|txt)_att_pooling\.fc\.(?P<kind>\w+)", "pooling.{part}.out.{kind}"),
+    (r"FPM\.0\.weight", "frame_matcher.hidden.weight"),
+    (r"FPM\.2\.weight", "frame_matcher.score.weight"),
+    (r"transformer\.encoder\.query_scale\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "position_scale.layers.{i}.{kind}"),
     (r"transformer\.decoder\.norm\.(?P<kind>\w+)", "decoder.norm.{kind}"),
     (r"transformer\.decoder\.(?P<head>\w+)\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "decoder.{head}.layers.{i}.{kind}"),
     (r"transformer\.(?P<stack>\w+)\.layers\.(?P<i>\d+)\.(?P<rest>.+)", "{stack}.{i}.{rest}"),
@@ -111,7 +118,7 @@ def _inside(name: str) -> str:
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Official weights under our names.
 
-    QD-DETR's two-column query table holds anchors; MMN's pointwise convolutions are linear layers here, and its text
+    A query table of two columns holds anchors; MMN's pointwise convolutions are linear layers here, and its text
     encoder is left out.
     """
     ours = {our_name(name): value for name, value in official.items() if _TEXT_ENCODER not in name}
@@ -161,7 +168,7 @@ def official_settings(
 ) -> ModelSettings:
     """Model settings of an official checkpoint: its options, and what its weights (under our names) say better."""
     found = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
-    if options.get("contrastive_align_loss"):
+    if options.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in options:  # Moment-DETR's, BM-DETR's
         found["align_dim"] = options["contrastive_hdim"]
     return ModelSettings(**{**found, **(_sizes(weights) if weights else {}), **changes})
 
@@ -171,8 +178,9 @@ def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
     layer = "encoder.0.feed_forward.linear1.weight"
     table = weights.get("queries", weights.get("anchors"))
     if "video_projection.stages.0.norm.weight" not in weights or layer not in weights or table is None:
-        raise CheckpointError("weights of no Moment-DETR or QD-DETR: there is no input projection, encoder or query")
-    return {
+        raise CheckpointError("weights of none of these models: there is no input projection, encoder or query")
+    aligned = weights.get("align_heads.video.weight")
+    return ({} if aligned is None else {"align_dim": len(aligned)}) | {
         "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
         "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
         "feed_forward": weights[layer].shape[0], "hidden": weights[layer].shape[1], "queries": len(table),

@@ -31,6 +31,7 @@ class Outputs:
     logits [layers, B, Q, 2] (class 0 is foreground) and spans [layers, B, Q, 2] as (centre, width), the last layer's
     being the answer; saliency [B, Lv]; saliency_negative [B, Lv] under the next sample's text; saliency_hard
     [K, B, Lv] under the hard negatives. The latter two are None where they were not asked for or can't be had.
+    BM-DETR: the joint probability [B, Lv] of each clip, and unit vectors [B, C] of the weighted clips and the words.
     """
 
     logits: Tensor
@@ -39,6 +40,21 @@ class Outputs:
     saliency_negative: Tensor | None = None
     saliency_hard: Tensor | None = None
     align: tuple[Tensor, Tensor] | None = None
+    probability: Tensor | None = None
+    pooled: tuple[Tensor, Tensor] | None = None
+
+    def split(self, branches: int) -> list["Outputs"]:
+        """BM-DETR's outputs for each of the equal batches that its rows are."""
+        if branches == 1:
+            return [self]
+        none = (None,) * branches
+        likely = none if self.probability is None else self.probability.chunk(branches)
+        pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
+        rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
+        return [
+            Outputs(logits, spans, saliency, probability=p, pooled=vectors)
+            for logits, spans, saliency, p, vectors in zip(*rows, likely, pooled, strict=True)
+        ]
 
     @property
     def scores(self) -> Tensor:

@@ -13,7 +13,11 @@ class ModelSettings:
 
     `text_attention` concerns QD-DETR only. Its published code masks head h of sample n with the padding of sample
     (n·heads + h) mod batch, so that a sample's output depends on its neighbours. "official" does the same, for parity
-    with checkpoints trained so; "fixed" gives the same output alone and in any batch.
+    with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is that choice
+    for BM-DETR, whose published code gives padded clips a share of the weights of clips.
+
+    `frame_matcher`, `learnable_spans` and `align_dim` (0: none) are BM-DETR's components; `align_dim` is also the width
+    of Moment-DETR's optional alignment.
     """
 
     video_dim: int
@@ -31,6 +35,9 @@ class ModelSettings:
     text_positions: bool = False
     text_attention: Literal["fixed", "official"] = "fixed"
     align_dim: int = 0
+    frame_matcher: bool = True
+    learnable_spans: bool = True
+    frame_weights: Literal["fixed", "official"] = "fixed"
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model can have."""
@@ -40,5 +47,7 @@ class ModelSettings:
             raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
         if self.text_attention not in ("fixed", "official"):
             raise ValueError(f"text_attention is fixed or official, not {self.text_attention!r}")
+        if self.frame_weights not in ("fixed", "official"):
+            raise ValueError(f"frame_weights is fixed or official, not {self.frame_weights!r}")
         if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
             raise ValueError("dimensions, layers and queries are at least 1")

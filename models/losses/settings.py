@@ -7,7 +7,7 @@ from models.losses.fine import Ranking
 from models.matching import MatchingCosts
 
 Variant = Literal["paper", "released"]
-BASES = ("moment_detr", "qd_detr")
+BASES = ("moment_detr", "qd_detr", "bm_detr")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class LossSettings:
     (`saliency.negative_pair`); the contrastive loss keeps QVHighlights' twelve ranks on data with one, which divides
     it by twelve (`contrastive.rank_contrastive`); the negative query is the next sample of the shuffled batch; both
     rankings share the saliency loss's weight, beside their own coefficients.
+
+    `probability` and `semantic` are BM-DETR's; its frame margin loss is the pair hinge. Its published code adds the
+    class error, a percentage without gradient, to the total: `class_error` 1 does the same. It changes no weight and
+    hides what the total does, so it is off.
     """
 
     span: float = 10.0
@@ -35,6 +39,9 @@ class LossSettings:
     background: float = 0.1
     saliency: float = 1.0
     align: float = 0.0
+    probability: float = 0.0
+    semantic: float = 0.0
+    class_error: float = 0.0
     auxiliary: bool = True
     costs: MatchingCosts = field(default_factory=MatchingCosts)
 
@@ -75,13 +82,23 @@ class LossSettings:
         return self.fine > 0
 
 
+BACKGROUND_AWARE: dict[str, object] = {
+    "span": 1.0, "giou": 8.0, "label": 8.0, "saliency": 4.0, "probability": 2.0, "semantic": 1.0, "auxiliary": False,
+    "costs": MatchingCosts(span=1.0, giou=8.0, label=8.0),
+}  # fmt: skip
+
+
 def losses_of(model: str, shine: bool = False, **changes: object) -> LossSettings:
-    """The losses of a base model ("moment_detr", "qd_detr"), alone or with SHINE's.
+    """The losses of a base model ("moment_detr", "qd_detr", "bm_detr"), the first two alone or with SHINE's.
 
     SHINE's intra term replaces the pair hinge; to Moment-DETR it also brings the negative-pair loss (paper, 3.4).
     """
     if model not in BASES:
         raise ValueError(f"no losses for a model {model!r}; there is: {', '.join(BASES)}")
+    if model == "bm_detr":
+        if shine:
+            raise ValueError("SHINE's losses rank saliency under hard negatives, which BM-DETR has none of")
+        return LossSettings(**{**BACKGROUND_AWARE, **changes})  # type: ignore[arg-type]
     query_dependent = model == "qd_detr"
     found: dict[str, object] = {"negative_pair": query_dependent or shine, "rank_contrastive": query_dependent}
     if shine:

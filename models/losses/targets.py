@@ -1,6 +1,7 @@
 """What the losses compare with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ class Targets:
     there; a window that ends after the video gives a span that ends after 1. clip_scores [B, Lv] is 0 outside the
     moment, else 1 or the annotators' sum (0 to 12); video_mask [B, Lv]. high_clips and low_clips [B, P] are the clip
     pairs of the saliency hinge: the first is to score higher than the second. hard_present [K, B] says which hard
-    negatives a query really has (None: all).
+    negatives a query really has (None: all). The rows are `branches` batches of one size, one after the other: of
+    BM-DETR's temporal shifting the videos as they are, then shifted.
     """
 
     spans: Tensor
@@ -24,6 +26,20 @@ class Targets:
     high_clips: Tensor
     low_clips: Tensor
     hard_present: Tensor | None = None
+    branches: int = 1
+
+    def split(self) -> list["Targets"]:
+        """The targets of each branch."""
+        parts = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
+        return [self] if self.branches == 1 else [Targets(*part) for part in parts]
+
+    def beside(self, other: "Targets") -> "Targets":
+        """Two branches: these targets, then those."""
+        columns: Any = (torch.cat(pair) for pair in zip(self._columns(), other._columns(), strict=True))
+        return replace(Targets(*columns), branches=2)
+
+    def _columns(self) -> list[Tensor]:
+        return [self.spans, self.span_mask, self.clip_scores, self.video_mask, self.high_clips, self.low_clips]
 
     @property
     def inside(self) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from models.losses import coarse, contrastive, saliency
 from models.losses.fine import fine_terms
 from models.losses.label import class_error, label_loss
+from models.losses.probability import frame_probability
+from models.losses.semantic import semantic_alignment
 from models.losses.settings import LossSettings
 from models.losses.span import span_losses
 from models.losses.targets import Targets
@@ -24,12 +26,23 @@ class Losses:
 
 
 def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
-    """All losses of a batch. Auxiliary terms carry their decoder layer's number: `span_0`, `giou_0`, `label_0`."""
+    """All losses of a batch. Auxiliary terms carry their decoder layer's number: `span_0`, `giou_0`, `label_0`.
+
+    Of several branches the mean: each has its own matching and its own negatives.
+    """
+    parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
+    found = [_of_branch(*part, settings) for part in parts]
+    terms = {name: torch.stack([losses.terms[name] for losses in found]).mean() for name in found[0].terms}
+    return Losses(torch.stack([losses.total for losses in found]).mean(), terms)
+
+
+def _of_branch(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
     terms, total = _saliency_terms(outputs, targets, settings)
     total = settings.saliency * total
     terms["saliency"] = total / settings.saliency if settings.saliency else total
     if settings.variant == "paper":
         total = total + _set_losses(outputs, targets, settings, terms)
+    total = total + _background_terms(outputs, targets, settings, terms)
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 
@@ -47,9 +60,23 @@ def _set_losses(outputs: Outputs, targets: Targets, settings: LossSettings, term
         total = total + settings.span * distance + settings.giou * overlap + settings.label * label
         terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
         terms[f"class_error{suffix}"] = class_error(logits[layer], choice)
+        if not suffix and settings.class_error:
+            total = total + settings.class_error * terms["class_error"]
         if not suffix and outputs.align and settings.align:
             terms["align"] = contrastive.alignment(*outputs.align, choice, settings.align_temperature)
             total = total + settings.align * terms["align"]
+    return total
+
+
+def _background_terms(outputs: Outputs, targets: Targets, settings: LossSettings, terms: dict[str, Tensor]) -> Tensor:
+    """BM-DETR's losses of clips' probabilities and of pooled video and text."""
+    total = torch.zeros((), device=outputs.logits.device)
+    if settings.probability and outputs.probability is not None:
+        terms["probability"] = frame_probability(outputs.probability, targets)
+        total = total + settings.probability * terms["probability"]
+    if settings.semantic and outputs.pooled is not None:
+        terms["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
+        total = total + settings.semantic * terms["semantic"]
     return total
 
 

@@ -36,7 +36,7 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
     """What the run was trained on, with the annotations given; negatives too where there are any."""
     store = Store()
     manifest = store.manifest(metrics)
-    inputs = Settings.model_validate(manifest.parameters["settings"]).inputs
+    settings = Settings.model_validate(manifest.parameters["settings"])
     parents = {parent.stage: parent for parent in manifest.parents}
     negatives = parents.get("negatives")
     if negatives is None:
@@ -46,5 +46,5 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
             negatives = None
     features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
     if not features or "text_features" not in parents:
-        return find_sources(annotations, inputs, with_negatives=negatives is not None)
-    return Sources(annotations, parents["text_features"], features, negatives)
+        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video)
+    return Sources(annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"))

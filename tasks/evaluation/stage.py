@@ -70,12 +70,13 @@ def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[st
 def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
     """The model family's own figures on queries that were held out of training, or on those trained on if none were.
 
-    For the DETR models that is SHINE's order, over queries that have hard negatives.
+    For the DETR models that is SHINE's order, for BM-DETR its clips' probabilities, both over queries with negatives.
     """
     model, settings = load_run(metrics)
     loaded = load(sources, settings.inputs)
     train, validation = split_rows(loaded, settings)
-    with_negatives = [row for row in validation if row["qid"] in loaded.negatives]
+    known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
+    with_negatives = [row for row in validation if row["qid"] in known]
     prepared = loaded.prepare(with_negatives or train, STAGE)
     if not len(prepared.examples):
         return {}
@@ -97,7 +98,7 @@ def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Par
         for split, rows in by_split.items()
         for subset, metric, value in figures_of_split(rows, annotations)
     ]
-    if sources.negatives is not None:
+    if sources.negatives or sources.in_video_negatives:
         found += [
             {"run": run, "split": "train", "subset": "held out", "metric": name, "value": value}
             for name, value in own_figures(metrics, sources).items()
@@ -116,8 +117,13 @@ def results_table(rows: Rows) -> str:
         if metric == "queries"
     ]  # fmt: skip
     orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
-    table = markdown_table(("split", "subset", "queries", *SHOWN), lines)
-    return f"{table}\n\n{markdown_table(('saliency inside the moment', '% in order'), orders)}" if orders else table
+    likely = [(row["metric"], f"{row['value']:.3f}") for row in rows if "probability" in row["metric"]]
+    tables = [markdown_table(("split", "subset", "queries", *SHOWN), lines)]
+    if orders:
+        tables.append(markdown_table(("saliency inside the moment", "% in order"), orders))
+    if likely:
+        tables.append(markdown_table(("clips' probability, in and out of the moment", "mean"), likely))
+    return "\n\n".join(tables)
 
 
 @task(name=STAGE)

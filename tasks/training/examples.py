@@ -29,6 +29,8 @@ class Examples:
     hard_present [3, N] is False); windows [N, W, 2] in seconds with window_count [N]; duration [N] in seconds.
     clip_scores and clip_relevant are one number a clip, queries one after the other at clip_offsets [N + 1];
     extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
+    in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
+    [N + 1].
     """
 
     qids: tuple[str, ...]
@@ -43,6 +45,8 @@ class Examples:
     clip_relevant: Tensor
     clip_offsets: Tensor
     extremes: Tensor
+    in_video: Tensor
+    in_video_offsets: Tensor
 
     def __len__(self) -> int:
         """How many queries."""
@@ -66,9 +70,12 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
 
 def prepare(
     rows: Iterable[Mapping[str, Any]], negatives: Mapping[str, Mapping[int, str]], videos: Features, texts: Features,
-    stage: str = STAGE,
+    stage: str = STAGE, in_video: Mapping[str, Sequence[str]] | None = None,
 ) -> Prepared:  # fmt: skip
-    """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level."""
+    """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
+
+    `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; None: nobody asks.
+    """
     unusable = {"video": videos.unusable(), "text": texts.unusable()}
     good, rejected, notes = [], [], Counter[str]()
     for row in rows:
@@ -80,7 +87,11 @@ def prepare(
                   if text in texts.index and text not in unusable["text"]}  # fmt: skip
         if negatives and len(levels) < LEVELS:
             notes[f"query with {len(levels)} of {LEVELS} hard negatives"] += 1
-        good.append((row, levels))
+        others = [text for text in (in_video or {}).get(row["qid"], ()) if text in texts.index
+                  and text not in unusable["text"]]  # fmt: skip
+        if in_video is not None and not others and row.get("split", "train") == "train":
+            notes["query without a negative in its video"] += 1
+        good.append((row, levels, others))
     return Prepared(_examples(good, videos, texts), rejected, notes)
 
 
@@ -100,16 +111,16 @@ def _fault(
 
 
 def _examples(
-    good: Sequence[tuple[Mapping[str, Any], Mapping[int, str]]], videos: Features, texts: Features
+    good: Sequence[tuple[Mapping[str, Any], Mapping[int, str], Sequence[str]]], videos: Features, texts: Features
 ) -> Examples:
-    most = max((len(row["windows"]) for row, _ in good), default=1) or 1
+    most = max((len(row["windows"]) for row, _, _ in good), default=1) or 1
     windows = torch.zeros(len(good), most, 2)
     scores: list[np.ndarray] = []
     relevant: list[np.ndarray] = []
     extremes: list[tuple[int, int]] = []
     hard, present = [], []
     lengths = videos.lengths
-    for number, (row, levels) in enumerate(good):
+    for number, (row, levels, _) in enumerate(good):
         clips = int(lengths[videos.index[row["vid"]]])
         if row["windows"]:
             windows[number, : len(row["windows"])] = torch.tensor(row["windows"], dtype=torch.float32)
@@ -121,18 +132,20 @@ def _examples(
         present.append([level in levels for level in range(1, LEVELS + 1)])
     counts = [len(part) for part in scores]
     return Examples(
-        qids=tuple(row["qid"] for row, _ in good),
-        video=torch.tensor([videos.index[row["vid"]] for row, _ in good], dtype=torch.long),
-        text=torch.tensor([texts.index[row["query"]] for row, _ in good], dtype=torch.long),
+        qids=tuple(row["qid"] for row, _, _ in good),
+        video=torch.tensor([videos.index[row["vid"]] for row, _, _ in good], dtype=torch.long),
+        text=torch.tensor([texts.index[row["query"]] for row, _, _ in good], dtype=torch.long),
         hard=torch.tensor(hard, dtype=torch.long).view(-1, LEVELS).T.contiguous(),
         hard_present=torch.tensor(present, dtype=torch.bool).view(-1, LEVELS).T.contiguous(),
         windows=windows,
-        window_count=torch.tensor([len(row["windows"]) for row, _ in good], dtype=torch.long),
-        duration=torch.tensor([row["duration"] for row, _ in good], dtype=torch.float64),
+        window_count=torch.tensor([len(row["windows"]) for row, _, _ in good], dtype=torch.long),
+        duration=torch.tensor([row["duration"] for row, _, _ in good], dtype=torch.float64),
         clip_scores=torch.from_numpy(np.concatenate([*scores, np.zeros(0, np.float32)])),
         clip_relevant=torch.from_numpy(np.concatenate([*relevant, np.zeros(0, bool)])),
         clip_offsets=torch.tensor([0, *np.cumsum(counts)], dtype=torch.long),
         extremes=torch.tensor(extremes, dtype=torch.long).view(-1, 2),
+        in_video=torch.tensor([texts.index[text] for _, _, others in good for text in others], dtype=torch.long),
+        in_video_offsets=torch.tensor([0, *np.cumsum([len(others) for _, _, others in good])], dtype=torch.long),
     )
 
 

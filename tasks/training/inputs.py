@@ -22,14 +22,18 @@ class Sources:
     text_features: Artifact
     video_features: tuple[Artifact, ...]
     negatives: Artifact | None = None
+    in_video_negatives: Artifact | None = None
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """All of them, for an artifact's key."""
-        return tuple(filter(None, (self.annotations, self.negatives, self.text_features, *self.video_features)))
+        negatives = self.negatives, self.in_video_negatives
+        return tuple(filter(None, (self.annotations, *negatives, self.text_features, *self.video_features)))
 
 
-def find_sources(annotations: Artifact, inputs: Inputs, with_negatives: bool) -> Sources:
+def find_sources(
+    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False
+) -> Sources:  # fmt: skip
     """The newest features and, where they are wanted, negatives of the annotations' data set.
 
     Raises `ArtifactError` naming the stage that has not run, `FeatureError` an encoder that has not.
@@ -39,7 +43,8 @@ def find_sources(annotations: Artifact, inputs: Inputs, with_negatives: bool) ->
     encoders: Sequence[str | None] = inputs.video_encoders or (None,)
     videos = tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
     negatives = store.newest(dataset, "negatives") if with_negatives else None
-    return Sources(annotations, text, videos, negatives)
+    in_video = store.newest(dataset, "in_video_negatives") if with_in_video else None
+    return Sources(annotations, text, videos, negatives, in_video)
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> Artifact:
@@ -56,12 +61,16 @@ def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level."""
+    """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
+
+    `in_video` gives the texts of a query's negatives in its own video; None where they were not asked for.
+    """
 
     videos: Features
     texts: Features
     rows: list[dict[str, Any]]
     negatives: dict[str, dict[int, str]]
+    in_video: dict[str, list[str]] | None = None
 
     def splits(self) -> list[str]:
         """The splits, in the order of the table."""
@@ -74,7 +83,7 @@ class Loaded:
 
     def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Prepared:
         """Examples of some rows."""
-        return prepare(rows, self.negatives, self.videos, self.texts, stage)
+        return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video)
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:
@@ -88,4 +97,19 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
         for part in store.parts(sources.negatives, ["qid", "level", "query"]):
             for row in part.to_pylist():
                 negatives[row["qid"]][row["level"]] = row["query"]
-    return Loaded(videos, texts, rows, dict(negatives))
+    return Loaded(videos, texts, rows, dict(negatives), _in_video(store, sources.in_video_negatives, rows))
+
+
+def _in_video(
+    store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]
+) -> dict[str, list[str]] | None:  # fmt: skip
+    """The texts of each query's negatives in its own video."""
+    if pairs is None:
+        return None
+    texts = {row["qid"]: row["query"] for row in rows}
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for part in store.parts(pairs, ["qid", "negative_qid"]):
+        for qid, other in zip(part["qid"].to_pylist(), part["negative_qid"].to_pylist(), strict=True):
+            if other in texts:
+                found[qid].append(texts[other])
+    return dict(found)

@@ -33,6 +33,7 @@ class MapData:
     def __init__(
         self, examples: Examples, videos: Features, texts: Features, device: torch.device, shape: Map, *,
         batch_size: int, full_epochs: int = 0, most_sentences: int | None = None, hard: bool = False,
+        in_video: bool = False,
     ) -> None:  # fmt: skip
         self.examples, self.device, self.shape, self.hard = examples, device, shape, hard
         self.batch_size, self.full_epochs, self.most_sentences = batch_size, full_epochs, most_sentences
@@ -45,6 +46,8 @@ class MapData:
             "duration": examples.duration.float().to(device), "text": examples.text.to(device),
             "hard": examples.hard.to(device), "hard_present": examples.hard_present.to(device),
         }  # fmt: skip
+        listed = examples.in_video if in_video else None
+        self.listed = None if listed is None else Ragged(listed, examples.in_video_offsets, device)
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
         self.every = by_video(examples)
         known = present.any(1)
@@ -80,7 +83,15 @@ class MapData:
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.shape.clips, self.columns["duration"][index], windows, present)
         missing = self.columns["hard_present"][:, index] if self.hard else None
-        return MapTargets(overlap, windows, present, hard_present=missing)
+        return MapTargets(overlap, windows, present, self._negatives(index), missing)
+
+    def _negatives(self, index: Tensor) -> Tensor | None:
+        """Whether the text of the second query is listed as a negative of the first [S, S]; None where none are."""
+        if self.listed is None:
+            return None
+        texts, there = self.listed.gather(index, int(self.listed.host_lengths.max(initial=1)))
+        own = self.columns["text"][index]
+        return ((texts[:, None] == own[:, None]) & there[:, None]).any(-1)
 
     def inputs(self, videos: list[int], sentences: list[np.ndarray], hard: bool = False) -> tuple[MapInputs, Tensor]:
         """Videos with their sentences as a model takes them, and the sentences' rows [S] on the device."""

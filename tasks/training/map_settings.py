@@ -61,6 +61,9 @@ class Mutual(Parameters):
     contrastive: float = Field(0.05, ge=0, description="Weight of both mutual losses.")
     late: float = Field(0.01, ge=0, description="What that weight is multiplied by after its first epochs.")
     full_epochs: int = Field(7, ge=0, description="Epochs of the full weight.")
+    in_video: bool = Field(
+        False, description="Sentences of the same video are negatives only where `in_video_negatives` lists them."
+    )
     hard_order: float = Field(0.0, ge=0, description="Weight of SHINE's order of hard negatives (with shine).")
     hard_margin: float = Field(0.1, ge=0, description="Its margin.")
     most_sentences: int | None = Field(None, ge=1, description="Sentences of a video in a step, drawn each epoch.")
@@ -72,5 +75,5 @@ class Mutual(Parameters):
 
     def settings(self, hard: bool) -> MMNLossSettings:
         """The losses; `hard` puts hard negatives among the sentences that a moment is told from."""
-        chosen = self.model_dump(exclude={"full_epochs", "most_sentences"})
+        chosen = self.model_dump(exclude={"full_epochs", "most_sentences", "in_video"})
         return MMNLossSettings(hard=hard, **chosen if hard else chosen | {"hard_order": 0.0})

@@ -1,15 +1,16 @@
 """What a model predicts for a data set: ranked windows and saliency of every query."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.grounding import GroundingModel
-from models.outputs import Outputs
+from models.outputs import Inputs, Outputs
 from models.postprocessing import rank_windows, snap_windows
 from tasks.training.device_data import DeviceData
 from tasks.training.settings import Ranking
@@ -27,7 +28,7 @@ class Prediction:
 def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
     """Predict every query, in the data's order. Videos of a length share a batch, so that little is padded."""
     found: list[Prediction | None] = [None] * len(data)
-    for rows, outputs in _batches(model, data, ranking.batch_size, bf16):
+    for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
         ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
         windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
         saliency = outputs.saliency.half().float().cpu().numpy()  # the published files hold halves, ties and all
@@ -45,7 +46,8 @@ def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) ->
     NaN where a query lacks a hard negative, or a batch the next query.
     """
     result = np.full((len(data), 5), np.nan)
-    for rows, outputs in _batches(model, data, batch_size, bf16=False, negatives=True):
+    gather = partial(data.inputs, hard=True)
+    for rows, outputs in outputs_of(model, data, batch_size, gather, negative=True):
         inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
         parts = [outputs.saliency[None]]
         if outputs.saliency_hard is not None:
@@ -59,9 +61,11 @@ def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) ->
     return result
 
 
-def _batches(
-    model: GroundingModel, data: DeviceData, size: int, bf16: bool, negatives: bool = False
-) -> Iterator[tuple[Tensor, Outputs]]:
+def outputs_of(
+    model: GroundingModel, data: DeviceData, size: int, gather: Callable[[Tensor], Inputs], *, bf16: bool = False,
+    negative: bool = False,
+) -> Iterator[tuple[Tensor, Outputs]]:  # fmt: skip
+    """Rows of the data and what the model says of them in evaluation; `gather` gives the inputs of some rows."""
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
     was_training = model.training
     model.eval()
@@ -70,7 +74,7 @@ def _batches(
         for first in range(0, len(order), size):
             rows = torch.from_numpy(order[first : first + size])
             with torch.no_grad(), autocast:
-                outputs = model(data.inputs(rows, hard=negatives), negative=negatives)
+                outputs = model(gather(rows), negative=negative)
             yield rows, outputs
     finally:
         model.train(was_training)

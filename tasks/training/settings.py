@@ -23,7 +23,7 @@ class SettingsError(PenumbraError):
 class Model(Parameters):
     """Which model, and its sizes; the defaults are the papers'."""
 
-    name: Literal["moment_detr", "qd_detr", "mmn"] = Field(
+    name: Literal["moment_detr", "qd_detr", "bm_detr", "mmn"] = Field(
         "qd_detr", description="Base model; the sizes below are the DETR models', MMN's are in map."
     )
     hidden: int = Field(256, ge=4, description="Width of the model.")
@@ -39,11 +39,20 @@ class Model(Parameters):
     text_attention: Literal["fixed", "official"] = Field(
         "fixed", description="QD-DETR: 'official' repeats the published code's mix-up of masks within a batch."
     )
+    frame_matcher: bool = Field(True, description="BM-DETR: clips weighted by how probably they fit the query.")
+    learnable_spans: bool = Field(True, description="BM-DETR: moment queries are anchors; otherwise plain vectors.")
+    alignment: int = Field(256, ge=0, description="BM-DETR: width of the semantic alignment; 0: without it.")
+    frame_weights: Literal["fixed", "official"] = Field(
+        "fixed", description="BM-DETR: 'official' gives padding a share of the clips' weights, as published."
+    )
 
     def settings(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
         """The model's settings for features of these widths."""
-        sizes = self.model_dump(exclude={"name"})
-        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **sizes)
+        sizes = self.model_dump(exclude={"name", "alignment"})
+        align_dim = self.alignment if self.name == "bm_detr" else 0
+        return ModelSettings(
+            video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, align_dim=align_dim, **sizes
+        )
 
 
 class Losses(Parameters):
@@ -61,16 +70,32 @@ class Losses(Parameters):
     fine_margins: tuple[float, float, float, float] = Field((0.25, 0.25, 0.25, 0.25), description="Its margins.")
     fine_terms: tuple[bool, bool, bool, bool] = Field((True, True, True, True), description="Which of its hinges.")
     ranking: Literal["relative", "absolute"] = Field("relative", description="Compared with the level before, or 1.")
-    pair_hinge: bool | None = Field(None, description="Moment-DETR's hinge of clip pairs; default: without shine.")
+    pair_hinge: bool | None = Field(
+        None, description="Hinge of clip pairs, BM-DETR's frame margin loss; default: without shine."
+    )
     pair_margin: float = Field(0.2, ge=0, description="Its margin.")
-    saliency: float = Field(1.0, ge=0, description="Weight of all saliency losses together.")
+    saliency: float | None = Field(
+        None, ge=0, description="Weight of all saliency losses together; default: 1, of BM-DETR 4."
+    )
+    negatives: Literal["in_video", "generated", "both", "none"] = Field(
+        "in_video",
+        description="BM-DETR: queries of other moments of the video, generated hard negatives, or either.",
+    )
+    without_negative: Literal["none", "other_video"] = Field(
+        "none", description="BM-DETR: a query that has no negative goes without, or takes another video's query."
+    )
+    probability: float = Field(2.0, ge=0, description="BM-DETR: weight of the frame probability loss.")
+    semantic: float = Field(1.0, ge=0, description="BM-DETR: weight of the semantic alignment.")
+    class_error: float = Field(0.0, ge=0, description="BM-DETR: 1 adds the class error to the total, as published.")
 
     def settings(self, model: str) -> LossSettings:
         """The losses of a base model."""
-        chosen = self.model_dump(exclude={"shine", "coarse", "fine", "pair_hinge"})
-        changes: dict[str, Any] = chosen | ({"coarse": self.coarse, "fine": self.fine} if self.shine else {})
-        if self.pair_hinge is not None:
-            changes["pair_hinge"] = self.pair_hinge
+        own = {"probability", "semantic", "class_error"}
+        left_out = {"shine", "coarse", "fine", "negatives", "without_negative"} | (set() if model == "bm_detr" else own)
+        changes: dict[str, Any] = self.model_dump(exclude=left_out)
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if self.shine:
+            changes |= {"coarse": self.coarse, "fine": self.fine}
         return losses_of(model, self.shine, **changes)
 
 
@@ -99,6 +124,9 @@ class Training(Parameters):
     )
     validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
     held_out: float = Field(0.05, ge=0, lt=1, description="Share of training videos held out where there is no split.")
+    shifting: bool = Field(False, description="BM-DETR: a second branch whose moments are moved within their videos.")
+    shift_below: float | None = Field(60.0, gt=0, description="Only in videos shorter than so many seconds.")
+    shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
     start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
 
     def drops(self, epoch: int) -> int:
@@ -140,7 +168,21 @@ class Settings(Parameters):
     def _heads_divide(self) -> "Settings":
         if self.model.hidden % self.model.heads or self.model.hidden % 4:
             raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
+        if self.model.name == "bm_detr" and self.losses.shine:
+            raise ValueError("losses.shine is for moment_detr and qd_detr; bm_detr takes losses.negatives=generated")
         return self
+
+    @property
+    def reads_negatives(self) -> bool:
+        """Whether training takes generated hard negatives."""
+        return self.losses.shine or (self.model.name == "bm_detr" and self.losses.negatives in ("generated", "both"))
+
+    @property
+    def reads_in_video(self) -> bool:
+        """Whether training takes other queries of the same video as negatives."""
+        if self.model.name == "mmn":
+            return self.mutual.in_video
+        return self.model.name == "bm_detr" and self.losses.negatives in ("in_video", "both")
 
 
 @cache

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from artifacts.settings import PROJECT
+from models.bm_detr import BMDETR
 from models.checkpoints import convert, load_weights, official_settings
 from models.losses.settings import LossSettings, losses_of
 from models.losses.targets import Targets
@@ -20,7 +21,8 @@ from models.outputs import Inputs
 from models.qd_detr import QDDETR
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
-MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR}
+MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR,
+                                      "bm_detr": BMDETR}  # fmt: skip
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
 
 
@@ -49,7 +51,7 @@ class Golden:
         return {name: value.float() for name, value in self.under("sd.").items()}
 
     def model(self, **changes: Any) -> nn.Module:
-        settings = official_settings(self.config["args"], **changes)
+        settings = official_settings(self.config["args"], **{"frame_weights": "official", **changes})
         model = MODELS[self.config["model"]](settings)
         load_weights(model, convert(self.official_weights))
         return model
@@ -62,16 +64,34 @@ class Golden:
         )  # fmt: skip
 
     def targets(self) -> Targets:
-        mask = self.tensor("in.src_vid_mask") > 0
-        windows = [self.tensor(f"tgt.span_labels.{b}.spans") for b in range(len(mask))]
+        return self._targets("tgt.", "in.src_vid_mask")
+
+    def shifted_inputs(self) -> Inputs:
+        """BM-DETR's training batch: videos as they are, then shifted, each beside its query and a negative one."""
+        texts = [self.tensor(f"in.{name}").repeat(2, *([1] * (self.arrays[f"in.{name}"].ndim - 1)))
+                 for name in ("src_txt", "src_txt_mask", "neg_src_txt", "neg_src_txt_mask")]  # fmt: skip
+        video, mask = (
+            torch.cat([self.tensor(f"in.{name}") for name in names])
+            for names in (("src_vid", "shifted_vid"), ("src_vid_mask", "shifted_vid_mask"))
+        )
+        return Inputs(video, mask > 0, texts[0], texts[1] > 0, texts[2][None], texts[3][None] > 0)
+
+    def shifted_targets(self) -> Targets:
+        """The truth of `shifted_inputs`."""
+        shifted = self._targets("tgt.shifting.", "in.shifted_vid_mask")
+        return self._targets("tgt.", "in.src_vid_mask").beside(shifted)
+
+    def _targets(self, prefix: str, mask_key: str) -> Targets:
+        mask = self.tensor(mask_key) > 0
+        windows = [self.tensor(f"{prefix}span_labels.{b}.spans") for b in range(len(mask))]
         spans = torch.zeros(len(mask), max(map(len, windows)), 2)
         present = torch.zeros(spans.shape[:2], dtype=torch.bool)
         for sample, found in enumerate(windows):
             spans[sample, : len(found)], present[sample, : len(found)] = found, True
-        scores = self.arrays.get("tgt.saliency_all_labels")
+        scores = self.arrays.get(f"{prefix}saliency_all_labels", self.arrays.get(f"{prefix}match_labels"))
         return Targets(
             spans, present, torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores), mask,
-            self.tensor("tgt.saliency_pos_labels"), self.tensor("tgt.saliency_neg_labels"),
+            self.tensor(f"{prefix}saliency_pos_labels"), self.tensor(f"{prefix}saliency_neg_labels"),
         )  # fmt: skip
 
     def losses(self, **changes: Any) -> LossSettings:
@@ -89,7 +109,12 @@ class Golden:
                 "ranking": {"red": "relative", "abd": "absolute"}[args["ranking_type"]],
                 "pair_hinge": args["use_saliency_loss"],
             }  # fmt: skip
-        base = "moment_detr" if self.config["model"] == "moment_detr" else "qd_detr"
+        if self.config["model"] == "bm_detr":
+            found |= {
+                "class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"],
+                "semantic": args["lw_contrastive_loss_coef"], "align_temperature": args["temperature"],
+            }  # fmt: skip
+        base = "qd_detr" if shine else self.config["model"]
         return losses_of(base, shine, **{**found, **changes})
 
 

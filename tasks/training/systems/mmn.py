@@ -57,6 +57,7 @@ class MapSystem(System):
         return MapData(
             examples, videos, texts, device, s.map, batch_size=s.training.batch_size,
             full_epochs=s.mutual.full_epochs, most_sentences=s.mutual.most_sentences, hard=self.losses.needs_hard,
+            in_video=s.mutual.in_video,
         )  # fmt: skip
 
     def objective(self, model: nn.Module) -> MapObjective:

@@ -1,0 +1,159 @@
+"""BM-DETR (Jung et al., "Background-aware Moment Detection for Video Moment Retrieval", WACV 2025).
+
+A query of the same video that means another moment says which clips are background: a clip's joint probability is
+that it fits the query and does not fit the negative one (Eq. 1 to 5).
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.grounding import GroundingModel
+from models.layers import MLP
+from models.outputs import Inputs, Outputs, Texts
+from models.positions import clip_positions
+from models.settings import ModelSettings
+from models.spans import inverse_sigmoid
+from models.transformer.anchor_decoder import AnchorDecoder
+from models.transformer.attention import padding_bias
+from models.transformer.decoder import Decoder
+from models.transformer.encoder import EncoderLayer
+
+
+class Scorer(nn.Module):
+    """A number for each token: w2 · tanh(W1 x), without biases."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[..., L, width] to [..., L], in float32."""
+        scores: Tensor = self.score(self.hidden(tokens).tanh())[..., 0]
+        return scores.float()
+
+
+class AttentivePooling(nn.Module):
+    """One vector of many tokens (Eq. 9): their sum, weighted by a softmax over scores, through a linear layer."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.scorer = Scorer(hidden, hidden)
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Tokens [B, L, hidden] that the mask [B, L] calls valid, as [B, hidden]."""
+        weights = self.scorer(tokens).masked_fill(~mask, -1e9).softmax(1)
+        pooled: Tensor = self.out((weights[:, None].to(tokens.dtype) @ tokens)[:, 0])
+        return pooled
+
+
+class BMDETR(GroundingModel):
+    """Clips and words side by side through an encoder, clips weighted by how probable they are, anchors decoded.
+
+    What the paper adds to the encoder and decoder can be left out, as in its Table 7: the frame matcher
+    (`frame_matcher`), semantic alignment (`align_dim` 0) and learnable spans (`learnable_spans`; plain moment queries
+    in their place). As in the published code, and unlike the paper, the decoder sees the encoded tokens without their
+    weights; saliency and alignment see them with.
+    """
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__(settings)
+        s = settings
+        sizes = s.hidden, s.heads, s.feed_forward
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes, s.dropout, "prelu") for _ in range(s.encoder_layers))
+        self.position_scale = MLP(s.hidden, s.hidden, s.hidden, 2)
+        if s.learnable_spans:
+            self.decoder: AnchorDecoder | Decoder = AnchorDecoder(
+                *sizes, s.decoder_layers, s.dropout, order="width, centre", refine=False, modulations=2
+            )
+            self.anchors = nn.Parameter(torch.randn(s.queries, 2))
+        else:
+            self.decoder = Decoder(*sizes, s.decoder_layers, s.dropout)
+            self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
+        self.saliency_head = nn.Linear(s.hidden, 1)
+        self.frame_matcher = Scorer(s.hidden, s.hidden // 2) if s.frame_matcher else None
+        parts = ("video", "text") if s.align_dim else ()
+        self.pooling = nn.ModuleDict({part: AttentivePooling(s.hidden) for part in parts})
+        self.align_heads = nn.ModuleDict({part: nn.Linear(s.hidden, s.align_dim) for part in parts})
+        self.initialise([self.encoder, self.position_scale, self.decoder])
+
+    def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
+        """Ground every text in its video; `inputs.hard_text` holds the K negative queries of each.
+
+        A negative query without a token (its mask all False) counts as none. `negative` changes nothing: a text of
+        another video tells no background of this one.
+        """
+        texts = self.project_texts(inputs, negative=False)
+        batch, clips = inputs.video.shape[:2]
+        positions = clip_positions(inputs.video_mask, self.settings.hidden)
+        tokens, placed, bias = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
+        memory, mask = tokens[:batch], inputs.video_mask
+        probability, seen = self._probability(tokens[:, :clips], texts, mask), memory[:, :clips]
+        if probability is not None:
+            seen = seen * self._weights(probability, mask)[..., None].to(seen.dtype)
+        logits, spans = self._decode(memory, placed[:batch], bias[:batch])
+        pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
+        return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)
+
+    def encode(
+        self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens and positions [G·B, Lv + Lt, hidden], and the bias that hides padding, under every text.
+
+        Before each layer the positions are scaled by the tokens; words have none, unless they are learned.
+        """
+        groups, clips = texts.groups, video.shape[1]
+        tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
+        placed = functional.pad(positions.repeat(groups, 1, 1), (0, 0, 0, texts.tokens.shape[1]))
+        if self.settings.text_positions:
+            placed = torch.cat((placed[:, :clips], self.place_texts(texts)), dim=1)
+        bias = padding_bias(torch.cat((video_mask.repeat(groups, 1), texts.mask), dim=1))
+        for layer in self.encoder:
+            tokens = layer(tokens, self._scaled(placed, tokens, clips), bias)
+        return tokens, placed, bias
+
+    def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
+        """Positions times what a small network makes of the tokens; where words have none, of the clips alone."""
+        if self.settings.text_positions:
+            return placed * cast(Tensor, self.position_scale(tokens))
+        scaled = placed[:, :clips] * self.position_scale(tokens[:, :clips])
+        return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
+
+    def _decode(self, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Class logits and spans [1, B, Q, 2] of the last layer: the earlier ones have no loss of their own."""
+        if isinstance(self.decoder, Decoder):
+            logits, moves = self.heads(self.decoder(self.queries, memory, positions, bias)[-1:])
+            return logits, moves.sigmoid()
+        decoded = self.decoder(self.anchors, memory, positions, bias)
+        logits, moves = self.heads(decoded.states[-1:])
+        return logits, (moves + inverse_sigmoid(decoded.references[-1:])).sigmoid()
+
+    def _probability(self, clips: Tensor, texts: Texts, mask: Tensor) -> Tensor | None:
+        """Joint probability [B, Lv] of each clip, 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""
+        if self.frame_matcher is None:
+            return None
+        each = self.frame_matcher(clips).sigmoid().view(texts.groups, texts.batch, -1)
+        present = texts.mask.view(texts.groups, texts.batch, -1).any(-1, keepdim=True)
+        background = each[1:].masked_fill(~present[1:], 0.0)
+        joint: Tensor = each[0] * (1 - background).prod(0) * mask
+        return joint
+
+    def _weights(self, probability: Tensor, mask: Tensor) -> Tensor:
+        """Softmax [B, Lv] of the probabilities (Eq. 8); the published code gives padding a share too."""
+        if self.settings.frame_weights == "official":
+            return probability.softmax(1)
+        return probability.masked_fill(~mask, -torch.inf).softmax(1)
+
+    def _pool(self, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+        """Unit vectors [B, align_dim] of the weighted clips and of the words (Eq. 9 to 11)."""
+        if not self.settings.align_dim:
+            return None
+        video, text = (
+            functional.normalize(self.align_heads[name](self.pooling[name](*part)).float(), dim=-1)
+            for name, part in parts.items()
+        )
+        return video, text

@@ -1,0 +1,78 @@
+"""BM-DETR against the authors' published code; gradients and steps are in `test_models`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.losses.total import compute_losses
+from models.matching import match
+from models.outputs import Outputs
+from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
+
+FILES = golden_files("bm_detr")
+pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+TERMS = {"span": "span", "giou": "giou", "label": "label", "class_error": "class", "saliency": "saliency",
+         "semantic": "contrastive_align", "probability": "prob_guidance"}  # fmt: skip
+
+
+def compare(found: Outputs, golden: Golden, prefix: str) -> None:
+    assert found.probability is not None
+    assert found.pooled is not None
+    ours = {
+        "pred_logits": found.logits[-1], "pred_spans": found.spans[-1], "saliency_scores": found.saliency,
+        "vid_logits": found.probability, "proj_vid_mem": found.pooled[0], "proj_txt_mem": found.pooled[1],
+    }  # fmt: skip
+    for name, value in ours.items():
+        close(value, golden.tensor(prefix + name), OUTPUTS)
+
+
+@every_file
+def test_outputs(path: Path) -> None:
+    golden = read_golden(path)
+    main, shifted = golden.model()(golden.shifted_inputs()).split(2)
+    compare(main, golden, "out_train.")
+    compare(shifted, golden, "out_train.shifting.")
+    with torch.no_grad():
+        compare(golden.model().eval()(golden.inputs()), golden, "out_eval.")
+
+
+@every_file
+def test_matchings(path: Path) -> None:
+    golden = read_golden(path)
+    parts = zip(golden.model()(golden.shifted_inputs()).split(2), golden.shifted_targets().split(), strict=True)
+    for name, (outputs, targets) in zip(("match", "match_shift"), parts, strict=True):
+        assigned = match(outputs.logits[-1], outputs.spans[-1], targets.spans, targets.span_mask, golden.losses().costs)
+        for sample, row in enumerate(assigned):
+            wanted = zip(*(golden.tensor(f"{name}.final.{sample}.{side}").tolist() for side in ("tgt", "pred")),
+                         strict=True)  # fmt: skip
+            assert {window: query for window, query in enumerate(row.tolist()) if query >= 0} == dict(wanted)
+
+
+def check(terms: dict[str, Tensor], golden: Golden, prefix: str) -> None:
+    for ours, theirs in TERMS.items():
+        close(terms[ours], golden.tensor(f"{prefix}loss_{theirs}"), OUTPUTS)
+
+
+@every_file
+def test_losses(path: Path) -> None:
+    golden = read_golden(path)
+    outputs, targets, settings = golden.model()(golden.shifted_inputs()), golden.shifted_targets(), golden.losses()
+    close(compute_losses(outputs, targets, settings).total, golden.tensor("loss_train.total"), OUTPUTS)
+    branches = zip(outputs.split(2), targets.split(), ("loss_train.", "loss_train_shift."), strict=True)
+    for part, truth, prefix in branches:
+        check(compute_losses(part, truth, settings).terms, golden, prefix)
+    check(compute_losses(golden.model()(golden.inputs()), golden.targets(), settings).terms, golden, "loss_eval.")
+
+
+@every_file
+def test_the_class_error_only_inflates_the_total(path: Path) -> None:
+    golden = read_golden(path)
+    outputs, targets, settings = golden.model()(golden.shifted_inputs()), golden.shifted_targets(), golden.losses()
+    whole = compute_losses(outputs, targets, settings)
+    without = compute_losses(outputs, targets, replace(settings, class_error=0.0))
+    assert float(whole.terms["class_error"]) > 1
+    torch.testing.assert_close(whole.total - without.total, whole.terms["class_error"], rtol=1e-4, atol=1e-4)
