@@ -149,7 +149,7 @@ class MMN(nn.Module):
         """Candidates of every video and sentences in both spaces."""
         self._check(inputs)
         proposals = self.proposals(self.map(self.pool(inputs.video)))
-        cells = proposals.flatten(2)[..., self.places].transpose(1, 2)
+        cells = proposals.permute(0, 2, 3, 1).flatten(1, 2)[:, self.places]
         iou, contrast = self.sentences(inputs.text, inputs.text_mask)
         found = MapOutputs(
             unit(self.cell_iou(cells)), unit(self.cell_contrast(cells)), unit(iou), unit(contrast), inputs.video_of

@@ -90,7 +90,8 @@ class ProposalConvolution(nn.Module):
         self.layers = nn.ModuleList(stack)
 
     def forward(self, cells: Tensor) -> Tensor:
-        """See the class."""
+        """See the class. Channels last: such convolutions are the faster ones on CPUs and GPUs alike."""
+        cells = cells.contiguous(memory_format=torch.channels_last)
         for layer in self.layers:
             cells = layer(cells)
         return cells
