@@ -1,6 +1,6 @@
 """Seconds of MMN's training step at Charades size, beside the same step written as plain loops, and its bare products.
 
-python -m tests.bench_mmn [--videos 16] [--steps 2] [--threads 2] [--device cpu]
+python -m tests.bench_mmn [--videos 4] [--steps 1] [--threads 2] [--device cpu]
 
 Random features, 2.3 sentences a video; the published sizes (map of 16 clips, width 512, eight layers of 5 × 5). The
 plain step pads the whole map at once, normalises that border too, and loops over videos and sentences (`plain_mmn`), as
@@ -91,8 +91,8 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 def main() -> None:
     """Print a line for each precision and way."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--videos", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--videos", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
