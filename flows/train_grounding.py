@@ -8,6 +8,7 @@ from prefect import flow
 from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
+from tasks.run_report.stage import report_training
 from tasks.training.inputs import find_sources
 from tasks.training.map_settings import Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
@@ -34,4 +35,6 @@ def train_grounding(
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
     sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)
-    return train_model(sources, settings)
+    metrics = train_model(sources, settings)
+    report_training(metrics)
+    return metrics

@@ -119,7 +119,7 @@ class Training(Parameters):
     processes: int = Field(1, ge=1, description="Processes on this machine that share a step's batch, one a GPU.")
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
-    chosen_by: Literal["sum", "mIoU", "mAP"] = Field(
+    chosen_by: Literal["sum", "mIoU", "mAP", "R1@0.7"] = Field(
         "sum", description="Best by R1@0.5 + R1@0.7 + mIoU, or one of them."
     )
     validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
@@ -141,8 +141,14 @@ class Inputs(Parameters):
 
     video_encoders: tuple[str, ...] = Field((), description="Encoders of video_features; default: the newest alone.")
     text_encoder: str | None = Field(None, description="Encoder of text_features; default: the newest.")
+    negatives: str | None = Field(None, description="Key of the negatives, or its first digits; default: the newest.")
+    text_features: str | None = Field(None, description="Key of the texts' features; beats text_encoder.")
+    video_features: tuple[str, ...] = Field((), description="Keys of the videos' features; beat video_encoders.")
     longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
+
+
+NAMED_ARTIFACTS = {"negatives", "text_features", "video_features"}  # of `Inputs`: their keys are a run's parents anyway
 
 
 class Ranking(Parameters):

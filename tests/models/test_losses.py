@@ -129,7 +129,7 @@ def test_wrong_settings_are_refused() -> None:
     for change in ({"ranking": "both"}, {"variant": "theirs"}, {"coarse_terms": ("outer",)}, {"fine_margins": (1.0,)}):
         with pytest.raises(ValueError, match=r"ranking|variant|terms|margin"):
             LossSettings(**change)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="moment_detr, qd_detr"):
+    with pytest.raises(ValueError, match="moment_detr, qd_detr, bm_detr"):
         losses_of("bert")
 
 

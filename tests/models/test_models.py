@@ -61,7 +61,7 @@ def differences(name: str, **changes: Any) -> float:
     return worst
 
 
-@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_sample_has_the_same_output_alone_and_in_any_batch(name: str) -> None:
     assert differences(name) < 1e-5
 
@@ -114,7 +114,7 @@ def test_features_of_another_width_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"hidden": 18, "heads": 4}, "multiple"), ({"projections": 4}, "1, 2 or 3"), ({"queries": 0}, "at least 1"),
-     ({"text_attention": "both"}, "fixed or official")],
+     ({"text_attention": "both"}, "fixed or official"), ({"frame_weights": "both"}, "fixed or official")],
 )  # fmt: skip
 def test_sizes_that_no_model_has_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -20,7 +20,9 @@ from tests.golden.reading import golden_files, read_golden
 from tests.grounding_data import job, settings
 
 
-@pytest.mark.parametrize("path", golden_files("moment_detr") + golden_files("qd_detr"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", golden_files("moment_detr") + golden_files("qd_detr") + golden_files("bm_detr"), ids=lambda path: path.stem
+)
 def test_settings_follow_from_weights_and_options(path: Path) -> None:
     golden = read_golden(path)
     weights = convert(golden.official_weights)

@@ -21,6 +21,7 @@ from tasks.training.loop import Trainer, TrainingError, train
 from tasks.training.map_settings import Map, Mutual
 from tasks.training.memory import keep_memory
 from tasks.training.processes import run_job
+from tasks.training.progress import Progress
 from tasks.training.settings import (
     Inputs,
     Losses,
@@ -104,7 +105,9 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
         "losses": {"pair_hinge": False},
     }
     one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **plain), count=8))
-    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8))
+    told: list[Progress] = []
+    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8), told.append)
+    assert [(progress.epoch, progress.history) for progress in told] == [(1, two)], "the main process is observed"
     norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     found = read_checkpoint(tmp_path / "two", "last")
@@ -183,10 +186,11 @@ class Questions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
-    work = job(Path(), settings(model={"name": name}))
+    chosen = settings({"shifting": True}, model={"name": name}, losses={"shine": name != "bm_detr"})
+    work = job(Path(), chosen)
     system = system_of(work.settings)
     net = system.build(work.videos.channels, work.texts.channels)
     step = TrainingStep(system.objective(net), make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)

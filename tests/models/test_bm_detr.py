@@ -1,0 +1,130 @@
+"""BM-DETR: joint probability, its components one by one, and its losses."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from models.losses.probability import frame_probability
+from models.losses.semantic import semantic_alignment
+from models.losses.settings import losses_of
+from models.losses.total import compute_losses
+from models.outputs import Inputs, Outputs
+from tests.models.test_losses import targets
+from tests.models.test_models import CLIPS, alone, inputs, model
+
+
+def with_negative(batch: Inputs) -> Inputs:
+    """Each query beside the next sample's as its negative."""
+    return replace(batch, hard_text=batch.text.roll(-1, 0)[None], hard_mask=batch.text_mask.roll(-1, 0)[None])
+
+
+def probability(found: Outputs) -> torch.Tensor:
+    assert found.probability is not None
+    return found.probability
+
+
+def test_a_clip_is_probable_that_fits_the_query_and_not_the_negative() -> None:
+    net, batch = model("bm_detr").eval(), inputs()
+    both = with_negative(batch)
+    assert both.hard_text is not None
+    assert both.hard_mask is not None
+    own = probability(net(batch))
+    other = probability(net(replace(batch, text=both.hard_text[0], text_mask=both.hard_mask[0])))
+    joint: Outputs = net(both)
+    torch.testing.assert_close(probability(joint), own * (1 - other))
+    assert torch.equal(own > 0, batch.video_mask)
+    torch.testing.assert_close(joint.spans, net(batch).spans)  # the decoder knows no negative
+    assert not torch.allclose(joint.saliency, net(batch).saliency)
+
+
+def test_without_a_negative_the_query_decides_alone() -> None:
+    net, batch = model("bm_detr").eval(), inputs()
+    some = with_negative(batch)
+    assert some.hard_mask is not None
+    mask = some.hard_mask.clone()
+    mask[0, 1] = False
+    found, whole, own = (probability(net(x)) for x in (replace(some, hard_mask=mask), some, batch))
+    torch.testing.assert_close(found[1], own[1])
+    torch.testing.assert_close(found[[0, 2, 3]], whole[[0, 2, 3]])
+
+
+def test_probability_and_pooled_vectors_do_not_depend_on_neighbours() -> None:
+    net, batch = model("bm_detr", align_dim=6).eval(), inputs()
+    together: Outputs = net(batch)
+    assert together.pooled is not None
+    for sample, clips in enumerate(CLIPS):
+        single: Outputs = net(alone(batch, sample))
+        assert single.pooled is not None
+        torch.testing.assert_close(probability(single)[0], probability(together)[sample, :clips])
+        for one, all_ in zip(single.pooled, together.pooled, strict=True):
+            torch.testing.assert_close(one[0], all_[sample], atol=1e-5, rtol=0)
+
+
+def test_published_frame_weights_depend_on_padding() -> None:
+    net = model("bm_detr", frame_weights="official").eval()
+    with torch.no_grad():
+        together, single = net(inputs()), net(alone(inputs(), 1))
+    assert float((single.saliency[0] - together.saliency[1, : CLIPS[1]]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [({"align_dim": 0}, ("pooling", "align_heads")), ({"frame_matcher": False}, ("frame_matcher",)),
+     ({"learnable_spans": False}, ("anchors", "decoder.scale_head")), ({}, ("queries",))],
+)  # fmt: skip
+def test_every_component_can_be_left_out_and_what_is_there_learns(
+    change: dict[str, Any], gone: tuple[str, ...]
+) -> None:
+    net = model("bm_detr", **{"align_dim": 6, "dropout": 0.1, **change})
+    assert not [name for name, _ in net.named_parameters() if name.startswith(gone)]
+    found: Outputs = net(with_negative(inputs()))
+    assert (found.probability is None) == ("frame_matcher" in change)
+    assert (found.pooled is None) == (change == {"align_dim": 0})
+    values = [found.logits, found.spans, found.saliency, found.probability, *(found.pooled or ())]
+    weight = torch.Generator().manual_seed(2)
+    torch.stack([(v * torch.randn(v.shape, generator=weight)).sum() for v in values if v is not None]).sum().backward()
+    still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
+    # a key's bias shifts all logits alike, and the first decoder layer's content is zero
+    assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_frame_probability_is_lowest_where_the_moment_alone_is_probable() -> None:
+    truth = targets()
+    right, wrong = truth.inside.float(), truth.outside.float()
+    assert float(frame_probability(right, truth)) == 0
+    assert float(frame_probability(wrong, truth)) == 2
+    whole = replace(truth, clip_scores=truth.video_mask.float())  # no clip is outside
+    assert float(frame_probability(whole.inside.float(), whole)) == 0
+
+
+def test_semantic_alignment_is_lowest_for_the_own_text() -> None:
+    vectors = torch.eye(4)
+    assert semantic_alignment(vectors, vectors, 0.07) < semantic_alignment(vectors, vectors.roll(1, 0), 0.07)
+    assert float(semantic_alignment(vectors[:1], vectors[:1], 0.07)) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [({"probability": 0.0}, "probability"), ({"semantic": 0.0}, "semantic"), ({"pair_hinge": False}, "pair_hinge")],
+)
+def test_every_loss_of_table_8_can_be_switched_off(change: dict[str, Any], gone: str) -> None:
+    torch.manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(2, 3, 6), dim=-1)
+    found = Outputs(
+        torch.randn(1, 3, 5, 2), torch.rand(1, 3, 5, 2) * 0.4 + 0.2, torch.randn(3, 8), probability=torch.rand(3, 8),
+        pooled=(vectors[0], vectors[1]),
+    )  # fmt: skip
+    whole = compute_losses(found, targets(), losses_of("bm_detr"))
+    part = compute_losses(found, targets(), losses_of("bm_detr", **change))
+    assert set(whole.terms) - set(part.terms) == {gone}
+    assert part.total < whole.total
+
+
+def test_shine_is_not_for_bm_detr() -> None:
+    with pytest.raises(ValueError, match="BM-DETR has none of"):
+        losses_of("bm_detr", shine=True)
