@@ -7,8 +7,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 
 from artifacts.manifest import Artifact, Manifest
 from artifacts.schemas import shortened
@@ -96,3 +99,22 @@ def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
 def publish_report(dataset: str, flow: str, text: str) -> None:
     """Show a flow's report in the UI."""
     create_markdown_artifact(text, key=stage_key(dataset, flow, "report"), description=f"What {flow} made of {dataset}")
+
+
+class LiveReport:
+    """A flow's report that changes in place while the flow runs."""
+
+    def __init__(self, dataset: str, flow: str) -> None:
+        self.dataset, self.flow = dataset, flow
+        self._shown: UUID | None = None
+
+    def show(self, text: str) -> None:
+        """Show this from now on."""
+        if self._shown is None:
+            self._shown = create_markdown_artifact(
+                text,
+                key=stage_key(self.dataset, self.flow, "report"),
+                description=f"{self.flow} {self.dataset} goes on",
+            )  # type: ignore[assignment]
+        else:
+            get_client(sync_client=True).update_artifact(self._shown, ArtifactUpdate(data=text))

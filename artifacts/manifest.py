@@ -70,6 +70,7 @@ class Manifest(BaseModel):
     ended: datetime
     seconds: float
     cost_usd: float = 0.0
+    measured: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,17 @@ class Work:
 
 @dataclass
 class Part:
-    """What a stage makes of one part: its rows, the rows it refused, and how many units it took and kept."""
+    """What a stage makes of one part: its rows, the rows it refused, and how many units it took and kept.
+
+    `measured` goes into the manifest, added up, of the parts that the run made itself: times belong in no table.
+    """
 
     rows: pa.Table
     taken: int
     kept: int
     rejected: list[dict[str, str]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:

@@ -133,6 +133,15 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("metric", pa.string()),
         ("value", pa.float64()),
     ),
+    # split "": a figure of the whole run
+    "ablation": _table(
+        ("row", pa.string()),
+        ("seed", pa.int64()),
+        ("run", pa.string()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ),
     # level 0: a figure of no single level
     "quality": _table(
         ("level", pa.int8()), ("provider", pa.string()), ("metric", pa.string()), ("value", pa.float64())

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +94,15 @@ class Store:
             known = sorted({f"{m.dataset}/{m.stage}" for m in self.find()}) or ["nothing yet"]
             raise ArtifactError(f"no {dataset}/{stage} below {self.root}; there is: {', '.join(known)}")
         return self.reference(manifests[-1])
+
+    def with_key(self, dataset: str | None, stage: str, key: str) -> Artifact:
+        """The artifact, of a data set or of any, whose key begins so; raises `ArtifactError` unless it is just one."""
+        manifests = self.find(dataset, stage)
+        matching = [manifest for manifest in manifests if key and manifest.key.startswith(key)]
+        if len(matching) != 1:
+            known = ", ".join(f"{it.dataset}/{stage}/{it.key}" for it in manifests) or "none yet"
+            raise ArtifactError(f"{len(matching)} of {dataset or '*'}/{stage} match {key!r}; there is: {known}")
+        return self.reference(matching[0])
 
     def reference(self, manifest: Manifest) -> Artifact:
         """The artifact that a manifest of this store describes."""
@@ -176,11 +185,15 @@ class Store:
             return artifact
         started, clock = datetime.now(UTC), time.perf_counter()
         records = []
+        measured: defaultdict[str, float] = defaultdict(float)
         for index, make in enumerate(parts):
             name = f"part-{index:05d}.parquet"
             record = self._record(artifact, name)
             if record is None:
-                self._write_part(artifact, index, name, make())
+                part = make()
+                self._write_part(artifact, index, name, part)
+                for what, value in part.measured.items():
+                    measured[what] += value
                 record = self._record(artifact, name)
             if record is None:
                 raise ArtifactError(f"{artifact.path}/{name} could not be read back after writing")
@@ -209,6 +222,7 @@ class Store:
             started=started,
             ended=datetime.now(UTC),
             seconds=round(time.perf_counter() - clock, 3),
+            measured=dict(measured),
         )
         self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(self._file(artifact, DRAFTS)):

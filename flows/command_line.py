@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -155,7 +156,7 @@ def run(
         str,
         typer.Argument(
             metavar="FLOW",
-            help="build-negatives, extract-features, train-grounding, evaluate-grounding or full-pipeline",
+            help="build-negatives, extract-features, train-grounding, evaluate-grounding, full-pipeline or ablation",
         ),
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
@@ -168,11 +169,66 @@ def run(
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from flows.running import merge, run_flow
+    from flows.running import run_flow
+    from tasks.merging import merge
 
     changes = parse_parameters(param or [])
     artifact = run_flow(flow, dataset, merge(changes, {"filling": {"dry_run": True}}) if dry_run else changes)
     sys.stdout.write(f"{artifact.path}\n")
+
+
+@app.command()
+def ablation(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A grid of tasks/ablation/grids.yaml: losses, llms, ratios, margins, prepositions, systems …",
+        ),
+    ],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row; several give intervals.")] = 3,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row, by its label; may be repeated. --dry-run lists them.")
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="NAME=VALUE for every row, as in training.epochs=10; may be repeated."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the table as markdown, too.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the rows and what they change; train nothing.")
+    ] = False,
+) -> None:
+    """Run a grid of trainings, a table of the papers, over a data set, and print the table.
+
+    Each row builds its negatives and features, trains and is judged on every test split. What was done before is found,
+    so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
+    """
+    from flows.running import prepare, run_flow
+    from tasks.ablation.grids import GROUPS, listing, plan
+    from tasks.ablation.stage import RowsFailedError, table_text
+
+    changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
+    _, _, known = prepare("ablation", dataset, changes)
+    grid, plans = plan(name, row or [], dataset, known["preset"], {group: known[group] for group in GROUPS})
+    if dry_run:
+        table = Table("row", "changes", "model", "negatives", title=f"{grid.title}: {seeds} × {len(plans)} trainings")
+        for line in listing(plans):
+            table.add_row(*map(escape, line))
+        console.print(table)
+        return
+    failed = None
+    try:
+        artifact = run_flow("ablation", dataset, changes)
+    except RowsFailedError as error:
+        artifact, failed = error.artifact, error
+    text = table_text(artifact)
+    if output:
+        output.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{text}\n{artifact.path}\n")
+    if failed:
+        raise failed
 
 
 @app.command()
@@ -269,6 +325,33 @@ def compare(
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
         table.add_row(split, metric, f"{difference.mean:+.2f}", interval, f"{difference.p:.3f}")
+    console.print(table)
+
+
+@app.command()
+def predict(
+    video: Annotated[Path, typer.Argument(metavar="VIDEO", help="Any video file that FFmpeg reads.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY…", help="What to look for, a sentence each.")],
+    run: Annotated[str, typer.Option(help="Key of a trained run's metrics, its first digits, or the run's name.")],
+    dataset: Annotated[str | None, typer.Option(help="Data set that the run was trained on, if need be.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All windows and the saliency of every clip as JSON.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
+) -> None:
+    """Find the moments of a video that sentences describe, with a trained run."""
+    from tasks.prediction import command
+
+    watched, found = command.predict(video, query, run, dataset, output)
+    for note in watched.notes:
+        sys.stderr.write(f"note: {note}\n")
+    if as_json:
+        sys.stdout.write(command.as_json(found) + "\n")
+        return
+    table = Table("query", "start, s", "end, s", "score")
+    for row in command.as_rows(found, top):
+        table.add_row(*map(escape, row))
     console.print(table)
 
 

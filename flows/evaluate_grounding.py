@@ -11,13 +11,22 @@ from tasks.dataset import Dataset
 from tasks.evaluation.choice import Choice, chosen_run, sources_of_run
 from tasks.evaluation.predictions import predict_model
 from tasks.evaluation.stage import evaluate
+from tasks.run_report.stage import Judged, report_evaluation
 
 
 @flow(name="evaluate-grounding", flow_run_name="{dataset.name}")
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice()) -> Artifact:  # noqa: B008 (immutable)
-    """Predict with the best epoch of a run, and judge it as the field does."""
+    """Predict with the best epoch of a run, judge it as the field does, and show it, beside another where asked."""
     annotations = read_annotations(dataset)
-    metrics = chosen_run(dataset.name, choice.run)
+    judged = judge(annotations, choice.run, choice)
+    beside = [judge(annotations, choice.beside, choice)] if choice.beside else []
+    report_evaluation(judged, beside)
+    return judged.evaluation
+
+
+def judge(annotations: Artifact, run: str | None, choice: Choice) -> Judged:
+    """Predict and evaluate with one run."""
+    metrics = chosen_run(annotations.dataset, run)
     sources = sources_of_run(metrics, annotations)
     predictions = predict_model(metrics, sources, choice.ranking, choice.splits)
-    return evaluate(metrics, predictions, sources)
+    return Judged(metrics, sources, predictions, evaluate(metrics, predictions, sources))

@@ -1,4 +1,4 @@
-"""`full-pipeline`: everything for a data set, from its annotations as far as features.
+"""`full-pipeline`: everything for a data set, from its annotations to the figures of a trained model.
 
 penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
@@ -10,10 +10,14 @@ from prefect import flow
 
 from artifacts.manifest import Artifact
 from flows.build_negatives import build_negatives
+from flows.evaluate_grounding import evaluate_grounding
 from flows.extract_features import extract_features
+from flows.train_grounding import train_grounding
+from tasks.annotations import read_annotations
 from tasks.clip import Clip
 from tasks.dataset import Dataset
 from tasks.embeddings import Encoding
+from tasks.evaluation.choice import Choice
 from tasks.fills import Filling
 from tasks.imports.stage import Imports
 from tasks.in_video_negatives import Pairing
@@ -21,7 +25,8 @@ from tasks.masks import Masking
 from tasks.negatives import Choosing
 from tasks.quality.judging import Judging
 from tasks.tags import Tagging
-from tasks.text_features import Texts
+from tasks.text_features import Texts, encode_queries
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
 from tasks.video_features import Videos
 
 
@@ -39,11 +44,24 @@ def full_pipeline(
     texts: Texts = Texts(),  # noqa: B008
     videos: Videos = Videos(),  # noqa: B008
     imports: Imports = Imports(),  # noqa: B008
+    preset: str | None = None,
+    model: Model = Model(),  # noqa: B008
+    losses: Losses = Losses(),  # noqa: B008
+    training: Training = Training(),  # noqa: B008
+    inputs: Inputs = Inputs(),  # noqa: B008
+    ranking: Ranking = Ranking(),  # noqa: B008
+    choice: Choice = Choice(),  # noqa: B008
 ) -> Artifact:
-    """Build the negatives, then extract the features of videos, queries and these negatives."""
-    made = build_negatives(dataset, tagging, masking, filling, encoding, choosing, pairing, judging)
-    negatives = cast("Artifact", made)  # Prefect hands over the data of the state
+    """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
+    # Prefect hands over the data of a flow's state
+    negatives = cast(
+        "Artifact", build_negatives(dataset, tagging, masking, filling, encoding, choosing, pairing, judging)
+    )
     if filling.dry_run:
         return negatives
     chosen = texts.model_copy(update={"negatives": negatives.key})
-    return cast("Artifact", extract_features(dataset, clip, chosen, videos, imports))
+    video_features = cast("Artifact", extract_features(dataset, clip, chosen, videos, imports))
+    text_features = encode_queries(read_annotations(dataset), clip, chosen)  # found, not made again
+    made = {"negatives": negatives.key, "text_features": text_features.key, "video_features": (video_features.key,)}
+    metrics = train_grounding(dataset, preset, model, losses, training, inputs.model_copy(update=made), ranking)
+    return evaluate_grounding(dataset, choice.model_copy(update={"run": metrics.key}))

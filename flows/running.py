@@ -11,6 +11,7 @@ import yaml
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
 from artifacts.settings import PROJECT
+from tasks.merging import merge
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -22,16 +23,8 @@ FLOWS = {  # where each flow is; the modules are imported when one runs
     "evaluate-grounding": ("flows.evaluate_grounding", "evaluate_grounding"),
     "extract-features": ("flows.extract_features", "extract_features"),
     "full-pipeline": ("flows.full_pipeline", "full_pipeline"),
+    "ablation": ("flows.ablation", "ablation"),
 }
-
-
-def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` on top, group by group."""
-    merged = dict(base)
-    for name, value in changes.items():
-        old = merged.get(name)
-        merged[name] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def deployment_parameters(flow: str, dataset: str) -> dict[str, Any]:
@@ -48,14 +41,15 @@ def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]
 
     Raises `ParameterError` where several groups have one of that name.
     """
+    parameters = inspect.signature(flow.fn).parameters
     groups = {
         name: parameter.annotation.model_fields
-        for name, parameter in inspect.signature(flow.fn).parameters.items()
+        for name, parameter in parameters.items()
         if hasattr(parameter.annotation, "model_fields")
     }
     placed: dict[str, Any] = {}
     for name, value in changes.items():
-        homes = [] if name in groups else [group for group, fields in groups.items() if name in fields]
+        homes = [] if name in parameters else [group for group, fields in groups.items() if name in fields]
         if len(homes) > 1:
             raise ParameterError(f"{name!r} is in several groups: {' or '.join(f'{home}.{name}' for home in homes)}")
         placed = merge(placed, {homes[0]: {name: value}} if homes else {name: value})
@@ -75,8 +69,13 @@ class _OneLine(logging.Filter):
         return True
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises `ParameterError` naming an unknown flow or a wrong parameter."""
+def prepare(
+    name: str, dataset: str, changes: dict[str, Any]
+) -> tuple["Flow[..., Any]", dict[str, Any], dict[str, Any]]:
+    """The flow, its parameters as they were said, and as the flow will see them.
+
+    Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
+    """
     if name not in FLOWS:
         raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -86,16 +85,22 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
     module, function = FLOWS[name]
     flow = getattr(import_module(module), function)
     parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
-    for logger in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(logger).addFilter(_OneLine())
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
-        validated = flow.validate_parameters(parameters)
+        validated: dict[str, Any] = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
         raise ParameterError(str(error).replace("\n - ", " ") + "; the README lists the parameters") from None
     finally:
         prefect_says.disabled = False
     validated["dataset"].split_files()  # a missing file is told before a server starts
+    return flow, parameters, validated
+
+
+def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
+    """Run the flow and return what it made; raises as `prepare` does, and what the flow raises."""
+    flow, parameters, _ = prepare(name, dataset, changes)
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_OneLine())
     artifact: Artifact = flow(**parameters)
     return artifact

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from prefect import get_run_logger, task
 
+from artifacts.charts import Bar, bars
 from artifacts.interface import markdown_table, publish_report
 from artifacts.manifest import Artifact, Manifest
 from artifacts.store import Store
-from tasks.quality.charts import Bar, bars
 from tasks.video.sheet import as_image
 from tasks.video_features import SHEET
 
@@ -51,7 +51,7 @@ def _duration_chart(durations: Seconds) -> str:
     used = [i for i, count in enumerate(counts) if count]
     lines = [Bar(f"{edges[i]:g} to {edges[i + 1]:g} s", counts[i] / len(durations)) for i in used]
     high = max(0.05, 1.05 * max(line.value for line in lines))
-    return bars("durations", lines, high, [tick / 10 for tick in range(0, int(10 * high) + 1, 2)])
+    return bars("durations", lines, high, [tick / 10 for tick in range(0, int(10 * high) + 1, 2)]).image()
 
 
 def _refused(store: Store, artifact: Artifact) -> Iterator[tuple[str, str, str]]:

@@ -5,11 +5,12 @@ and the subject last if at all; level k masks a prefix of that order, so each le
 """
 
 import math
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from prefect import task
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.schemas import table_of
@@ -19,7 +20,8 @@ from tasks.tags import SUBJECT_ARCS
 STAGE = "masks"
 VERSION = 1
 MASK = "<mask>"
-ORDER = ("verb", "noun", "adjective", "preposition", "adverb")
+Primitive = Literal["verb", "noun", "adjective", "preposition", "adverb"]
+ORDER: tuple[Primitive, ...] = get_args(Primitive)
 FEWEST_WITHOUT_SUBJECT = 3
 
 
@@ -29,12 +31,24 @@ class Masking(Parameters):
     ratios: tuple[float, float, float] = Field(
         (0.25, 0.50, 0.75), description="Share of a query's primitives that levels 1, 2 and 3 mask."
     )
+    primitives: tuple[Primitive, ...] = Field(
+        ORDER, min_length=1, description="Classes of words that may be masked, always in this order."
+    )
+
+    @field_validator("primitives")
+    @classmethod
+    def _in_order(cls, primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
+        return tuple(primitive for primitive in ORDER if primitive in primitives)
 
     @model_validator(mode="after")
     def _rising(self) -> "Masking":
         if not 0 < self.ratios[0] <= self.ratios[1] <= self.ratios[2] <= 1:
             raise ValueError(f"ratios {self.ratios} must rise within 0 and 1, as (0.25, 0.5, 0.75)")
         return self
+
+    def determines(self) -> dict[str, Any]:
+        """Key material; the classes are left out where they are all of them, so that such masks keep their keys."""
+        return self.model_dump(mode="json", exclude={"primitives"} if self.primitives == ORDER else set())
 
 
 def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[int, int, int]:
@@ -45,14 +59,14 @@ def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[in
     return first, max(first, second), max(first, second, third)
 
 
-def masking_order(tokens: list[dict[str, Any]]) -> list[int]:
-    """Indices of the tokens to mask, in order.
+def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = ORDER) -> list[int]:
+    """Indices of the tokens to mask, in order, of the classes that may be masked.
 
     The subject is left out unless fewer than three primitives remain without it. Where a pronoun is the
     grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
     primitive, the last: so the authors' release has it.
     """
-    found = [i for i, token in enumerate(tokens) if token["primitive"]]
+    found = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
     others = [i for i in found if not tokens[i]["is_subject"]]
     others.sort(key=lambda i: (ORDER.index(tokens[i]["primitive"]), i))
     pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
@@ -66,9 +80,11 @@ def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
     return "".join(words.get(i, t["text"]) + (" " if t["space_after"] else "") for i, t in enumerate(tokens)).strip()
 
 
-def mask_query(tokens: list[dict[str, Any]], ratios: tuple[float, float, float]) -> list[dict[str, Any]]:
-    """The three levels of one query, without its qid; empty where it has no primitive."""
-    order = masking_order(tokens)
+def mask_query(
+    tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+) -> list[dict[str, Any]]:
+    """The three levels of one query, without its qid; empty where it has no primitive that may be masked."""
+    order = masking_order(tokens, primitives)
     if not order:
         return []
     levels = []
@@ -83,7 +99,9 @@ def mask_query(tokens: list[dict[str, Any]], ratios: tuple[float, float, float])
     return levels
 
 
-def mask_part(annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float]) -> Part:
+def mask_part(
+    annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+) -> Part:
     """Mask the training queries of one part."""
     rows: list[dict[str, Any]] = []
     rejected, taken = [], 0
@@ -92,7 +110,7 @@ def mask_part(annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float,
         if split != "train":
             continue
         taken += 1
-        levels = mask_query(tagged["tokens"], ratios)
+        levels = mask_query(tagged["tokens"], ratios, primitives)
         if not levels:
             rejected.append(rejection(tagged["qid"], STAGE, "query has no primitive to mask", query))
         rows += [{"qid": tagged["qid"], **level} for level in levels]
@@ -100,12 +118,12 @@ def mask_part(annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float,
 
 
 def work(annotations: Artifact, tags: Artifact, masking: Masking) -> Work:
-    """Key material: the tags and the ratios."""
+    """Key material: the tags, the ratios and, where they are not all, the classes."""
     return Work(
         dataset=tags.dataset,
         stage=STAGE,
         version=VERSION,
-        parameters=masking.model_dump(mode="json"),
+        parameters=masking.determines(),
         parents=(annotations, tags),
     )
 
@@ -113,5 +131,8 @@ def work(annotations: Artifact, tags: Artifact, masking: Masking) -> Work:
 @task(name=STAGE)
 def mask(annotations: Artifact, tags: Artifact, masking: Masking) -> Artifact:
     """Mask the training queries at three levels."""
-    make = part_by_part(lambda queries, tagged: mask_part(queries, tagged, masking.ratios), annotations, tags)
-    return run_stage(work(annotations, tags, masking), make, number_of_parts(tags))
+
+    def make(queries: pa.Table, tagged: pa.Table) -> Part:
+        return mask_part(queries, tagged, masking.ratios, masking.primitives)
+
+    return run_stage(work(annotations, tags, masking), part_by_part(make, annotations, tags), number_of_parts(tags))

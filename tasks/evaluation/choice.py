@@ -4,7 +4,6 @@ from pydantic import Field
 
 from artifacts.manifest import Artifact
 from artifacts.store import ArtifactError, Store
-from tasks.evaluation.windows import EvaluationError
 from tasks.stage import Parameters
 from tasks.training.inputs import Sources, find_sources
 from tasks.training.settings import Ranking, Settings
@@ -16,20 +15,22 @@ class Choice(Parameters):
     run: str | None = Field(
         None, description="Key of the run's `metrics` artifact, or its first digits; default: newest."
     )
+    beside: str | None = Field(
+        None, description="Another run, as `run`, that the report shows beside it: before SHINE."
+    )
     splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
     ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
 
 
-def chosen_run(dataset: str, run: str | None) -> Artifact:
-    """The `metrics` artifact of a run; raises `EvaluationError` where none or several match."""
+def chosen_run(dataset: str | None, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
+
+    Raises `ArtifactError` where none or several match.
+    """
     store = Store()
-    if run is None:
+    if run is None and dataset is not None:
         return store.newest(dataset, "metrics")
-    found = [m for m in store.find(dataset, "metrics") if m.key.startswith(run.rpartition("-")[2])]
-    if len(found) != 1:
-        known = ", ".join(m.key for m in store.find(dataset, "metrics")) or "none yet"
-        raise EvaluationError(f"{len(found)} runs of {dataset} match {run!r}; there is: {known}")
-    return store.reference(found[0])
+    return store.with_key(dataset, "metrics", (run or "").rpartition("-")[2])
 
 
 def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:

@@ -1,7 +1,6 @@
 """`penumbra compare`: is one run really better than another? A paired bootstrap over the queries of each split."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from artifacts.manifest import Artifact
 from artifacts.store import Store
@@ -22,9 +21,9 @@ def predictions_of(metrics: Artifact) -> Artifact:
     raise EvaluationError(f"run {metrics.key} has no predictions: run evaluate-grounding {metrics.dataset} with it")
 
 
-def scores_by_split(metrics: Artifact) -> Scores:
+def scores_by_split(predictions: Artifact) -> Scores:
     """Each split's queries and their scores, of the queries whose windows are known."""
-    store, predictions = Store(), predictions_of(metrics)
+    store = Store()
     annotations = next(p for p in store.manifest(predictions).parents if p.stage == "annotations")
     truth = {
         row["qid"]: row["windows"]
@@ -45,17 +44,18 @@ def scores_by_split(metrics: Artifact) -> Scores:
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
     """(split, metric, second minus first in percent) for every split that both runs predicted the same queries of."""
-    one, other = (scores_by_split(chosen_run(dataset, run)) for run in (first, second))
+    one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
     found: list[tuple[str, str, Difference]] = []
     for split in one.keys() & other.keys():
         (qids, old), (others, new) = one[split], other[split]
         if qids != others:
             raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
-        for name, column in _columns(old, new):
-            found.append((split, name, paired_bootstrap(100 * column[0], 100 * column[1], seed)))
+        before, after = columns(old), columns(new)
+        found += [(split, name, paired_bootstrap(before[name], after[name], seed)) for name in before]
     return sorted(found, key=lambda row: row[:2])
 
 
-def _columns(old: QueryScores, new: QueryScores) -> Sequence[tuple[str, tuple[Floats, Floats]]]:
-    recall = [(f"R1@{iou}", (old.recall(1, iou) * 1.0, new.recall(1, iou) * 1.0)) for iou in (0.5, 0.7)]
-    return [*recall, ("mIoU", (old.iou, new.iou)), ("mAP", (old.precision.mean(1), new.precision.mean(1)))]
+def columns(scores: QueryScores) -> dict[str, Floats]:
+    """The scores of each query [N] in percent, by metric: their mean is the figure."""
+    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
+    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}

@@ -9,6 +9,7 @@ from tasks.evaluation.windows import EvaluationError, Floats
 
 RESAMPLES = 10_000
 INTERVAL = (2.5, 97.5)  # percentiles
+CELLS = 1 << 22  # counts held at once: memory does not grow with the number of queries
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,10 @@ def paired_bootstrap(first: Floats, second: Floats, seed: int = 0, resamples: in
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
     values, counts = np.unique(change, return_counts=True)  # few distinct values for recall: a small multinomial
     generator = np.random.default_rng(seed)
-    draws = generator.multinomial(len(change), counts / len(change), size=resamples)
-    means = draws @ values / len(change)
+    at_once = max(1, CELLS // len(values))
+    sizes = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
+    draws = (generator.multinomial(len(change), counts / len(change), size=size) for size in sizes)
+    means = np.concatenate([drawn @ values for drawn in draws]) / len(change)
     low, high = np.percentile(means, INTERVAL)
     tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
     return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail))

@@ -1,5 +1,6 @@
 """Stage `predictions`: what a trained model says of every query of the splits asked for."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from tasks.training.systems.base import System
 
 STAGE = "predictions"
 VERSION = 1
+SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
 def predict_split(loaded: Loaded, model: Any, system: System, split: str, run: str) -> Part:
@@ -28,15 +30,22 @@ def predict_split(loaded: Loaded, model: Any, system: System, split: str, run: s
     prepared = loaded.prepare(loaded.of_split([split]), STAGE)
     device = device_of(system.settings.training.device)
     rows: list[dict[str, Any]] = []
+    seconds = 0.0
     if len(prepared.examples):
         check_widths(loaded, system.widths(model.state_dict()))
         data = system.data(prepared.examples, loaded.videos, loaded.texts, device)
-        for found in system.predict(model.to(device), data):
+        model.to(device)
+        started = time.perf_counter()
+        predictions = system.predict(model, data)
+        seconds = time.perf_counter() - started
+        for found in predictions:
             windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in found.windows.tolist()]
             rows.append(
                 {"run": run, "split": split, "qid": found.qid, "windows": windows, "saliency": found.saliency.tolist()}
             )
-    return Part(table_of(STAGE, rows), len(rows) + len(prepared.rejected), len(rows), prepared.rejected)
+    measured = {SECONDS: seconds, QUERIES: float(len(rows))}
+    taken = len(rows) + len(prepared.rejected)
+    return Part(table_of(STAGE, rows), taken, len(rows), prepared.rejected, measured=measured)
 
 
 def check_widths(loaded: Loaded, wanted: tuple[int, int]) -> None:

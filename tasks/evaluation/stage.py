@@ -5,19 +5,19 @@ SHINE's order over queries that were held out of training.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from prefect import get_run_logger, task
 
-from artifacts.interface import markdown_table, publish_report
+from artifacts.interface import markdown_table
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
 from tasks.evaluation.retrieval import retrieval_metrics, score_queries
-from tasks.evaluation.windows import align
+from tasks.evaluation.windows import Windows, align
 from tasks.stage import run_stage
 from tasks.training.inputs import Sources, load
 from tasks.training.job import device_of
@@ -26,7 +26,6 @@ from tasks.training.systems import system_of
 
 STAGE = "evaluation"
 VERSION = 1
-FLOW = "evaluate-grounding"
 ALL = "all"
 SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
 Rows = list[dict[str, Any]]
@@ -37,10 +36,7 @@ def figures_of_split(predictions: Rows, annotations: dict[str, dict[str, Any]]) 
     judged = [row for row in predictions if annotations[row["qid"]]["windows"]]
     if not judged:
         return  # a hidden test split: its windows are with the evaluation server
-    windows = align(
-        {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
-        {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
-    )
+    windows = aligned(judged, annotations)
     scores = score_queries(windows)
     types: defaultdict[str, list[int]] = defaultdict(list)
     for number, qid in enumerate(windows.qids):
@@ -52,6 +48,14 @@ def figures_of_split(predictions: Rows, annotations: dict[str, dict[str, Any]]) 
         yield from ((subset, name, value) for name, value in retrieval_metrics(scores, mask).items())
         yield subset, "queries", float(mask.sum())
     yield from ((ALL, name, value) for name, value in _highlights(judged, annotations).items())
+
+
+def aligned(judged: Sequence[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]]) -> Windows:
+    """Rows of `predictions` side by side with the true windows of their queries."""
+    return align(
+        {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
+        {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
+    )
 
 
 def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -107,8 +111,8 @@ def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Par
     return Part(table_of(STAGE, found), queries, queries)
 
 
-def results_table(rows: Rows) -> str:
-    """The table that people look at: a line for each split and composition type."""
+def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header and the lines of the table that people look at, one for each split and composition type."""
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
     lines = [
         (split, subset, f"{values[split, subset, 'queries']:,.0f}",
@@ -116,9 +120,14 @@ def results_table(rows: Rows) -> str:
         for split, subset, metric in values
         if metric == "queries"
     ]  # fmt: skip
+    return ("split", "subset", "queries", *SHOWN), lines
+
+
+def results_table(rows: Rows) -> str:
+    """The same in markdown, with SHINE's order where there is one."""
     orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
     likely = [(row["metric"], f"{row['value']:.3f}") for row in rows if "probability" in row["metric"]]
-    tables = [markdown_table(("split", "subset", "queries", *SHOWN), lines)]
+    tables = [markdown_table(*results(rows))]
     if orders:
         tables.append(markdown_table(("saliency inside the moment", "% in order"), orders))
     if likely:
@@ -128,7 +137,7 @@ def results_table(rows: Rows) -> str:
 
 @task(name=STAGE)
 def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
-    """Judge a run's predictions and show the results as a table."""
+    """Judge a run's predictions."""
     work = Work(
         dataset=metrics.dataset,
         stage=STAGE,
@@ -141,7 +150,5 @@ def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Arti
 
     artifact = run_stage(work, parts, 1)
     rows = Store().table(artifact).to_pylist()
-    table = results_table(rows)
-    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", table)
-    publish_report(artifact.dataset, FLOW, f"# {rows[0]['run'] if rows else FLOW}\n\n{table}")
+    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
     return artifact

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from artifacts.charts import Bar, bars, dots
 from artifacts.interface import markdown_table
 from artifacts.manifest import Manifest
-from tasks.quality.charts import Bar, bars, dots
 from tasks.quality.controls import EVERY_LEVEL, NEAREST, ORIGINALS, RANDOM
 from tasks.quality.counts import is_total
 from tasks.quality.figures import ALL, AS_DRAWN, COMMON_FILL
@@ -156,7 +156,7 @@ def similarity_chart(figures: Known) -> str:
             if None not in points:
                 label = f"{provider}, level {level}" if level else provider
                 lines.append(Bar(label, middle or 0, low, high, colour, (start or 0, end or 0)))
-    return dots("cosine to the query", lines, 0, 1, (0, 0.25, 0.5, 0.75, 1)) if lines else ""
+    return dots("cosine to the query", lines, 0, 1, (0, 0.25, 0.5, 0.75, 1)).image() if lines else ""
 
 
 def auc_chart(figures: Known) -> str:
@@ -170,7 +170,7 @@ def auc_chart(figures: Known) -> str:
                     low, high = (figures.get((level, provider, f"{metric}.{end}")) for end in ("low", "high"))
                     label = provider.removeprefix("control: ") + (f", level {level}" if level else "")
                     lines.append(Bar(f"{label}, {name}", value, low, high, colour))
-    return dots("blind AUC", lines, 0.4, 1, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)) if lines else ""
+    return dots("blind AUC", lines, 0.4, 1, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)).image() if lines else ""
 
 
 def fills_chart(figures: Known) -> str:
@@ -183,7 +183,7 @@ def fills_chart(figures: Known) -> str:
     if not lines:
         return ""
     high = max(0.05, 1.05 * max(line.value for line in lines))
-    return bars("commonest fills", lines, high, [tick / 100 for tick in range(0, int(100 * high) + 1, 5)])
+    return bars("commonest fills", lines, high, [tick / 100 for tick in range(0, int(100 * high) + 1, 5)]).image()
 
 
 def refusals(figures: Known) -> str:

@@ -38,19 +38,28 @@ def frames(script: Record) -> Iterator[Frame]:
 
 def played(script: Record) -> Iterator[tuple[Stage, Frame]]:
     """The same, each frame with the stage as it is then."""
-    stage, painter = set_stage(script), Painter(room_picture(script["setting"]["place"]))
+    painter = Painter(room_picture(script["setting"]["place"]))
+    frame = None
+    for stage, moves in staged(script):
+        if frame is None or moves:
+            frame = painter.paint(stage)
+        yield stage, frame
+
+
+def staged(script: Record) -> Iterator[tuple[Stage, bool]]:
+    """The stage at each frame, without painting, and whether anything moves since the frame before.
+
+    It is the same stage, changed.
+    """
+    stage, going = set_stage(script), list[Motion]()
     to_come = sorted(script["events"], key=lambda event: float(event["start"]))
-    going: list[Motion] = []
-    frame = painter.paint(stage)
     for now in (index / FPS for index in range(frame_count(script))):
         for motion in going:
             motion.show(now)
-        if going:
-            frame = painter.paint(stage)
+        yield stage, bool(going)
         going = [motion for motion in going if motion.end > now + 1e-6]
         while to_come and to_come[0]["start"] <= now + 1e-6:
             going.append(plan(stage, to_come.pop(0)))
-        yield stage, frame
 
 
 class Painter:

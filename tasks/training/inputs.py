@@ -34,17 +34,25 @@ class Sources:
 def find_sources(
     annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False
 ) -> Sources:  # fmt: skip
-    """The newest features and, where they are wanted, negatives of the annotations' data set.
+    """The artifacts that `inputs` names, otherwise the newest, of the annotations' data set.
 
-    Raises `ArtifactError` naming the stage that has not run, `FeatureError` an encoder that has not.
+    Raises `ArtifactError` naming the stage that has not run or the key that is not there, `FeatureError` an encoder.
     """
     store, dataset = Store(), annotations.dataset
-    text = _of_encoder(store, dataset, "text_features", inputs.text_encoder)
+    if inputs.text_features:
+        text = store.with_key(dataset, "text_features", inputs.text_features)
+    else:
+        text = _of_encoder(store, dataset, "text_features", inputs.text_encoder)
     encoders: Sequence[str | None] = inputs.video_encoders or (None,)
-    videos = tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
-    negatives = store.newest(dataset, "negatives") if with_negatives else None
+    videos = tuple(store.with_key(dataset, "video_features", key) for key in inputs.video_features)
+    videos = videos or tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
+    negatives = _negatives(store, dataset, inputs.negatives) if with_negatives else None
     in_video = store.newest(dataset, "in_video_negatives") if with_in_video else None
     return Sources(annotations, text, videos, negatives, in_video)
+
+
+def _negatives(store: Store, dataset: str, key: str | None) -> Artifact:
+    return store.with_key(dataset, "negatives", key) if key else store.newest(dataset, "negatives")
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> Artifact:

@@ -6,7 +6,7 @@ states and the order of the data are all in the checkpoint or follow from seed a
 
 import shutil
 import time
-from typing import Any, cast
+from typing import cast
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -26,12 +26,12 @@ from tasks.training.checkpoint import (
 from tasks.training.examples import Examples
 from tasks.training.job import Job, device_of, judge
 from tasks.training.memory import keep_memory
+from tasks.training.progress import Observer, Progress, Row, unobserved
 from tasks.training.step import TrainingStep, make_optimiser
 from tasks.training.systems import system_of
 from tasks.training.systems.base import TrainingData
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
-Row = dict[str, Any]
 
 
 class TrainingError(PenumbraError):
@@ -39,10 +39,10 @@ class TrainingError(PenumbraError):
 
 
 class Trainer:
-    """A run on this process's device; `accelerator` ties the processes of a run together."""
+    """A run on this process's device; `accelerator` ties the processes of a run together, the main one is observed."""
 
-    def __init__(self, job: Job, accelerator: Accelerator) -> None:
-        self.job, self.accelerator = job, accelerator
+    def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = unobserved) -> None:
+        self.job, self.accelerator, self.observe = job, accelerator, observe
         s = job.settings.training
         torch.manual_seed(s.seed)  # the same first weights in every process
         self.system = system_of(job.settings)
@@ -50,13 +50,14 @@ class Trainer:
         if job.weights is not None:
             _start_from(self.model, job.weights)
         self.model.to(accelerator.device).train()
-        self.optimiser = make_optimiser(self.system.parameters(self.model), s.learning_rate, s.weight_decay)
+        self.optimiser = make_optimiser(self.system.parameters(self.model), s.learning_rate, s.weight_decay, s.betas)
         self.data = self._on_device(job.train)
         self.validation = self._on_device(job.validation) if accelerator.is_main_process else None
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(s.seed * accelerator.num_processes + accelerator.process_index + 1)
         self._resume()
+        self.resumed, self.started = self.epoch, time.perf_counter()
         objective, optimiser = accelerator.prepare(self.system.objective(self.model), self.optimiser)
         if s.compiled != "no":
             objective = torch.compile(objective, mode=s.compiled)
@@ -79,7 +80,7 @@ class Trainer:
     def run_epoch(self) -> None:
         """One pass over the training queries, evaluation when it is due, and a checkpoint."""
         s, started = self.job.settings.training, time.perf_counter()
-        rate = s.learning_rate * 0.1 ** (self.epoch // s.learning_rate_drop)
+        rate = s.learning_rate * 0.1 ** s.drops(self.epoch)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["scale"]
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
@@ -93,8 +94,10 @@ class Trainer:
         self.epoch += 1
         means = {name: total / len(batches) for name, total in sums.items()}
         self._log("train", {**means, "learning_rate": rate, "seconds": time.perf_counter() - started})
-        improved = self._judge() if self.epoch % s.evaluate_every == 0 or self.epoch == s.epochs else False
-        self._save(improved)
+        due = self.epoch % s.evaluate_every == 0 or self.epoch == s.epochs
+        self._save(improved=self._judge() if due else False)
+        if due and self.accelerator.is_main_process:
+            self._tell()
 
     def _look(self, seen: list[dict[str, Tensor]], sums: dict[str, float]) -> None:
         """Add up the losses of the last steps; raises `TrainingError` naming the first step that is no number."""
@@ -128,6 +131,13 @@ class Trainer:
         improved, self.best = broadcast_object_list(answer) if self.accelerator.num_processes > 1 else answer
         self.waited = 0 if improved else self.waited + 1
         return bool(improved)
+
+    def _tell(self) -> None:
+        """Tell who watches how far this is."""
+        seconds, epochs = time.perf_counter() - self.started, self.job.settings.training.epochs
+        best = None if self.best == -torch.inf else self.best
+        left = seconds / (self.epoch - self.resumed) * (epochs - self.epoch)
+        self.observe(Progress(self.epoch, epochs, list(self.history), best, seconds, left))
 
     def _log(self, split: str, values: dict[str, float]) -> None:
         self.history += [
@@ -190,7 +200,7 @@ def _start_from(model: nn.Module, weights: dict[str, Tensor]) -> None:
         raise TrainingError(str(error)) from None
 
 
-def train(job: Job) -> list[Row]:
+def train(job: Job, observe: Observer = unobserved) -> list[Row]:
     """Train to the end in this process, or as one of several that were started together; returns the metrics."""
     keep_memory()
     device = device_of(job.settings.training.device)
@@ -203,4 +213,4 @@ def train(job: Job) -> list[Row]:
         for draft in job.folder.glob(".*"):
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
-    return Trainer(job, accelerator).run()
+    return Trainer(job, accelerator, observe).run()

@@ -4,22 +4,32 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import Empty
+from typing import Any
 
 from torch.distributed import destroy_process_group
+from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 from tasks.training.checkpoint import RunError, read_checkpoint
 from tasks.training.job import Job
-from tasks.training.loop import Row, TrainingError, train
+from tasks.training.loop import TrainingError, train
+from tasks.training.progress import Observer, Row, unobserved
+
+LOOK_EVERY = 0.5  # seconds between two looks at what the processes tell
 
 
-def run_job(job: Job) -> list[Row]:
-    """Train with as many processes as the settings ask for; returns the metrics."""
+def run_job(job: Job, observe: Observer = unobserved) -> list[Row]:
+    """Train with as many processes as the settings ask for; returns the metrics. `observe` is called in this one."""
     count = job.settings.training.processes
     if count == 1:
-        return train(job)
+        return train(job, observe)
+    told = get_context("spawn").Queue()
     try:
-        spawn(_worker, args=(job, count, _free_port()), nprocs=count)  # type: ignore[no-untyped-call]
+        several: Any = spawn(_worker, args=(job, count, _free_port(), told), nprocs=count, join=False)  # type: ignore[no-untyped-call]
+        while not several.join(LOOK_EVERY):
+            _pass_on(told, observe)
+        _pass_on(told, observe)
     except ProcessRaisedException as error:
         line = str(error).strip().splitlines()[-1]
         raise TrainingError(line.partition("Error: ")[2] or line) from None
@@ -30,6 +40,14 @@ def run_job(job: Job) -> list[Row]:
     return rows
 
 
+def _pass_on(told: Any, observe: Observer) -> None:
+    try:
+        while True:
+            observe(told.get_nowait())
+    except Empty:
+        return
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,10 +55,10 @@ def _free_port() -> int:
         return port
 
 
-def _worker(rank: int, job: Job, count: int, port: int) -> None:
+def _worker(rank: int, job: Job, count: int, port: int, told: Any) -> None:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     with _environment({**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": "127.0.0.1"}):
-        train(job)
+        train(job, told.put)
         destroy_process_group()
 
 

@@ -11,6 +11,7 @@ from artifacts.errors import PenumbraError
 from models.losses.settings import LossSettings, losses_of
 from models.settings import ModelSettings
 from tasks.stage import Parameters
+from tasks.training.map_settings import Map, Mutual
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 
@@ -22,7 +23,9 @@ class SettingsError(PenumbraError):
 class Model(Parameters):
     """Which model, and its sizes; the defaults are the papers'."""
 
-    name: Literal["moment_detr", "qd_detr", "bm_detr"] = Field("qd_detr", description="Base model.")
+    name: Literal["moment_detr", "qd_detr", "bm_detr", "mmn"] = Field(
+        "qd_detr", description="Base model; the sizes below are the DETR models', MMN's are in map."
+    )
     hidden: int = Field(256, ge=4, description="Width of the model.")
     heads: int = Field(8, ge=1, description="Attention heads.")
     feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
@@ -101,9 +104,11 @@ class Training(Parameters):
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 takes start_from as it is.")
-    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices.")
+    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices (mmn: videos).")
     learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
     learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
+    milestones: tuple[int, ...] = Field((), description="Or after these epochs.")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's.")
     weight_decay: float = Field(1e-4, ge=0, description="AdamW's, on everything.")
     clip_norm: float = Field(0.1, gt=0, description="Gradients are scaled down to this norm.")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast.")
@@ -124,14 +129,26 @@ class Training(Parameters):
     shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
     start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
 
+    def drops(self, epoch: int) -> int:
+        """How often the learning rate has fallen to a tenth before an epoch, counted from 0."""
+        if self.milestones:
+            return sum(epoch >= milestone for milestone in self.milestones)
+        return epoch // self.learning_rate_drop
+
 
 class Inputs(Parameters):
     """Which features."""
 
     video_encoders: tuple[str, ...] = Field((), description="Encoders of video_features; default: the newest alone.")
     text_encoder: str | None = Field(None, description="Encoder of text_features; default: the newest.")
+    negatives: str | None = Field(None, description="Key of the negatives, or its first digits; default: the newest.")
+    text_features: str | None = Field(None, description="Key of the texts' features; beats text_encoder.")
+    video_features: tuple[str, ...] = Field((), description="Keys of the videos' features; beat video_encoders.")
     longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
+
+
+NAMED_ARTIFACTS = {"negatives", "text_features", "video_features"}  # of `Inputs`: their keys are a run's parents anyway
 
 
 class Ranking(Parameters):
@@ -150,6 +167,8 @@ class Settings(Parameters):
     training: Training = Training()
     inputs: Inputs = Inputs()
     ranking: Ranking = Ranking()
+    map: Map = Map()
+    mutual: Mutual = Mutual()
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "Settings":
@@ -167,6 +186,8 @@ class Settings(Parameters):
     @property
     def reads_in_video(self) -> bool:
         """Whether training takes other queries of the same video as negatives."""
+        if self.model.name == "mmn":
+            return self.mutual.in_video
         return self.model.name == "bm_detr" and self.losses.negatives in ("in_video", "both")
 
 

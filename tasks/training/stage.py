@@ -18,12 +18,13 @@ from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import Store
 from models.checkpoints import CheckpointError, load_weights, read_official
+from tasks.run_report.live import Watcher
 from tasks.stage import run_stage
 from tasks.training.checkpoint import RunError, read_checkpoint
 from tasks.training.inputs import Loaded, Sources, load
 from tasks.training.job import Job, held_out_videos
 from tasks.training.processes import run_job
-from tasks.training.settings import Settings
+from tasks.training.settings import NAMED_ARTIFACTS, Settings
 from tasks.training.systems import system_of
 
 STAGE = "metrics"
@@ -69,7 +70,7 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    rows = [{"run": run, **row} for row in run_job(job)]
+    rows = [{"run": run, **row} for row in run_job(job, Watcher(sources.annotations.dataset, run))]
     rejected = train.rejected + validation.rejected
     kept = len(train.examples) + len(validation.examples)
     notes = train.notes + validation.notes
@@ -114,7 +115,7 @@ def work(sources: Sources, settings: Settings) -> Work:
         dataset=sources.annotations.dataset,
         stage=STAGE,
         version=VERSION,
-        parameters={"settings": settings.model_dump(mode="json")},
+        parameters={"settings": settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})},
         parents=sources.parents,
         inputs={"start_from": file_digest(Path(start).expanduser())}
         if start and Path(start).expanduser().exists()

@@ -13,7 +13,8 @@ from artifacts.manifest import Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
 from flows.command_line import parse_parameters
-from flows.running import deployment_parameters, merge
+from flows.running import deployment_parameters
+from tasks.merging import merge
 
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:

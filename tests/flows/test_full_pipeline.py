@@ -10,8 +10,10 @@ from artifacts.manifest import Artifact
 from flows import full_pipeline as module
 from flows.running import DEPLOYMENTS, FLOWS, deployment_parameters
 from tasks.dataset import Dataset
+from tasks.evaluation.choice import Choice
 from tasks.fills import Filling
 from tasks.text_features import Texts
+from tasks.training.settings import Inputs
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 
@@ -28,18 +30,38 @@ def test_a_deployment_s_parameters_fit_its_flow(deployment: dict[str, Any]) -> N
     assert deployment_parameters(flow.name, deployment["name"]) == deployment["parameters"]
 
 
+def artifact(stage: str) -> Artifact:
+    return Artifact(root="r", dataset="scenes", stage=stage, key=f"key of {stage}")
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_features_are_those_of_the_negatives_just_built(dry_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    negatives = Artifact(root="r", dataset="scenes", stage="negatives", key="abc")
-    features = Artifact(root="r", dataset="scenes", stage="video_features", key="def")
-    asked: list[Texts] = []
+def test_each_flow_takes_what_the_one_before_made(dry_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
 
     def extract(dataset: Dataset, clip: object, texts: Texts, *others: object) -> Artifact:
-        asked.append(texts)
-        return features
+        asked["texts"] = texts.negatives
+        return artifact("video_features")
 
-    monkeypatch.setattr(module, "build_negatives", lambda *_: negatives)
+    def train(dataset: Dataset, preset: str | None, *groups: Any) -> Artifact:
+        asked["inputs"] = next(group for group in groups if isinstance(group, Inputs))
+        return artifact("metrics")
+
+    def evaluate(dataset: Dataset, choice: Choice) -> Artifact:
+        asked["run"] = choice.run
+        return artifact("evaluation")
+
+    monkeypatch.setattr(module, "build_negatives", lambda *_: artifact("negatives"))
     monkeypatch.setattr(module, "extract_features", extract)
+    monkeypatch.setattr(module, "read_annotations", lambda *_: artifact("annotations"))
+    monkeypatch.setattr(module, "encode_queries", lambda *_: artifact("text_features"))
+    monkeypatch.setattr(module, "train_grounding", train)
+    monkeypatch.setattr(module, "evaluate_grounding", evaluate)
     made = module.full_pipeline.fn(Dataset(name="scenes"), filling=Filling(dry_run=dry_run))
-    assert made == (negatives if dry_run else features)
-    assert [texts.negatives for texts in asked] == ([] if dry_run else ["abc"])
+    assert made == artifact("negatives" if dry_run else "evaluation")
+    if not dry_run:
+        assert asked["texts"] == "key of negatives"
+        assert asked["run"] == "key of metrics"
+        assert asked["inputs"] == Inputs(
+            negatives="key of negatives", text_features="key of text_features",
+            video_features=("key of video_features",),
+        )  # fmt: skip

@@ -1,6 +1,7 @@
 """Training and evaluation on real Prefect: metrics, predictions and figures as artifacts; what is missing and wrong."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,9 @@ def world(
         yield folder
 
 
-def train(folder: Path, shine: bool = True, **training: Any) -> Artifact:
-    found: Artifact = train_grounding(
-        dataset(folder), None, Model(**SMALL), Losses(shine=shine), Training(**{**TRAINING, **training})
-    )
+def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
+    groups = Model(**SMALL), Losses(shine=shine), Training(**{**TRAINING, **training}), Inputs(**inputs or {})
+    found: Artifact = train_grounding(dataset(folder), None, *groups)
     return found
 
 
@@ -225,6 +225,28 @@ def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None
     assert train(world, epochs=1).key != trained.key
 
 
+def test_artifacts_are_handed_over_by_key(world: Path, trained: Artifact) -> None:
+    """The newest are others: what was named is read, and the key is that of the same artifacts found as the newest."""
+    parents = {parent.stage: parent for parent in Store().manifest(trained).parents}
+    others = [put(stage, Store().table(parents[stage]), "a copy") for stage in ("negatives", "text_features")]
+    others.append(put("video_features", Store().table(parents["video_features"]), "a copy"))
+    try:
+        assert train(world, epochs=1).key != train(world, inputs=named(parents), epochs=1).key
+        assert train(world, inputs=named(parents)) == trained
+        with pytest.raises(ArtifactError, match="0 of tiny/negatives match 'beef'; there is: "):
+            train(world, inputs=named(parents) | {"negatives": "beef"})
+    finally:
+        for other in others:
+            shutil.rmtree(other.path)
+
+
+def named(parents: dict[str, Artifact]) -> dict[str, Any]:
+    return {
+        "negatives": parents["negatives"].key, "text_features": parents["text_features"].key[:8],
+        "video_features": (parents["video_features"].key,),
+    }  # fmt: skip
+
+
 def test_a_base_model_needs_no_negatives(world: Path) -> None:
     found = train(world, shine=False, epochs=1)
     assert "negatives" not in {parent.stage for parent in Store().manifest(found).parents}
@@ -277,7 +299,7 @@ def test_lost_checkpoints_are_named(world: Path) -> None:
 
 
 def test_runs_and_splits_that_are_not_there_are_named(world: Path, trained: Artifact) -> None:
-    with pytest.raises(EvaluationError, match="0 runs of tiny match 'nothing'"):
+    with pytest.raises(ArtifactError, match="0 of tiny/metrics match 'nothing'; there is: "):
         evaluate_grounding(dataset(world), Choice(run="nothing"))
     with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):
         evaluate_grounding(dataset(world), Choice(run=trained.key, splits=("word",)))

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from spacy.language import Language
 
-from tasks.masks import MASK, Masking, mask_part, mask_query, masking_order, render, slot_counts
+from tasks.masks import MASK, ORDER, Masking, mask_part, mask_query, masking_order, render, slot_counts
 from tasks.tags import tag_texts
 
 Token = dict[str, Any]
@@ -193,6 +193,27 @@ def test_render_changes_only_what_it_is_told() -> None:
     tokens = [token("a", space_after=False), token(" "), token("B", space_after=False), token("/", space_after=False)]
     assert render(tokens, {}) == "a  B/"
     assert render(tokens, {2: "cc"}) == "a  cc/"
+
+
+# --- which classes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_may_not_be_masked_is_kept_and_not_counted() -> None:
+    words = [("he", None), ("puts", "verb"), ("a", None), ("red", "adjective"), ("box", "noun"), ("on", "preposition")]
+    tokens = [token(word, primitive) for word, primitive in words]
+    assert order(tokens) == ["puts", "box", "red", "on"]
+    kept = ("verb", "noun", "adjective", "adverb")
+    masked = [level["masked_query"] for level in mask_query(tokens, ALL, kept)]
+    assert masked == ["he <mask> a red box on", "he <mask> a <mask> <mask> on", "he <mask> a <mask> <mask> on"]
+    assert mask_query(tokens, ALL, ("adverb",)) == []
+
+
+def test_masks_of_all_classes_keep_their_key_material() -> None:
+    assert Masking().determines() == {"ratios": [0.25, 0.5, 0.75]}
+    assert Masking(primitives=ORDER[::-1]).determines() == Masking().determines()
+    assert Masking(primitives=("noun", "verb")).determines()["primitives"] == ["verb", "noun"]
+    with pytest.raises(ValidationError, match="at least 1"):
+        Masking(primitives=())
 
 
 # --- a part ----------------------------------------------------------------------------------------------------------

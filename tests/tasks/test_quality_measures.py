@@ -1,8 +1,5 @@
 """The measures of negatives, each against a reference or a case worked out by hand."""
 
-import base64
-import xml.etree.ElementTree as ElementTree
-
 import numpy as np
 import pytest
 from spacy.language import Language
@@ -10,7 +7,6 @@ from spacy.language import Language
 from tasks.providers.language_model import KneserNey
 from tasks.quality.blind import CLASSIFIERS, judge
 from tasks.quality.bootstrap import Curve, Resamples
-from tasks.quality.charts import Bar, bars, dots
 from tasks.quality.heldout import HeldOut
 from tasks.quality.plausibility import language_model, log_probabilities, plausibility
 from tasks.quality.relations import attested
@@ -167,13 +163,3 @@ def test_what_is_held_out_is_what_no_training_sentence_has() -> None:
     assert not held.pair_in({"person", "box"}), "a training sentence has both"
     assert held.word_in({"stair"})
     assert not held.word_in({"clothes"})
-
-
-def test_charts_are_well_formed_images() -> None:
-    lines = [Bar("a < b", 0.5, 0.4, 0.6, 1, (0.45, 0.55)), Bar("c", 2.0)]
-    for chart in (dots("x", lines, 0, 1, (0, 1)), bars("x", lines, 1, (0, 1))):
-        head, _, data = chart.removesuffix(")").partition("base64,")
-        assert head == "![x](data:image/svg+xml;", "the UI empties inline SVG"
-        drawing = ElementTree.fromstring(base64.b64decode(data))
-        texts = [node.text for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
-        assert "a < b" in texts

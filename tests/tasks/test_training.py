@@ -18,8 +18,10 @@ from tasks.training.checkpoint import Checkpoint, RunError, read_checkpoint, wri
 from tasks.training.device_data import epoch_order
 from tasks.training.job import Job, held_out_videos
 from tasks.training.loop import Trainer, TrainingError, train
+from tasks.training.map_settings import Map, Mutual
 from tasks.training.memory import keep_memory
 from tasks.training.processes import run_job
+from tasks.training.progress import Progress
 from tasks.training.settings import (
     Inputs,
     Losses,
@@ -103,7 +105,9 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
         "losses": {"pair_hinge": False},
     }
     one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **plain), count=8))
-    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8))
+    told: list[Progress] = []
+    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8), told.append)
+    assert [(progress.epoch, progress.history) for progress in told] == [(1, two)], "the main process is observed"
     norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     found = read_checkpoint(tmp_path / "two", "last")
@@ -254,15 +258,15 @@ def test_memory_is_kept_where_glibc_is() -> None:
 
 
 def groups(**changes: Any) -> dict[str, Any]:
-    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking()}
+    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking(),
+             "map": Map(), "mutual": Mutual()}  # fmt: skip
     return {**usual, **changes}
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
     chosen = with_preset(name, groups())
-    losses = chosen.losses.settings(chosen.model.name)
-    assert losses.needs_hard == ("shine" in name)
+    assert system_of(chosen).losses.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
     assert chosen.model.name in name
     assert {"features", "clip_length"} == set(presets()[name]["needs"])
 

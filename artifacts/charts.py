@@ -1,0 +1,209 @@
+"""Charts: dots with intervals, bars, spans of time, and lines over time or epochs."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from artifacts.drawing import COLOURS, GREY, INK, Drawing, box, line, path, text
+
+LEFT, WIDE, LINE, TOP = 230, 470, 24, 22
+WIDTH = LEFT + WIDE + 60
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 3", "5 5")  # lines differ without their colours too
+SHADE = "#f6d98a"  # of what is true
+MARGIN, HEAD, FOOT, GAP = 46, 24, 34, 14  # around the axes of a panel
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A line of a chart: its label, its value, the interval or range around it, and which colour it has."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    colour: int = 0
+    inner: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A line of a chart: spans of time in seconds, what is to be said of them, and their colour ("" is the shade's)."""
+
+    label: str
+    spans: Sequence[tuple[float, float]]
+    note: str = ""
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points (x, y) of a panel, and the style that tells them from others: a number, the same in every panel."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A pair of axes: lines over [low, high] of `unit`; spans that are shaded (in a colour), places that are marked."""
+
+    title: str
+    lines: Sequence[Line]
+    low: float
+    high: float
+    unit: str
+    shaded: Sequence[tuple[float, float]] = ()
+    marked: Sequence[float] = ()
+    shade: str = SHADE
+
+
+def ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Round numbers between two: steps of 1, 2 or 5 and a power of ten, about so many."""
+    span = (high - low) or 1.0
+    power = 10.0 ** math.floor(math.log10(span / about))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= about + 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 10) for number in range(first, last + 1)]
+
+
+def dots(title: str, bars: Sequence[Bar], low: float, high: float, ticks: Sequence[float]) -> Drawing:
+    """A dot a line with its interval; with `inner`, a box from quartile to quartile."""
+    drawn = []
+    for i, bar in enumerate(bars):
+        y, colour = TOP + LINE * (i + 0.5), COLOURS[bar.colour % len(COLOURS)]
+        drawn.append(text(LEFT - 10, y + 4, bar.label, "end"))
+        if bar.low is not None and bar.high is not None:
+            drawn.append(line(_x(bar.low, low, high), y, _x(bar.high, low, high), y, colour, 2))
+        if bar.inner:
+            start, end = (_x(edge, low, high) for edge in bar.inner)
+            drawn.append(box(start, y - 7, end - start, 14, colour, 0.35))
+        drawn.append(f'<circle cx="{_x(bar.value, low, high):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
+        drawn.append(text(LEFT + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
+    told = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in bars)
+    return _frame(title, len(bars), ticks, low, high, drawn, told)
+
+
+def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
+    """A bar a line, from 0."""
+    drawn = []
+    for i, bar in enumerate(several):
+        y, colour = TOP + LINE * i, COLOURS[bar.colour % len(COLOURS)]
+        drawn.append(text(LEFT - 10, y + LINE / 2 + 4, bar.label, "end"))
+        width = _x(bar.value, 0, high) - LEFT
+        drawn.append(box(LEFT, y + 4, width, LINE - 8, colour))
+        drawn.append(text(LEFT + width + 6, y + LINE / 2 + 4, f"{bar.value:.1%}", colour=GREY))
+    told = "; ".join(f"{bar.label}: {bar.value:.1%}" for bar in several)
+    return _frame(title, len(several), ticks, 0, high, drawn, told)
+
+
+def spans(title: str, rows: Sequence[Spans], seconds: float) -> Drawing:
+    """Spans of time a line, on one axis from 0 to so many seconds."""
+    drawn = []
+    for i, row in enumerate(rows):
+        y = TOP + LINE * i
+        drawn.append(text(LEFT - 10, y + LINE / 2 + 4, row.label, "end", room=LEFT - 20))
+        drawn.append(line(LEFT, y + LINE / 2, LEFT + WIDE, y + LINE / 2))
+        for start, end in row.spans:
+            x = _x(start, 0, seconds)
+            drawn.append(box(x, y + 5, max(1.5, _x(end, 0, seconds) - x), LINE - 10, row.colour or SHADE))
+        drawn.append(text(LEFT + WIDE + 6, y + LINE / 2 + 4, row.note, colour=GREY))
+    told = [f"{row.label}: {_told(row.spans)}{f', {row.note}' if row.note else ''}" for row in rows]
+    return _frame(title, len(rows), ticks(0, seconds, 8), 0, seconds, drawn, "; ".join(told), " s")
+
+
+def _told(several: Sequence[tuple[float, float]]) -> str:
+    return ", ".join(f"{start:.1f} to {end:.1f} s" for start, end in several) or "none"
+
+
+def _frame(
+    title: str, lines: int, ticks: Sequence[float], low: float, high: float, drawn: list[str], told: str, unit: str = ""
+) -> Drawing:
+    """The chart with its ticks below it."""
+    below = TOP + lines * LINE + 4
+    grid = []
+    for tick in ticks:
+        x = _x(tick, low, high)
+        grid += [line(x, TOP - 6, x, below), text(x, below + 15, f"{tick:g}{unit}", "middle", GREY)]
+    return Drawing(title, WIDTH, TOP + lines * LINE + 26, [*grid, *drawn], told)
+
+
+def _x(value: float, low: float, high: float) -> float:
+    return LEFT + WIDE * (min(max(value, low), high) - low) / ((high - low) or 1.0)
+
+
+def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150, legend: bool = False) -> Drawing:
+    """Panels in rows of so many; with `legend`, what each style stands for below them."""
+    width = (WIDTH - GAP) / columns
+    body: list[str] = []
+    for number, panel in enumerate(several):
+        body += draw_panel(panel, number % columns * width, number // columns * height, width, height)
+    rows = -(-len(several) // columns)
+    labels = {drawn.style: drawn.label for panel in several for drawn in panel.lines} if legend else {}
+    for place, (style, label) in enumerate(labels.items()):
+        y = rows * height + 8 + 18 * place
+        body.append(line(MARGIN, y, MARGIN + 34, y, COLOURS[style % len(COLOURS)], 2.5, DASHES[style % len(DASHES)]))
+        body.append(text(MARGIN + 42, y + 4, label, room=WIDTH - MARGIN - 50))
+    return Drawing(title, WIDTH, rows * height + 18 * len(labels) + 10, body, "; ".join(map(_described, several)))
+
+
+def draw_panel(panel: Panel, left: float, top: float, width: float, height: float) -> list[str]:
+    """A panel's SVG in a rectangle of this size."""
+    x0, x1, y0, y1 = left + MARGIN, left + width - 6, top + height - FOOT, top + HEAD
+    values = [y for drawn in panel.lines for _, y in drawn.points if math.isfinite(y)]
+    low, high = _padded(values)
+    scale_x = (x1 - x0) / ((panel.high - panel.low) or 1.0)
+    scale_y = (y1 - y0) / (high - low)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return x0 + (min(max(x, panel.low), panel.high) - panel.low) * scale_x, y0 + (y - low) * scale_y
+
+    body = [text(x0, top + 15, panel.title, room=width - MARGIN, weight="600")]
+    for start, end in panel.shaded:
+        first, last = place(start, low)[0], place(end, low)[0]
+        body.append(
+            box(first, y1, max(1.5, last - first), y0 - y1, panel.shade, 0.55 if panel.shade == SHADE else 0.18)
+        )
+    for tick in ticks(low, high):
+        y = place(0, tick)[1]
+        body += [line(x0, y, x1, y), text(x0 - 5, y + 4, f"{tick:g}", "end", GREY)]
+    for tick in ticks(panel.low, panel.high, max(2, int((x1 - x0) / 45))):
+        x = place(tick, low)[0]
+        body += [line(x, y0, x, y0 + 4, GREY), text(x, y0 + 16, f"{tick:g}", "middle", GREY)]
+    body.append(text(x1, y0 + 29, panel.unit, "end", GREY))
+    body += [line(place(x, low)[0], y1, place(x, low)[0], y0, INK, 1, "3 3") for x in panel.marked]
+    for drawn in panel.lines:
+        colour, dashes = COLOURS[drawn.style % len(COLOURS)], DASHES[drawn.style % len(DASHES)]
+        body += [path([place(*point) for point in run], colour, 2, dashes) for run in _finite(drawn.points)]
+    return [*body, line(x0, y0, x1, y0, GREY)]
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """The axis of some values: a little more than they need."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    room = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
+    return (0.0 if 0 <= low < 0.3 * high else low - room), high + room
+
+
+def _finite(points: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
+    """The runs of points that are numbers."""
+    run: list[tuple[float, float]] = []
+    for x, y in points:
+        if math.isfinite(y):
+            run.append((x, y))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _described(panel: Panel) -> str:
+    """A panel in words: where each line begins and ends."""
+    ends = [
+        f"{drawn.label} from {drawn.points[0][1]:.4g} to {drawn.points[-1][1]:.4g}"
+        for drawn in panel.lines
+        if drawn.points
+    ]
+    shaded = f"; shaded: {_told(panel.shaded)}" if panel.shaded else ""
+    return f"{panel.title}: {', '.join(ends)} over {panel.low:g} to {panel.high:g} {panel.unit}{shaded}"

@@ -1,0 +1,1 @@
+"""The papers' tables: grids of trainings over one data set, and one table of what came out."""

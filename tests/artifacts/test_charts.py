@@ -1,0 +1,66 @@
+"""Charts as people get them: well-formed, with nothing outside them, told in words, whatever the text is."""
+
+import base64
+import math
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from artifacts.charts import Bar, Line, Panel, Spans, bars, dots, panels, spans, ticks
+from artifacts.drawing import Drawing
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = '</svg><script>alert(1)</script> ](x) "a" \x00\ud800'
+LINE = Line(HOSTILE, [(0, 1.0), (1, math.nan), (2, 3.0), (3, math.inf), (4, 2.0), (5, 2.5)], 1)
+
+
+def parsed(drawing: Drawing) -> ElementTree.Element:
+    head, _, data = drawing.image().removesuffix(")").partition("(data:image/svg+xml;base64,")
+    assert head.startswith("![")
+    assert head.endswith("]")
+    assert not set(head[2:-1]) & set("[]()<>\n"), "the title would end the image"
+    return ElementTree.fromstring(base64.b64decode(data))
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        dots("x", [Bar(HOSTILE, 0.5, 0.4, 0.6, 1, (0.45, 0.55)), Bar("c", 2.0)], 0, 1, (0, 1)),
+        bars("x", [Bar(HOSTILE, 0.5), Bar("c", 2.0)], 1, (0, 1)),
+        spans(HOSTILE, [Spans(HOSTILE, [(0, 2), (3, 3)], "0.5"), Spans("none", [])], 10.0),
+        panels(HOSTILE, [Panel(HOSTILE, [LINE], 0, 5, "s", [(1, 2)], [3])] * 3, 2, legend=True),
+        panels("empty", [Panel("nothing", [Line("none", [])], 0, 0, "s")], 1),
+    ],
+)
+def test_charts_are_well_formed_and_told_in_words(drawing: Drawing) -> None:
+    picture = parsed(drawing)
+    assert picture.attrib["role"] == "img"
+    assert picture.attrib["aria-label"]
+    assert not list(picture.iter(f"{SVG}script"))
+    for node in picture.iter():
+        for name in ("x", "y", "width", "height", "points", "x1", "x2", "y1", "y2"):
+            assert "nan" not in node.attrib.get(name, "")
+            assert "inf" not in node.attrib.get(name, "")
+
+
+def test_a_line_breaks_where_there_is_no_number() -> None:
+    picture = parsed(panels("x", [Panel("y", [LINE], 0, 5, "s")], 1))
+    assert len(list(picture.iter(f"{SVG}polyline"))) == 1, "the last two points"
+    assert len(list(picture.iter(f"{SVG}circle"))) == 2, "those that stand alone"
+
+
+def test_spans_lie_where_their_seconds_are() -> None:
+    picture = parsed(spans("x", [Spans("true", [(2.5, 5.0)]), Spans("ends late", [(5.0, 99.0)])], 10.0))
+    first, second = [node.attrib for node in picture.iter(f"{SVG}rect")][1:]
+    start, width = float(first["x"]), float(first["width"])
+    assert float(second["x"]) == pytest.approx(start + width, abs=0.2)
+    assert float(second["width"]) == pytest.approx(2 * width, abs=0.2), "cut at the axis' end"
+    assert "true: 2.5 to 5.0 s" in picture.attrib["aria-label"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [(0, 1, [0, 0.5, 1]), (0, 37, [0, 10, 20, 30]), (-0.3, 0.4, [-0.2, 0, 0.2, 0.4]), (5, 5, [5]), (0, 0, [0])],
+)
+def test_ticks_are_round_numbers(low: float, high: float, found: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(found)

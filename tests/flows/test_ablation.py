@@ -1,0 +1,160 @@
+"""A grid on real Prefect: each row trains on its own negatives, a killed grid goes on, what fails is told."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from artifacts.manifest import Artifact, Manifest, Part, Work
+from artifacts.store import Store
+from flows.ablation import ablation
+from flows.running import run_flow
+from tasks.ablation.stage import RowsFailedError, table_text
+from tasks.annotations import parts as annotation_parts
+from tasks.clip import Clip
+from tasks.dataset import SHIPPED, Dataset
+from tasks.features import lists_of
+from tasks.fills import Filling
+from tasks.training.settings import Model, Training
+from tasks.training.stage import run_folder
+
+CHANNELS, CLIP, VIDEOS = 8, 1.0, 10
+MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
+SAID: dict[str, Any] = {
+    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=4), "model": Model(**MODEL),
+    "training": Training(epochs=1, device="cpu"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("little")
+    for name in ("train", "test_trivial", "novel_composition"):
+        videos = json.loads((SHIPPED / f"{name}.json").read_text())
+        (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
+    return Dataset(name="little", folder=str(folder))
+
+
+@pytest.fixture(scope="module")
+def world(
+    dataset: Dataset, prefect_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Store, Artifact]]:
+    """A store that holds random video features, and those."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
+        patch.delenv("OPENAI_API_KEY", raising=False)
+        durations = {
+            row["vid"]: row["duration"] for make in annotation_parts(dataset) for row in make().rows.to_pylist()
+        }
+        generator = np.random.default_rng(0)
+        shapes = [(max(1, int(duration / CLIP)), CHANNELS) for duration in durations.values()]
+        found = [generator.normal(size=shape).astype(np.float16) for shape in shapes]
+        yield Store(), put_videos(durations, found)
+
+
+def put_videos(durations: dict[str, float], found: list[np.ndarray], name: str = "") -> Artifact:
+    count = len(durations)
+    table = pa.table(
+        {
+            "vid": list(durations), "encoder": ["random"] * count, "clip_length": [CLIP] * count,
+            "duration": list(durations.values()), "features": lists_of(found, CHANNELS),
+        }
+    )  # fmt: skip
+    work = Work(dataset="little", stage="video_features", version=1, parameters={"of": name})
+    return Store().build(work, [lambda: Part(table, count, count)])
+
+
+def llms(dataset: Dataset, *rows: str) -> Artifact:
+    found: Artifact = ablation(dataset, "llms", rows, 2, **SAID)
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(dataset: Dataset, world: tuple[Store, Artifact]) -> Artifact:
+    """Two rows, of which the second builds negatives, and a third that has no key."""
+    with pytest.raises(RowsFailedError, match=r"1 failed \(gpt: openai: no API key.*the rest is in") as failure:
+        llms(dataset, "base", "random", "gpt")
+    return failure.value.artifact
+
+
+def trainings(store: Store, made: Artifact) -> dict[tuple[str, int], Manifest]:
+    """The manifest of each row's and seed's training."""
+    manifest = store.manifest(made)
+    evaluations = [store.manifest(parent) for parent in manifest.parents]
+    metrics = [next(p for p in evaluation.parents if p.stage == "metrics") for evaluation in evaluations]
+    places = [(label, seed) for label, seed in manifest.parameters["rows"]]
+    return dict(zip(places, map(store.manifest, metrics), strict=True))
+
+
+def test_each_row_trains_on_its_own_negatives_and_their_features(world: tuple[Store, Artifact], made: Artifact) -> None:
+    store, videos = world
+    found = trainings(store, made)
+    assert list(found) == [("base", 2018), ("base", 2019), ("random", 2018), ("random", 2019)]
+    for (label, seed), manifest in found.items():
+        parents = {parent.stage: parent for parent in manifest.parents}
+        assert manifest.parameters["settings"]["training"]["seed"] == seed
+        assert parents["video_features"] == videos
+        texts = {parent.stage: parent for parent in store.manifest(parents["text_features"]).parents}
+        assert texts.get("negatives") == parents.get("negatives")
+        assert ("negatives" in parents) == (label == "random")
+    negatives = store.newest("little", "negatives")
+    assert set(store.table(negatives)["provider"].to_pylist()) == {"random"}
+    assert negatives in found["random", 2018].parents
+
+
+def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Artifact], made: Artifact) -> None:
+    store, _ = world
+    rows = store.table(made).to_pylist()
+    assert {(row["row"], row["seed"]) for row in rows} == set(trainings(store, made))
+    assert {row["split"] for row in rows if row["metric"] == "mIoU"} == {"test", "composition"}
+    costs = {row["metric"]: row["value"] for row in rows if row["split"] == "" and row["row"] == "random"}
+    assert all(costs[name] > 0 for name in ("parameters", "training seconds", "milliseconds a query"))
+    assert store.manifest(made).rejected == {
+        "openai: no API key: set OPENAI_API_KEY, or make a Prefect Secret block named 'openai-api-key'": 1
+    }
+    lines = table_text(made).splitlines()
+    mean = np.mean([r["value"] for r in rows if (r["row"], r["split"], r["metric"]) == ("base", "test", "mIoU")])
+    base = next(line for line in lines if line.startswith("| base | nobody |"))
+    assert f"| {mean:.2f} ± " in base
+    assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")
+
+
+def test_what_was_done_is_found_whatever_came_since(
+    dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
+) -> None:
+    """As after a kill: one evaluation is lost. Newer negatives of others' are not taken for a row's."""
+    store, _ = world
+    before = {manifest.key: manifest.ended for manifest in trainings(store, made).values()}
+    lost = store.manifest(made).parents[1]
+    shutil.rmtree(lost.path)
+    newer = Work(dataset="little", stage="negatives", version=1, parameters={"of": "somebody else"})
+    negatives = store.table(store.newest("little", "negatives"))
+    store.build(newer, [lambda: Part(negatives, len(negatives), len(negatives))])
+    again = llms(dataset, "base", "random")
+    assert store.manifest(again).parents == store.manifest(made).parents
+    assert {manifest.key: manifest.ended for manifest in trainings(store, again).values()} == before
+    assert {m.key for m in store.find("little", "metrics")} == set(before)
+    assert not store.manifest(again).rejected
+
+
+def test_a_training_that_fails_costs_its_seed_alone(
+    dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
+) -> None:
+    store, _ = world
+    found = trainings(store, made)["base", 2019]
+    folder = run_folder(store.reference(found))
+    shutil.rmtree(folder)
+    with pytest.raises(
+        RowsFailedError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in"
+    ) as failure:
+        run_flow("ablation", "little", said_on_the_command_line(dataset))
+    assert store.manifest(failure.value.artifact).parameters["rows"] == [["base", 2018]]
+
+
+def said_on_the_command_line(dataset: Dataset) -> dict[str, Any]:
+    said = {name: group.model_dump(exclude_unset=True) for name, group in SAID.items()}
+    return {**said, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}

@@ -1,0 +1,275 @@
+"""From real films to a trained run, its report, and predictions for a film of one's own that equal the run's."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from typer.testing import CliRunner
+
+from artifacts.errors import PenumbraError
+from artifacts.manifest import Artifact, Part, Work
+from artifacts.schemas import table_of
+from artifacts.store import Store
+from flows.command_line import app
+from flows.evaluate_grounding import evaluate_grounding
+from flows.extract_features import extract_features
+from flows.train_grounding import train_grounding
+from tasks.clip import Clip
+from tasks.dataset import SHIPPED, Dataset
+from tasks.evaluation.choice import Choice
+from tasks.features import read_features
+from tasks.prediction import Grounder, PredictionError
+from tasks.prediction.watching import FRAMES, FilmStrip, UnreadableError
+from tasks.run_report.live import Watcher
+from tasks.scenes.render import read_scripts, render
+from tasks.text_features import Texts
+from tasks.training.inputs import find_sources
+from tasks.training.progress import Progress
+from tasks.training.settings import Inputs, Losses, Model, Settings, Training
+from tasks.training.stage import run_folder, train_model
+from tasks.video.pool import Decoded, Video
+from tasks.video_features import Videos
+
+HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
+SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
+FILMS = {"train": 4, "test_trivial": 2}
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six of the sample's films with some of their queries; those to be judged are hostile."""
+    folder = tmp_path_factory.mktemp("few")
+    wanted: set[str] = set()
+    for name in FILMS:
+        videos = json.loads((SHIPPED / f"{name}.json").read_text())
+        some = dict(list(videos.items())[: FILMS[name]])
+        for told in some.values():
+            told["sentences"], told["timestamps"] = told["sentences"][:4], told["timestamps"][:4]
+            if name != "train":
+                told["sentences"] = [f"{HOSTILE} {text}" for text in told["sentences"]]
+        (folder / f"{name}.json").write_text(json.dumps(some))
+        wanted |= some.keys()
+    scripts = [script for script in read_scripts(SHIPPED / "scripts.jsonl") if script["vid"] in wanted]
+    assert not render(scripts, folder / "videos", 1).failed
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The films' features, by CLIP, and negatives of the training queries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
+        told = json.loads((films / "train.json").read_text())
+        rows = [
+            {"qid": f"{vid}_train_{n}", "level": level, "query": f"{text} {level}", "words": [], "provider": "random",
+             "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
+            for vid, video in told.items() for n, text in enumerate(video["sentences"]) for level in (1, 2, 3)
+        ]  # fmt: skip
+        work = Work("few", "negatives", 1)
+        Store().build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
+        videos = Videos(folder=str(films / "videos"), clip_length=0.5, workers=1)
+        extract_features(dataset(films), Clip(encoder="tiny-clip", device="cpu"), Texts(), videos)
+        yield films
+
+
+def dataset(films: Path) -> Dataset:
+    return Dataset(name="few", folder=str(films))
+
+
+def train(films: Path, shine: bool) -> Artifact:
+    training = Training(epochs=2, batch_size=8, evaluate_every=1, held_out=0.3, device="cpu")
+    found: Artifact = train_grounding(dataset(films), None, Model(**SMALL), Losses(shine=shine), training)
+    return found
+
+
+@pytest.fixture(scope="module")
+def base(world: Path) -> Artifact:
+    return train(world, shine=False)
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path, base: Artifact) -> Artifact:
+    return train(world, shine=True)
+
+
+@pytest.fixture(scope="module")
+def evaluated(world: Path, trained: Artifact, base: Artifact) -> Artifact:
+    found: Artifact = evaluate_grounding(dataset(world), Choice(run=trained.key, beside=base.key[:8]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def grounder(trained: Artifact) -> Grounder:
+    return Grounder.of_run(trained.key[:6])
+
+
+def page_of(key: str) -> Any:
+    with get_client(sync_client=True) as client:
+        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+
+
+def test_curves_are_shown_while_it_trains_and_after(trained: Artifact) -> None:
+    pages = [str(page.data) for page in page_of("few-train-grounding-report")]
+    live = [page for page in pages if "is being trained" in page]
+    assert len(live) == 2, "one of each run, changed in place"
+    assert all("epoch 1 of 2: loss" in page and "(data:image/svg+xml;base64," in page for page in live)
+    assert len(pages) == 4
+    assert "2 epochs, of which the best one is" in pages[-1] + pages[0]
+
+
+def test_the_report_has_everything_and_nothing_in_it_is_markup(
+    world: Path, evaluated: Artifact, trained: Artifact
+) -> None:
+    page = (run_folder(trained) / "report.html").read_text(encoding="utf-8")
+    for title in ("Results", "Order of saliency", "Figure 6", "Figure 7", "Training", "Settings", "Origin"):
+        assert title in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page, "a hostile query is shown"
+    assert "<script" not in page
+    assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
+    assert "paired bootstrap" in page
+    assert page.count("minus qd_detr-") == 1
+    [shown] = [str(page.data) for page in page_of("few-evaluate-grounding-report")]
+    assert "<script" not in shown
+    assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
+    train(world, shine=True)
+    assert (run_folder(trained) / "report.html").read_text(encoding="utf-8") == page, "training's holds less"
+
+
+def test_features_of_a_film_are_those_of_the_artifact(grounder: Grounder, world: Path, evaluated: Artifact) -> None:
+    features = read_features(Store().newest("few", "video_features"))
+    for vid in features.names[:2]:
+        watched = grounder.watch(world / "videos" / f"{vid}.mp4")
+        assert np.array_equal(watched.features[0], features[vid])
+        assert (watched.clip_length, watched.notes) == (0.5, ())
+        assert min(FRAMES, len(features[vid])) <= len(watched.frames) <= 2 * FRAMES
+
+
+def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evaluated: Artifact) -> None:
+    store = Store()
+    [predictions] = [p for p in store.manifest(evaluated).parents if p.stage == "predictions"]
+    annotations = {row["qid"]: row for row in store.table(store.newest("few", "annotations")).to_pylist()}
+    by_video: dict[str, list[dict[str, Any]]] = {}
+    for row in store.table(predictions).to_pylist():
+        by_video.setdefault(annotations[row["qid"]]["vid"], []).append(row)
+    assert by_video
+    for vid, rows in by_video.items():
+        asked = [annotations[row["qid"]]["query"] for row in rows]
+        found = grounder.ground(world / "videos" / f"{vid}.mp4", [f" {query}" for query in asked])
+        assert [one.query for one in found] == asked
+        for one, row in zip(found, rows, strict=True):
+            assert [(w.start, w.end) for w in one.windows] == [(w["start"], w["end"]) for w in row["windows"]]
+            assert [w.score for w in one.windows] == pytest.approx([w["score"] for w in row["windows"]], abs=2e-3)
+            assert one.saliency == pytest.approx(row["saliency"], abs=2e-2)
+            assert one.duration == annotations[row["qid"]]["duration"]
+
+
+def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: Path) -> None:
+    settings = grounder.settings.model_copy(update={"inputs": Inputs(longest_video=4)})
+    encoders = grounder.video_encoders, grounder.text_encoder
+    short = Grounder("short", grounder.model, settings, *encoders, grounder.clip_length)
+    watched = short.watch(next((world / "videos").glob("*.mp4")))
+    [found] = short.ask(watched, ["a person waves."])
+    assert watched.duration > found.duration == 2.0
+    assert len(found.saliency) == 4
+    assert all(window.start <= 2.0 for window in found.windows)
+
+
+def test_a_server_that_is_gone_costs_the_page_and_not_the_training(prefect_server: None) -> None:
+    @flow
+    def watch() -> str:
+        watcher = Watcher("few", "run")
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
+            watcher(Progress(1, 2, [], None, 1.0, 1.0))
+        return "trains on"
+
+    assert watch() == "trains on"
+
+
+def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
+    film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
+    command = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
+    told = CliRunner().invoke(app, [*command, "--top", "2"])
+    assert told.exit_code == 0, told.output
+    assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", told.stdout)) == 4
+    drawing = ElementTree.parse(picture).getroot()
+    names = [node.tag.rpartition("}")[2] for node in drawing.iter()]
+    assert names.count("image") == 8
+    assert names.count("polyline") == 2
+    assert "script" not in names
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert [one["query"] for one in found] == [HOSTILE, "a person waves."]
+    assert len(found[0]["windows"]) == SMALL["queries"]
+    assert found[0]["clip_length"] == 0.5
+    assert len(found[0]["saliency"]) == -(-found[0]["duration"] // 0.5)
+
+
+@pytest.mark.parametrize(
+    ("film", "query", "options", "message"),
+    [
+        ("good", " ", {}, "the query is empty"),
+        ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
+        ("good", "a cat.", {"run": "zzz"}, r"0 of \*/metrics match 'zzz'; there is: few/"),
+        ("good", "a cat.", {"run": ""}, r"0 of \*/metrics match ''"),
+        ("good", "a cat.", {"dataset": "other"}, "0 of other/metrics match"),
+        ("good", "a cat.", {"output": "x.png"}, "name a .svg file"),
+        ("good", "a cat.", {"output": "nowhere/x.svg"}, "can't be written"),
+        ("missing.mp4", "a cat.", {}, "no file"),
+        ("train.json", "a cat.", {}, "train.json: file can't be opened as a video"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    world: Path, trained: Artifact, film: str, query: str, options: dict[str, str], message: str
+) -> None:
+    file = next((world / "videos").glob("*.mp4")) if film == "good" else world / film
+    given = {"run": trained.key, **options}
+    arguments = [part for name, value in given.items() for part in (f"--{name}", value)]
+    told = CliRunner().invoke(app, ["predict", str(file), query, *arguments])
+    assert isinstance(told.exception, PenumbraError)
+    assert re.search(message, str(told.exception))
+
+
+def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, trained: Artifact) -> None:
+    store = Store()
+    table = store.table(store.newest("few", "video_features"))
+    table = table.set_column(table.column_names.index("encoder"), "encoder", [["i3d"] * len(table)])
+    work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
+    store.build(work, [lambda: Part(table, len(table), len(table))])
+    annotations = store.newest("few", "annotations")
+    sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
+    chosen = Settings(model=Model(**SMALL), training=Training(epochs=0, device="cpu"))
+    imported = flow(train_model.fn)(sources, chosen)
+    with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
+        Grounder.of_run(imported.key)
+
+
+def test_a_run_whose_encoder_is_gone_is_refused(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.clip.FOLDER", Path("/nowhere"))
+    with pytest.raises(PredictionError, match="CLIP 'tiny-clip', which is not there or is no longer the same"):
+        Grounder.of_run(trained.key)
+
+
+def test_a_film_strip_of_any_length_is_evenly_spread() -> None:
+    picture = np.zeros((4, 6, 3), np.uint8)
+    for clips in (1, FRAMES, 2 * FRAMES + 1, 1000):
+        strip, video = FilmStrip(), Video("v", Path("v.mp4"))
+        assert len(list(strip.see(Decoded(video, picture) for _ in range(clips)))) == clips
+        kept = [clip for clip, _ in strip.kept]
+        assert min(clips, FRAMES) <= len(kept) <= 2 * FRAMES
+        assert len({later - earlier for earlier, later in pairwise(kept)}) <= 1
+
+
+def test_a_damaged_film_is_refused_with_its_reason(grounder: Grounder, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no film")
+    with pytest.raises(UnreadableError, match=r"broken\.mp4: file can't be opened as a video"):
+        grounder.watch(broken)
