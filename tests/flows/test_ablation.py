@@ -22,10 +22,10 @@ from tasks.fills import Filling
 from tasks.training.settings import Model, Training
 from tasks.training.stage import run_folder
 
-CHANNELS, CLIP, VIDEOS = 8, 1.0, 10
+CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {
-    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=4), "model": Model(**MODEL),
+    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=2), "model": Model(**MODEL),
     "training": Training(epochs=1, device="cpu"),
 }  # fmt: skip
 
