@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from prefect import flow, get_run_logger
+from pydantic import Field
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
@@ -97,7 +98,7 @@ def ablation(
     dataset: Dataset,
     name: str = "losses",
     rows: tuple[str, ...] = (),
-    seeds: int = 3,
+    seeds: Annotated[int, Field(ge=1)] = 3,
     preset: str | None = None,
     tagging: Tagging = Tagging(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
     masking: Masking = Masking(),  # noqa: B008
