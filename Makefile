@@ -42,6 +42,7 @@ bench: setup
 	@$(BIN)/python -m tests.bench_language_models
 	@$(BIN)/python -m tests.bench_llama
 	@$(BIN)/python -m tests.bench_training
+	@$(BIN)/python -m tests.bench_mmn
 	@$(BIN)/python -m tests.bench_features
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.

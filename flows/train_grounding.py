@@ -10,6 +10,7 @@ from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
 from tasks.run_report.stage import report_training
 from tasks.training.inputs import find_sources
+from tasks.training.map_settings import Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
 from tasks.training.stage import train_model
 
@@ -23,9 +24,14 @@ def train_grounding(
     training: Training = Training(),  # noqa: B008
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
+    map: Map = Map(),  # noqa: A002, B008 (the group's name)
+    mutual: Mutual = Mutual(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR or QD-DETR, alone or with SHINE's ranking, or BM-DETR; what is said beats the preset."""
-    groups = {"model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking}
+    """Moment-DETR, QD-DETR, MMN, each alone or with SHINE's negatives, or BM-DETR; what is said beats the preset."""
+    groups = {
+        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
+        "mutual": mutual,
+    }  # fmt: skip
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
     sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)

@@ -1,4 +1,4 @@
-"""Official checkpoints of Moment-DETR, QD-DETR, SHINE and BM-DETR: their parameter names, and ours.
+"""Official checkpoints of Moment-DETR, QD-DETR, SHINE, BM-DETR and MMN: their parameter names, and ours.
 
 The published files are dictionaries with the weights under "model" and a pickled namespace of options beside them.
 They are read with `weights_only=True`, the classes of options being replaced by a dictionary, so that no code of a
@@ -40,7 +40,18 @@ _NAMES = (
     (r"transformer\.decoder\.norm\.(?P<kind>\w+)", "decoder.norm.{kind}"),
     (r"transformer\.decoder\.(?P<head>\w+)\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "decoder.{head}.layers.{i}.{kind}"),
     (r"transformer\.(?P<stack>\w+)\.layers\.(?P<i>\d+)\.(?P<rest>.+)", "{stack}.{i}.{rest}"),
+    (r"featpool\.conv\.(?P<kind>\w+)", "clip_projection.{kind}"),
+    (r"feat2d\.convs\.(?P<i>\d+)\.(?P<kind>\w+)", "map.convolutions.{i}.{kind}"),
+    (r"text_encoder\.fc_out1\.(?P<kind>\w+)", "sentences.iou.{kind}"),
+    (r"text_encoder\.fc_out2\.(?P<kind>\w+)", "sentences.contrast.{kind}"),
+    (r"text_encoder\.layernorm\.(?P<kind>\w+)", "sentences.norm.{kind}"),
+    (r"proposal_conv\.convs\.(?P<i>\d+)\.(?P<kind>\w+)", "proposals.layers.{i}.convolution.{kind}"),
+    (r"proposal_conv\.bn\.(?P<i>\d+)\.(?P<kind>\w+)", "proposals.layers.{i}.norm.{kind}"),
+    (r"proposal_conv\.conv1x1_iou\.(?P<kind>\w+)", "cell_iou.{kind}"),
+    (r"proposal_conv\.conv1x1_contrastive\.(?P<kind>\w+)", "cell_contrast.{kind}"),
 )
+_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT: here a text comes as features of its own encoder
+_POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
 _PARTS = {"vid": "video", "txt": "text"}
 _HEADS = {"query_scale": "scale_head", "ref_point_head": "position_head", "bbox_embed": "refine_head",
           "ref_anchor_head": "width_head"}  # fmt: skip
@@ -105,8 +116,13 @@ def _inside(name: str) -> str:
 
 
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights under our names. A query table of two columns holds anchors."""
-    ours = {our_name(name): value for name, value in official.items()}
+    """Official weights under our names.
+
+    A query table of two columns holds anchors; MMN's pointwise convolutions are linear layers here, and its text
+    encoder is left out.
+    """
+    ours = {our_name(name): value for name, value in official.items() if _TEXT_ENCODER not in name}
+    ours |= {name: ours[name].flatten(1) for name in _POINTWISE if name in ours}
     if "queries" in ours and ours["queries"].shape[-1] == 2:
         ours["anchors"] = ours.pop("queries")
     return ours

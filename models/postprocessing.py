@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.spans import to_windows
+from models.spans import hull_iou, to_windows
 
 
 def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:
@@ -26,27 +26,22 @@ def snap_windows(ranked: Tensor, clip_length: float, longest: float | None) -> T
 
 
 def suppress(ranked: Tensor, threshold: float, before: int = 10, after: int = 10) -> list[Tensor]:
-    """Greedy temporal non-maximum suppression: rows [n, 3] of each query, off in every recipe.
+    """Greedy temporal non-maximum suppression of rows [B, n, 3]: those that stay, [at most `after`, 3] a query.
 
     Of `before` rows by score those are dropped whose intersection with a kept one, over their hull, is above the
-    threshold; at most `after` stay.
+    threshold. All queries take their next row together.
     """
-    kept = []
-    for rows in ranked[:, :before]:
-        left = rows[rows[:, 2].argsort(descending=True, stable=True)]
-        chosen: list[Tensor] = []
-        while len(left) and len(chosen) < after:
-            best, left = left[0], left[1:]
-            chosen.append(best)
-            left = left[_hull_overlap(best, left) <= threshold]
-        kept.append(torch.stack(chosen) if chosen else rows)
-    return kept
-
-
-def _hull_overlap(window: Tensor, others: Tensor) -> Tensor:
-    inter = (others[:, 1].minimum(window[1]) - others[:, 0].maximum(window[0])).clamp(min=0)
-    hull = others[:, 1].maximum(window[1]) - others[:, 0].minimum(window[0])
-    return torch.where(hull == 0, 0.0, inter / hull)
+    rows = ranked[:, :before]
+    order = rows[..., 2].argsort(dim=1, descending=True, stable=True)
+    rows = rows.gather(1, order[..., None].expand(-1, -1, 3))
+    left = torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
+    chosen = torch.zeros_like(left)
+    for _ in range(min(after, rows.shape[1])):
+        next_row = left & (left.cumsum(1) == 1)
+        best = (rows * next_row[..., None]).sum(1, keepdim=True)
+        chosen |= next_row
+        left &= ~next_row & (hull_iou(best[..., :2], rows[..., :2]) <= threshold)
+    return [kept[flags] for kept, flags in zip(rows, chosen, strict=True)]
 
 
 def _four_decimals(values: Tensor) -> Tensor:

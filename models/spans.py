@@ -1,6 +1,6 @@
 """Spans of a video: (centre, width) and [start, end] as fractions of its length, and their overlap."""
 
-from torch import Tensor, stack
+from torch import Tensor, stack, where
 
 SMALLEST = 1e-3  # of the inverse sigmoid, everywhere in the DETR family
 
@@ -20,6 +20,13 @@ def to_spans(windows: Tensor) -> Tensor:
 def iou(first: Tensor, second: Tensor) -> Tensor:
     """Intersection over union of windows [..., 2], broadcast against each other."""
     return _overlap(first, second)[0]
+
+
+def hull_iou(first: Tensor, second: Tensor) -> Tensor:
+    """Intersection over the hull of windows [..., 2], which is their IoU where they meet; 0 where the hull is empty."""
+    inter = (first[..., 1].minimum(second[..., 1]) - first[..., 0].maximum(second[..., 0])).clamp(min=0)
+    hull = first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
+    return where(hull == 0, 0.0, inter / hull)
 
 
 def generalised_iou(first: Tensor, second: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
-the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW.
+the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
+three and three layers, a negative query beside each query, and temporal shifting.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from tasks.training.systems import system_of
 BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
             torch.ops.aten.baddbmm.default}  # fmt: skip
-CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True))
+CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True), ("bm_detr", False))
 
 
 class Products(TorchDispatchMode):
@@ -73,7 +74,8 @@ def made_up(queries: int = BATCH) -> tuple[Examples, Features, Features]:
     rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": 37.5,
              "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
     negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
-    return prepare(rows, negatives, videos, words).examples, videos, words
+    in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
+    return prepare(rows, negatives, videos, words, in_video=in_video).examples, videos, words
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
@@ -90,10 +92,11 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 
 def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Settings:
     """The papers' sizes."""
+    layers = {"encoder_layers": 3, "decoder_layers": 3} if model == "bm_detr" else {}
     return Settings.model_validate(
         {
-            "model": {"name": model}, "losses": {"shine": shine}, "inputs": {"longest_text": WORDS},
-            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
+            "model": {"name": model, **layers}, "losses": {"shine": shine}, "inputs": {"longest_text": WORDS},
+            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled, "shifting": True},
         }
     )  # fmt: skip
 

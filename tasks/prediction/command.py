@@ -24,7 +24,7 @@ def predict(
     checked(queries)
     if picture and picture.suffix.lower() != PICTURE:
         raise PredictionError(f"--output {picture}: pictures are SVG, which any browser shows: name a {PICTURE} file")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights, which takes a moment
     grounder = Grounder.of_run(run, dataset)
     watched = grounder.watch(video)
     found = grounder.ask(watched, queries)

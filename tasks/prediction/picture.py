@@ -46,7 +46,7 @@ def _query(found: Grounding, top: float, seconds: float) -> list[str]:
     top += HEAD
     if found.saliency:
         points = [((clip + 0.5) * found.clip_length, value) for clip, value in enumerate(found.saliency)]
-        panel = Panel("saliency", [Line("saliency", points, style=1)], 0, seconds, "s", best, shade=COLOURS[0])
+        panel = Panel("saliency", [Line("saliency", points)], 0, seconds, "s", best, shade=COLOURS[0])
         body += draw_panel(panel, 0, top - 8, WIDTH, PANEL)
         top += PANEL
     for place, window in enumerate(found.windows[:SHOWN]):

@@ -29,6 +29,6 @@ class Watcher:
             page = Document(f"{self.run} is being trained", progress.line(), [curves_section(progress.history)])
             try:
                 self._report.show(page.markdown())
-            except HTTPError as error:
+            except (HTTPError, RuntimeError) as error:  # Prefect raises either
                 self.logger.warning("the page of %s could not be shown (%s); training goes on", self.run, error)
             self._last = monotonic()

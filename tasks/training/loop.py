@@ -50,7 +50,7 @@ class Trainer:
         if job.weights is not None:
             _start_from(self.model, job.weights)
         self.model.to(accelerator.device).train()
-        self.optimiser = make_optimiser(self.system.parameters(self.model), s.learning_rate, s.weight_decay)
+        self.optimiser = make_optimiser(self.system.parameters(self.model), s.learning_rate, s.weight_decay, s.betas)
         self.data = self._on_device(job.train)
         self.validation = self._on_device(job.validation) if accelerator.is_main_process else None
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
@@ -80,7 +80,7 @@ class Trainer:
     def run_epoch(self) -> None:
         """One pass over the training queries, evaluation when it is due, and a checkpoint."""
         s, started = self.job.settings.training, time.perf_counter()
-        rate = s.learning_rate * 0.1 ** (self.epoch // s.learning_rate_drop)
+        rate = s.learning_rate * 0.1 ** s.drops(self.epoch)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["scale"]
         world, rank = self.accelerator.num_processes, self.accelerator.process_index

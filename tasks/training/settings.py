@@ -11,6 +11,7 @@ from artifacts.errors import PenumbraError
 from models.losses.settings import LossSettings, losses_of
 from models.settings import ModelSettings
 from tasks.stage import Parameters
+from tasks.training.map_settings import Map, Mutual
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 
@@ -22,7 +23,9 @@ class SettingsError(PenumbraError):
 class Model(Parameters):
     """Which model, and its sizes; the defaults are the papers'."""
 
-    name: Literal["moment_detr", "qd_detr", "bm_detr"] = Field("qd_detr", description="Base model.")
+    name: Literal["moment_detr", "qd_detr", "bm_detr", "mmn"] = Field(
+        "qd_detr", description="Base model; the sizes below are the DETR models', MMN's are in map."
+    )
     hidden: int = Field(256, ge=4, description="Width of the model.")
     heads: int = Field(8, ge=1, description="Attention heads.")
     feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
@@ -101,9 +104,11 @@ class Training(Parameters):
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 takes start_from as it is.")
-    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices.")
+    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices (mmn: videos).")
     learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
     learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
+    milestones: tuple[int, ...] = Field((), description="Or after these epochs.")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's.")
     weight_decay: float = Field(1e-4, ge=0, description="AdamW's, on everything.")
     clip_norm: float = Field(0.1, gt=0, description="Gradients are scaled down to this norm.")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast.")
@@ -123,6 +128,12 @@ class Training(Parameters):
     shift_below: float | None = Field(60.0, gt=0, description="Only in videos shorter than so many seconds.")
     shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
     start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
+
+    def drops(self, epoch: int) -> int:
+        """How often the learning rate has fallen to a tenth before an epoch, counted from 0."""
+        if self.milestones:
+            return sum(epoch >= milestone for milestone in self.milestones)
+        return epoch // self.learning_rate_drop
 
 
 class Inputs(Parameters):
@@ -158,13 +169,15 @@ class Settings(Parameters):
     training: Training = Training()
     inputs: Inputs = Inputs()
     ranking: Ranking = Ranking()
+    map: Map = Map()
+    mutual: Mutual = Mutual()
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "Settings":
         if self.model.hidden % self.model.heads or self.model.hidden % 4:
             raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
         if self.model.name == "bm_detr" and self.losses.shine:
-            raise ValueError("losses.shine is for moment_detr and qd_detr; bm_detr takes losses.negatives=generated")
+            raise ValueError("bm_detr has no losses.shine: say losses.shine=false; it takes losses.negatives=generated")
         return self
 
     @property
@@ -175,6 +188,8 @@ class Settings(Parameters):
     @property
     def reads_in_video(self) -> bool:
         """Whether training takes other queries of the same video as negatives."""
+        if self.model.name == "mmn":
+            return self.mutual.in_video
         return self.model.name == "bm_detr" and self.losses.negatives in ("in_video", "both")
 
 

@@ -12,10 +12,17 @@ from models.losses.total import compute_losses
 from tasks.training.device_data import Batch
 
 
-def make_optimiser(groups: list[dict[str, Any]], learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+def make_optimiser(
+    groups: list[dict[str, Any]], learning_rate: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> torch.optim.AdamW:
     """AdamW over groups of weights (`System.parameters`), in one fused kernel where the device has one."""
     fused = groups[0]["params"][0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW(groups, learning_rate, weight_decay=weight_decay, fused=fused)
+    return torch.optim.AdamW(groups, learning_rate, betas, weight_decay=weight_decay, fused=fused)
+
+
+def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:
+    """bf16 autocast on the device, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
 
 
 class Objective(nn.Module):
@@ -27,9 +34,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The total with gradient, and all terms without."""
-        device = batch.inputs.video.device.type
-        autocast = torch.autocast(device, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
-        with autocast:
+        with autocast(batch.inputs.video.device, self.bf16):
             outputs = self.model(batch.inputs, negative=self.losses.needs_negative)
         found = compute_losses(outputs, batch.targets, self.losses)
         return found.total, found.terms

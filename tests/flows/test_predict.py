@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from typer.testing import CliRunner
 
 from artifacts.errors import PenumbraError
@@ -28,9 +30,11 @@ from tasks.evaluation.choice import Choice
 from tasks.features import read_features
 from tasks.prediction import Grounder, PredictionError
 from tasks.prediction.watching import FRAMES, FilmStrip, UnreadableError
+from tasks.run_report.live import Watcher
 from tasks.scenes.render import read_scripts, render
 from tasks.text_features import Texts
 from tasks.training.inputs import find_sources
+from tasks.training.progress import Progress
 from tasks.training.settings import Inputs, Losses, Model, Settings, Training
 from tasks.training.stage import run_folder, train_model
 from tasks.video.pool import Decoded, Video
@@ -169,6 +173,28 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
             assert one.duration == annotations[row["qid"]]["duration"]
 
 
+def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: Path) -> None:
+    settings = grounder.settings.model_copy(update={"inputs": Inputs(longest_video=4)})
+    encoders = grounder.video_encoders, grounder.text_encoder
+    short = Grounder("short", grounder.model, settings, *encoders, grounder.clip_length)
+    watched = short.watch(next((world / "videos").glob("*.mp4")))
+    [found] = short.ask(watched, ["a person waves."])
+    assert watched.duration > found.duration == 2.0
+    assert len(found.saliency) == 4
+    assert all(window.start <= 2.0 for window in found.windows)
+
+
+def test_a_server_that_is_gone_costs_the_page_and_not_the_training(prefect_server: None) -> None:
+    @flow
+    def watch() -> str:
+        watcher = Watcher("few", "run")
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
+            watcher(Progress(1, 2, [], None, 1.0, 1.0))
+        return "trains on"
+
+    assert watch() == "trains on"
+
+
 def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
     film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
     command = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
@@ -221,8 +247,6 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     annotations = store.newest("few", "annotations")
     sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
     chosen = Settings(model=Model(**SMALL), training=Training(epochs=0, device="cpu"))
-    from prefect import flow
-
     imported = flow(train_model.fn)(sources, chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)

@@ -18,6 +18,7 @@ from tasks.training.checkpoint import Checkpoint, RunError, read_checkpoint, wri
 from tasks.training.device_data import epoch_order
 from tasks.training.job import Job, held_out_videos
 from tasks.training.loop import Trainer, TrainingError, train
+from tasks.training.map_settings import Map, Mutual
 from tasks.training.memory import keep_memory
 from tasks.training.processes import run_job
 from tasks.training.progress import Progress
@@ -257,15 +258,15 @@ def test_memory_is_kept_where_glibc_is() -> None:
 
 
 def groups(**changes: Any) -> dict[str, Any]:
-    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking()}
+    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking(),
+             "map": Map(), "mutual": Mutual()}  # fmt: skip
     return {**usual, **changes}
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
     chosen = with_preset(name, groups())
-    losses = chosen.losses.settings(chosen.model.name)
-    assert losses.needs_hard == ("shine" in name)
+    assert system_of(chosen).losses.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
     assert chosen.model.name in name
     assert {"features", "clip_length"} == set(presets()[name]["needs"])
 

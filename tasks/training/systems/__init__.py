@@ -4,8 +4,11 @@ from tasks.training.settings import Settings
 from tasks.training.systems.base import System
 from tasks.training.systems.bm_detr import BackgroundAware
 from tasks.training.systems.detr import DETR
+from tasks.training.systems.mmn import MapSystem
 
-FAMILIES: dict[str, type[System]] = {"moment_detr": DETR, "qd_detr": DETR, "bm_detr": BackgroundAware}
+FAMILIES: dict[str, type[System]] = {
+    "moment_detr": DETR, "qd_detr": DETR, "bm_detr": BackgroundAware, "mmn": MapSystem,
+}  # fmt: skip
 
 
 def system_of(settings: Settings) -> System:

@@ -1,0 +1,216 @@
+"""MMN against the authors' published code: outputs, losses, gradients, steps, suppression, figures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.checkpoints import convert, load_weights, our_name
+from models.losses.candidates import MapTargets, candidate_overlap
+from models.losses.mmn import MMNLossSettings, mmn_losses
+from models.losses.total import Losses
+from models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
+from models.moment_map import candidate_windows
+from models.postprocessing import suppress
+from models.segments import segment_means
+from tasks.evaluation.retrieval import score_queries
+from tasks.evaluation.windows import align
+from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
+
+FILES = golden_files("mmn")
+pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    path: Path = request.param
+    return read_golden(path)
+
+
+def options(golden: Golden) -> dict[str, Any]:
+    found: dict[str, Any] = golden.config["cfg"]["MODEL"]["MMN"]
+    return found
+
+
+def settings(golden: Golden) -> MMNSettings:
+    o = options(golden)
+    pool, proposal = o["FEATPOOL"], o["PREDICTOR"]
+    return MMNSettings(
+        pool["INPUT_SIZE"], golden.arrays["in.tokens.0"].shape[-1], pool["HIDDEN_SIZE"], o["JOINT_SPACE_SIZE"],
+        o["NUM_CLIPS"], golden.config["cfg"]["INPUT"]["NUM_PRE_CLIPS"], pool["KERNEL_SIZE"],
+        tuple(o["FEAT2D"]["POOLING_COUNTS"]), o["FEAT2D"]["NAME"], proposal["HIDDEN_SIZE"], proposal["KERNEL_SIZE"],
+        proposal["NUM_STACK_LAYERS"],
+    )  # fmt: skip
+
+
+def model(golden: Golden) -> MMN:
+    found = MMN(settings(golden))
+    load_weights(found, convert(golden.official_weights))
+    return found
+
+
+def of_videos(golden: Golden, key: str) -> list[Tensor]:
+    return [golden.tensor(f"{key}.{video}") for video in range(len(golden.config["durations"]))]
+
+
+def inputs(golden: Golden) -> MapInputs:
+    """All sentences of all videos, the first video's first."""
+    tokens, lengths = of_videos(golden, "in.tokens"), torch.cat(of_videos(golden, "in.wordlen"))
+    longest = max(part.shape[1] for part in tokens)
+    text = torch.cat([functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in tokens])
+    video_of = torch.tensor([video for video, part in enumerate(tokens) for _ in part])
+    return MapInputs(golden.tensor("in.feats"), text, torch.arange(longest) < lengths[:, None], video_of)
+
+
+def durations(golden: Golden) -> Tensor:
+    return torch.tensor(golden.config["durations"])[inputs(golden).video_of]
+
+
+def targets(golden: Golden, net: MMN) -> MapTargets:
+    windows = torch.cat(of_videos(golden, "in.moments"))[:, None]
+    present = torch.ones(windows.shape[:2], dtype=torch.bool)
+    overlap = candidate_overlap(net.cells, net.settings.clips, durations(golden), windows, present)
+    return MapTargets(overlap, windows, present)
+
+
+def losses(golden: Golden, net: MMN, late: bool = False) -> Losses:
+    o = options(golden)["LOSS"]
+    weights = MMNLossSettings(
+        o["MIN_IOU"], o["MAX_IOU"], o["NUM_POSTIVE_VIDEO_PROPOSAL"], o["NEGATIVE_VIDEO_IOU"], o["SENT_REMOVAL_IOU"],
+        o["TAU_VIDEO"], o["TAU_SENT"], o["MARGIN"], o["CONTRASTIVE_WEIGHT"],
+    )  # fmt: skip
+    return mmn_losses(net(inputs(golden)), targets(golden, net), weights, late)
+
+
+def cells(golden: Golden, net: MMN, key: str) -> Tensor:
+    """A score map of the golden file at our candidates [S, M]."""
+    return torch.cat(of_videos(golden, key)).flatten(1)[:, net.places]
+
+
+def predicted(golden: Golden, net: MMN, keep: int) -> list[Tensor]:
+    test = golden.config["cfg"]["TEST"]
+    with torch.no_grad():
+        outputs: MapOutputs = net.eval()(inputs(golden))
+    windows = candidate_windows(net.cells, net.settings.clips, durations(golden))
+    rows = torch.cat((windows, outputs.fused(test["CONTRASTIVE_SCORE_POW"])[..., None]), dim=-1)
+    return suppress(rows, test["NMS_THRESH"], before=rows.shape[1], after=keep)
+
+
+def test_videos_are_averaged_to_segments(golden: Golden) -> None:
+    if "raw.video.0" not in golden.arrays:
+        pytest.skip("this file holds no raw features")
+    videos = [functional.normalize(video, dim=-1) for video in of_videos(golden, "raw.video")]
+    padded = nn.utils.rnn.pad_sequence(videos, batch_first=True)
+    close(segment_means(padded, torch.tensor([*map(len, videos)]), settings(golden).segments),
+          golden.tensor("in.feats"), OUTPUTS)  # fmt: skip
+
+
+def test_candidates_and_their_overlap(golden: Golden) -> None:
+    net = model(golden)
+    flags = torch.zeros(net.settings.clips**2, dtype=torch.bool).index_fill(0, net.places, True)
+    assert torch.equal(flags, golden.tensor("mask2d").flatten())
+    close(targets(golden, net).overlap, cells(golden, net, "in.iou2d"), OUTPUTS)
+
+
+def test_outputs(golden: Golden) -> None:
+    net, test = model(golden).eval(), golden.config["cfg"]["TEST"]
+    with torch.no_grad():
+        clips = net.pool(golden.tensor("in.feats"))
+        found: MapOutputs = net(inputs(golden))
+    close(clips, golden.tensor("inter_eval.featpool.call0"), OUTPUTS)
+    close(net.map(clips), golden.tensor("inter_eval.feat2d.call0"), OUTPUTS)
+    close(found.contrast(), cells(golden, net, "out.contrastive_scores"), OUTPUTS)
+    close(found.iou_logits().sigmoid(), cells(golden, net, "out.iou_scores"), OUTPUTS)
+    close(found.fused(test["CONTRASTIVE_SCORE_POW"]), cells(golden, net, "out.fused"), OUTPUTS)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_proposals_are_equal_without_their_border(golden: Golden, training: bool) -> None:
+    """The published code normalises a border that no candidate reaches; here it is only counted."""
+    net, mode = model(golden).train(training), "train" if training else "eval"
+    found = net.proposals(net.map(net.pool(golden.tensor("in.feats"))))
+    for number, head in enumerate((net.cell_contrast, net.cell_iou)):
+        wanted = golden.tensor(f"inter_{mode}.proposal_conv.call0.{number}")
+        close(head(found.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), wanted, OUTPUTS)
+    if training:
+        for number, layer in enumerate(net.proposals.layers):
+            for name in ("running_mean", "running_var"):
+                close(getattr(layer.norm, name), golden.tensor(f"after_train.bn.{number}.{name}"), OUTPUTS)
+
+
+def test_losses(golden: Golden) -> None:
+    net = model(golden)
+    found = losses(golden, net)
+    for name, official in (("iou", "iou"), ("among_sentences", "vid"), ("among_moments", "sent")):
+        close(found.terms[name], golden.tensor(f"loss.{official}"), OUTPUTS)
+    close(found.total, golden.tensor("loss.total_epoch_le_only_iou"), OUTPUTS)
+    close(losses(golden, net, late=True).total, golden.tensor("loss.total_epoch_gt_only_iou"), OUTPUTS)
+
+
+def test_gradients_and_ten_steps(golden: Golden) -> None:
+    net, optim = model(golden), golden.config["optim"]
+    names = dict(net.named_parameters())
+    optimiser = torch.optim.AdamW(net.parameters(), optim["lr"], optim["betas"], weight_decay=optim["weight_decay"])
+    totals = []
+    for step in range(len(golden.arrays["traj.total"])):
+        optimiser.zero_grad()
+        found = losses(golden, net)
+        totals.append(found.total.detach())
+        found.total.backward()
+        if step == 0:
+            check_gradients(golden, names)
+        norm = nn.utils.clip_grad_norm_(net.parameters(), optim["clip"])
+        if step == 0:
+            close(norm, golden.tensor("grad_total_norm"), GRADIENTS)
+        optimiser.step()
+        if step == 0:
+            check_step(golden, names)
+    close(torch.stack(totals), golden.tensor("traj.total"), DRIFT)
+
+
+def check_gradients(golden: Golden, names: dict[str, nn.Parameter]) -> None:
+    norms = {name: float(norm) for name, norm in golden.under("gradnorm.").items() if ".bert." not in name}
+    largest = max(norms.values())
+    assert {our_name(official) for official in norms} == set(names)
+    for official, wanted in norms.items():
+        gradient = names[our_name(official)].grad
+        found = 0.0 if gradient is None else float(gradient.norm())  # a bias before normalisation has none
+        assert abs(found - wanted) <= GRADIENTS * max(wanted, 1e-3 * largest), official
+    for name, value in convert(golden.under("grad.")).items():
+        gradient = names[name].grad
+        assert gradient is not None
+        close(gradient, value, GRADIENTS)
+
+
+def check_step(golden: Golden, names: dict[str, nn.Parameter]) -> None:
+    """AdamW's first step is a gradient's sign: where a gradient is but rounding, so is the step."""
+    gradients = convert(golden.under("grad."))
+    for name, value in convert(golden.under("step.")).items():
+        sure = gradients[name].abs() > 1e-6 * gradients[name].abs().max()
+        assert sure.float().mean() > 0.9 or not gradients[name].any()
+        close(names[name][sure], value[sure], OUTPUTS)
+
+
+def test_suppressed_windows(golden: Golden) -> None:
+    net = model(golden)
+    found = predicted(golden, net, keep=len(net.cells))
+    keys = [f"{video}.{number}" for video, part in enumerate(of_videos(golden, "in.moments"))
+            for number in range(len(part))]  # fmt: skip
+    for rows, key in zip(found, keys, strict=True):
+        close(rows[:, :2], golden.tensor(f"out.nms.{key}"), OUTPUTS)
+
+
+def test_official_figures(golden: Golden) -> None:
+    truth = [[window] for video in golden.config["moments"] for window in video]
+    found = predicted(golden, model(golden), keep=5)
+    names = [str(number) for number in range(len(truth))]
+    scores = score_queries(
+        align({n: rows.tolist() for n, rows in zip(names, found, strict=True)}, dict(zip(names, truth, strict=True)))
+    )
+    for name, value in golden.config["evaluate"].items():
+        if name.startswith("R@"):
+            among, threshold = int(name[2]), float(name.split("@")[-1])
+            assert float(scores.recall(among, threshold).mean()) == pytest.approx(value, abs=1e-6), name

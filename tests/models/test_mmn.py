@@ -1,0 +1,205 @@
+"""MMN: the vectorised model and losses against plain loops; the map, segments, negatives, and what is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.losses.candidates import MapTargets, candidate_overlap
+from models.losses.hard_moments import hard_order
+from models.losses.mmn import MMNLossSettings, mmn_losses
+from models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
+from models.moment_map import candidate_cells, schedule
+from models.postprocessing import suppress
+from models.segments import segment_means
+from tests import plain_mmn
+
+SENTENCES = (3, 1, 2, 4)
+SIZES: dict[str, Any] = {
+    "video_dim": 6, "text_dim": 5, "hidden": 8, "joint": 7, "clips": 8, "segments": 16, "counts": (3, 2), "kernel": 3,
+    "proposal": 6, "layers": 4,
+}  # fmt: skip
+
+
+def model(**changes: Any) -> MMN:
+    torch.manual_seed(0)
+    return MMN(MMNSettings(**{**SIZES, **changes}))
+
+
+def inputs(hard: bool = False) -> MapInputs:
+    generator = torch.Generator().manual_seed(1)
+    count = sum(SENTENCES)
+    text = torch.randn(4, count, 5, SIZES["text_dim"], generator=generator)
+    mask = torch.arange(5) < (torch.arange(count) % 5 + 1)[:, None]
+    video_of = torch.arange(len(SENTENCES)).repeat_interleave(torch.tensor(SENTENCES))
+    found = MapInputs(torch.randn(len(SENTENCES), 16, 6, generator=generator), text[0], mask, video_of)
+    return replace(found, hard_text=text[1:], hard_mask=mask.expand(3, -1, -1)) if hard else found
+
+
+def targets(net: MMN) -> MapTargets:
+    """Two windows for every third sentence, one for the others."""
+    count = sum(SENTENCES)
+    generator = torch.Generator().manual_seed(2)
+    windows = (torch.rand(count, 2, 2, generator=generator) * 20).sort(-1).values
+    present = torch.stack((torch.ones(count), torch.arange(count) % 3), 1) > 0
+    overlap = candidate_overlap(net.cells, net.settings.clips, torch.full((count,), 20.0), windows, present)
+    return MapTargets(overlap, windows, present)
+
+
+@pytest.mark.parametrize("positives", [1, 3])
+def test_loss_and_gradients_are_those_of_plain_loops(positives: int) -> None:
+    net, other = model(), model()
+    weights = MMNLossSettings(positives=positives, lowest=0.3, highest=0.9, removal_overlap=0.3)
+    loss = mmn_losses(net(inputs()), targets(net), weights).total
+    norms = plain_mmn.norms_of(other)
+    plain = plain_mmn.total(plain_mmn.outputs(other, norms, inputs()), targets(other), weights)
+    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-6)
+    loss.backward()
+    plain.backward()
+    weights_of_norms = {
+        f"proposals.layers.{number}.norm.{name}": value.grad
+        for number, norm in enumerate(norms)
+        for name, value in norm.named_parameters()
+    }
+    for (name, found), wanted in zip(net.named_parameters(), other.parameters(), strict=True):
+        gradient = weights_of_norms.get(name, wanted.grad)
+        if not name.endswith("convolution.bias"):  # normalisation by the batch takes it away
+            torch.testing.assert_close(found.grad, gradient, rtol=1e-4, atol=1e-6, msg=name)
+    for layer, norm in zip(net.proposals.layers, norms, strict=True):
+        torch.testing.assert_close(layer.norm.running_mean, norm.running_mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(layer.norm.running_var, norm.running_var, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kernel", "layers"), [(3, 4), (5, 2), (1, 3), (2, 2)])
+def test_a_border_that_is_counted_is_a_border_that_is_there(kernel: int, layers: int) -> None:
+    net = model(kernel=kernel, layers=layers)
+    cells = net.map(net.pool(inputs().video))
+    norms = plain_mmn.norms_of(net)
+    torch.testing.assert_close(net.proposals(cells), plain_mmn.proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
+    net.eval()
+    norms = [norm.eval() for norm in plain_mmn.norms_of(net)]
+    torch.testing.assert_close(net.proposals(cells), plain_mmn.proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
+
+
+def test_a_video_has_the_same_scores_alone_and_in_any_batch() -> None:
+    net, batch = model().eval(), inputs()
+    together = net(batch).fused(0.5)
+    own = batch.video_of == 2
+    alone = MapInputs(batch.video[2:3], batch.text[own][:, :3], batch.text_mask[own][:, :3], torch.zeros(2).long())
+    longer = replace(alone, text=batch.text[own], text_mask=batch.text_mask[own])
+    assert int(batch.text_mask[own].sum(1).max()) > 3
+    torch.testing.assert_close(net(longer).fused(0.5), together[own], rtol=1e-5, atol=1e-6)
+
+
+def test_the_map_holds_short_moments_at_every_start_and_long_ones_at_few() -> None:
+    cells = candidate_cells(64, (15, 8, 8))
+    lengths, starts = cells[:, 1] - cells[:, 0], cells[:, 0]
+    assert set(lengths.tolist()) == {*range(16), *range(17, 32, 2), *range(35, 64, 4)}
+    assert (starts[(lengths > 15) & (lengths < 32)] % 2 == 0).all()
+    assert (starts[lengths > 31] % 4 == 0).all()
+    assert (lengths <= 15).sum() == sum(64 - offset for offset in range(16))
+
+
+def test_a_moment_is_the_maximum_over_its_clips() -> None:
+    net = model()
+    clips = torch.randn(2, 8, 8)
+    laid = net.map(clips)
+    for start, end in net.cells.tolist():
+        torch.testing.assert_close(laid[:, :, start, end], clips[:, :, start : end + 1].amax(-1))
+    assert int((laid != 0).any(1).any(0).sum()) == len(net.cells)
+
+
+def test_a_video_of_any_length_fills_the_segments() -> None:
+    rows = torch.arange(1.0, 41.0)[:, None]
+    short = segment_means(rows[None, :3], torch.tensor([3]), 8)[0, :, 0]
+    assert short.tolist() == [1, 1, 2, 2, 3, 3, 3, 3]  # bounds 0, 0.375, 0.75, … rounded half to even
+    one = segment_means(rows[None, :1], torch.tensor([1]), 8)
+    assert one.flatten().tolist() == [1.0] * 8
+    long = segment_means(rows[None], torch.tensor([40]), 8)[0, :, 0]
+    assert long.tolist() == pytest.approx([3, 8, 13, 18, 23, 28, 33, 37.5])  # the last row counts for nothing
+
+
+def near(vector: Tensor, cosine: float) -> Tensor:
+    """A unit vector of the given cosine to the first axis' unit vector."""
+    other = torch.zeros_like(vector)
+    other[..., 1] = 1
+    return cosine * vector + (1 - cosine**2) ** 0.5 * other
+
+
+def test_hard_negatives_count_where_they_are_there() -> None:
+    net, batch = model(), inputs(hard=True)
+    found: MapOutputs = net(batch)
+    truth = targets(net)
+    without = mmn_losses(found, truth, MMNLossSettings()).terms["among_sentences"]
+    count = sum(SENTENCES)
+    none = replace(truth, hard_present=torch.zeros(3, count, dtype=torch.bool))
+    chosen = MMNLossSettings(hard=True, hard_order=1.0)
+    torch.testing.assert_close(mmn_losses(found, none, chosen).terms["among_sentences"], without)
+    assert mmn_losses(found, none, chosen).terms["hard_order"] == 0
+    with_all = replace(truth, hard_present=torch.ones(3, count, dtype=torch.bool))
+    assert mmn_losses(found, with_all, chosen).terms["among_sentences"] > without
+
+
+def test_the_order_of_hard_negatives_costs_where_it_is_broken() -> None:
+    moment = torch.zeros(1, 1, 4)
+    moment[..., 0] = 1
+    axis = moment[:, 0]
+    ordered = torch.stack([near(axis, cosine) for cosine in (0.7, 0.5, 0.3)])
+    assert hard_order(moment, axis, ordered, None, 0.1) == 0
+    broken = float(hard_order(moment, axis, ordered[[1, 0, 2]], None, 0.1))
+    assert broken == pytest.approx((0.0 + 0.3 + 0.0) / 3, abs=1e-5)
+    missing = torch.tensor([[True], [False], [True]])  # level 2 is not there, and so is neither hinge that needs it
+    assert hard_order(moment, axis, ordered[[1, 0, 2]], missing, 0.1) == 0
+
+
+def test_listed_negatives_of_a_video_alone_are_told_apart() -> None:
+    net = model()
+    found, truth = net(inputs()), targets(net)
+    count = sum(SENTENCES)
+    chosen = MMNLossSettings(removal_overlap=1.0)
+    listed = replace(truth, negative_of=torch.ones(count, count, dtype=torch.bool))
+    none = replace(truth, negative_of=torch.zeros(count, count, dtype=torch.bool))
+    all_of_them = mmn_losses(found, truth, chosen).terms["among_sentences"]
+    torch.testing.assert_close(mmn_losses(found, listed, chosen).terms["among_sentences"], all_of_them)
+    assert mmn_losses(found, none, chosen).terms["among_sentences"] < all_of_them
+
+
+def test_a_video_with_one_sentence_and_a_batch_of_one_have_a_loss() -> None:
+    net = model()
+    batch = inputs()
+    one = MapInputs(batch.video[:1], batch.text[:1], batch.text_mask[:1], torch.zeros(1).long())
+    truth = targets(net)
+    single = MapTargets(truth.overlap[:1], truth.windows[:1], truth.window_mask[:1])
+    terms = mmn_losses(net(one), single, MMNLossSettings()).terms
+    assert terms["among_sentences"] == 0  # there is nothing to tell it from
+    assert torch.isfinite(terms["among_moments"])
+
+
+def test_suppression_is_greedy_for_each_query_by_itself() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(6, 12, 3, generator=generator)
+    rows[..., :2] = rows[..., :2].sort(-1).values
+    together = suppress(rows, 0.3, before=12, after=4)
+    for row, found in zip(rows, together, strict=True):
+        left = sorted(row.tolist(), key=lambda window: -window[2])
+        kept: list[list[float]] = []
+        while left and len(kept) < 4:
+            best, *left = left
+            kept.append(best)
+            left = [w for w in left if (min(best[1], w[1]) - max(best[0], w[0])) / (max(best[1], w[1]) - min(best[0], w[0])) <= 0.3]  # fmt: skip # noqa: E501
+        assert found.tolist() == kept
+
+
+def test_what_is_no_map_is_refused() -> None:
+    with pytest.raises(ValueError, match="8 clips is too narrow"):
+        schedule(8, (8,))
+    with pytest.raises(ValueError, match="do not give 8 clips"):
+        model(pool=4)
+    with pytest.raises(ValueError, match="3 layers of kernel 2"):
+        model(kernel=2, layers=3)
+    with pytest.raises(ValueError, match="16 segments of 6 channels and texts of 5, but the model takes 16 of 9 and 5"):
+        model(video_dim=9)(inputs())
+    with pytest.raises(ValueError, match="lowest < highest"):
+        MMNLossSettings(lowest=1.0)
