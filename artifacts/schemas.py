@@ -111,6 +111,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     "in_video_negatives": _table(
         ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
     ),
+    # split: whether there are both; otherwise they are the query itself
+    "visual_dynamic_queries": _table(
+        ("qid", pa.string()), ("static", pa.string()), ("dynamic", pa.string()), ("split", pa.bool_())
+    ),
     "metrics": _table(
         ("run", pa.string()),
         ("epoch", pa.int32()),
