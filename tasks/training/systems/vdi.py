@@ -1,4 +1,7 @@
-"""VDI: MMN on CLIP's frames, CLIP's text encoder trained beside it, and the two injections (`models.vdi`)."""
+"""VDI: MMN on CLIP's frames, CLIP's text encoder trained beside it, and visual context injection (`models.vdi`).
+
+The spatial dynamic injection is in `models.vdi` and takes no part here: it needs patch features, which no stage makes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,8 +104,6 @@ class InjectedObjective(nn.Module):
         found = mmn_losses(outputs, batch.targets, self.losses, batch.late)
         terms = injection_losses(injected, inputs)
         total = found.total + self.injection.context * terms["visual_context"]
-        if "spatial_dynamics" in terms:
-            total = total + self.injection.dynamics * terms["spatial_dynamics"]
         return total, found.terms | {name: value.detach() for name, value in terms.items()}
 
 
@@ -116,9 +117,7 @@ class InjectedSystem(MapSystem):
         if video_dim != width:
             raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {s.encoder}, not {video_dim}")
         shape = replace(self.settings.map.settings(width, width), hidden=width, projected=False)
-        sizes = InjectionSettings(
-            width, sequence=s.sequence, heads=s.heads, dropout=s.dropout, fixed_target=s.fixed_target
-        )
+        sizes = InjectionSettings(width, heads=s.heads, dropout=s.dropout, fixed_target=s.fixed_target)
         text.requires_grad_(s.text_rate > 0)
         return VDI(shape, sizes, text)
 
