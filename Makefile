@@ -24,8 +24,10 @@ demo: setup
 	@echo
 	$(BIN)/penumbra artifacts show scenes/video_features --rows 3
 	@echo
+	$(BIN)/penumbra artifacts show scenes/evaluation --rows 8
+	@echo
 	@echo "Everything as Parquet: $$($(BIN)/penumbra artifacts path scenes/negatives)"
-	@echo "                       $$($(BIN)/penumbra artifacts path scenes/video_features)"
+	@echo "                       $$($(BIN)/penumbra artifacts path scenes/predictions)"
 	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
 
 test: setup lint

@@ -6,9 +6,11 @@ penumbra ablation losses scenes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from functools import partial
+from typing import Annotated, Any, cast
 
 from prefect import flow, get_run_logger
+from pydantic import Field
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
@@ -22,13 +24,13 @@ from tasks.ablation.stage import RowsFailedError, tabulate
 from tasks.annotations import read_annotations
 from tasks.clip import Clip
 from tasks.dataset import Dataset
-from tasks.embeddings import Encoding
+from tasks.embeddings import Encoding, embed
 from tasks.evaluation.choice import sources_of_run
 from tasks.evaluation.predictions import predict_model
 from tasks.evaluation.stage import evaluate
 from tasks.fills import Filling
 from tasks.imports.stage import Imports
-from tasks.in_video_negatives import Pairing
+from tasks.in_video_negatives import Pairing, pair
 from tasks.masks import Masking
 from tasks.negatives import Choosing
 from tasks.quality.judging import Judging
@@ -60,11 +62,17 @@ class Materials:
         """The keys of what the row is trained on: its own negatives, and features of just these and the queries."""
         key = negatives.key if negatives else None
         found: dict[str, Any] = {"negatives": key, "video_features": self._videos(row)}
+        if row.settings.reads_in_video and not row.settings.inputs.in_video_negatives:
+            found["in_video_negatives"] = self._once(row.of(("encoding", "pairing")), partial(self._pairs, row)).key
         if not row.settings.inputs.text_features:
             groups = row.of(("clip", "texts"))
             groups["texts"] = groups["texts"].model_copy(update={"negatives": key or NONE})
             found["text_features"] = self._once(groups, lambda: encode_queries(self.annotations, **groups)).key
         return row.settings.inputs.model_copy(update=found)
+
+    def _pairs(self, row: Plan) -> Artifact:
+        encoding, pairing = row.of(("encoding", "pairing")).values()
+        return pair(self.annotations, embed(self.annotations, encoding), pairing)
 
     def _videos(self, row: Plan) -> tuple[str, ...]:
         """Those named by key or encoder; made where videos or imports are said, or none are there; else the newest."""
@@ -90,7 +98,7 @@ def ablation(
     dataset: Dataset,
     name: str = "losses",
     rows: tuple[str, ...] = (),
-    seeds: int = 3,
+    seeds: Annotated[int, Field(ge=1)] = 3,
     preset: str | None = None,
     tagging: Tagging = Tagging(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
     masking: Masking = Masking(),  # noqa: B008

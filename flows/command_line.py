@@ -213,10 +213,11 @@ def ablation(
     _, _, known = prepare("ablation", dataset, changes)
     grid, plans = plan(name, row or [], dataset, known["preset"], {group: known[group] for group in GROUPS})
     if dry_run:
-        table = Table("row", "changes", "model", "negatives", title=f"{grid.title}: {seeds} × {len(plans)} trainings")
+        table = Table("row", "changes", "model", "negatives", title=grid.title, title_justify="left")
         for line in listing(plans):
             table.add_row(*map(escape, line))
         console.print(table)
+        console.print(f"{len(plans)} rows × {seeds} seeds")
         return
     failed = None
     try:

@@ -18,6 +18,7 @@ from prefect import task
 from pydantic import Field
 
 from artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from artifacts.settings import data_folder
 from tasks.features import Halves
 from tasks.imports.files import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
 from tasks.stage import Parameters, run_stage
@@ -32,7 +33,10 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 class Source(Parameters):
     """One extractor's features."""
 
-    path: str = Field(description="An HDF5 file, or a folder of .npy or .npz files named by video id.")
+    path: str = Field(
+        description="An HDF5 file, or a folder of .npy or .npz files named by video id; from the data set's folder "
+        "below PENUMBRA_DATA if it is relative."
+    )
     name: str = Field("", description="What the encoder is called. Default: the name of the folder or file.")
     key: str = Field("", description="The array of a video where its file or group holds several.")
     dimension: int = Field(0, ge=0, description="Columns that every video must have; 0: as the first one has.")
@@ -174,7 +178,8 @@ def work(
 @task(name=STAGE)
 def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
     """Bring others' features into our table; each row of them covers `clip_length` seconds."""
-    opened = [open_source(Path(source.path).expanduser(), source.key) for source in imports.sources]
+    folder = data_folder() / annotations.dataset
+    opened = [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
     durations = durations_of(annotations)
     vids = list(durations)
     chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]

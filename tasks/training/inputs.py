@@ -47,14 +47,14 @@ def find_sources(
     encoders: Sequence[str | None] = inputs.video_encoders or (None,)
     videos = tuple(store.with_key(dataset, "video_features", key) for key in inputs.video_features)
     videos = videos or tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
-    negatives = _negatives(store, dataset, inputs.negatives) if with_negatives else None
-    in_video = store.newest(dataset, "in_video_negatives") if with_in_video else None
+    negatives = _named(store, dataset, "negatives", inputs.negatives) if with_negatives else None
+    in_video = _named(store, dataset, "in_video_negatives", inputs.in_video_negatives) if with_in_video else None
     parts = store.newest(dataset, "visual_dynamic_queries") if with_parts else None
     return Sources(annotations, text, videos, negatives, in_video, parts)
 
 
-def _negatives(store: Store, dataset: str, key: str | None) -> Artifact:
-    return store.with_key(dataset, "negatives", key) if key else store.newest(dataset, "negatives")
+def _named(store: Store, dataset: str, stage: str, key: str | None) -> Artifact:
+    return store.with_key(dataset, stage, key) if key else store.newest(dataset, stage)
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> Artifact:

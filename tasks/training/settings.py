@@ -142,13 +142,15 @@ class Inputs(Parameters):
     video_encoders: tuple[str, ...] = Field((), description="Encoders of video_features; default: the newest alone.")
     text_encoder: str | None = Field(None, description="Encoder of text_features; default: the newest.")
     negatives: str | None = Field(None, description="Key of the negatives, or its first digits; default: the newest.")
+    in_video_negatives: str | None = Field(None, description="Key of BM-DETR's negatives; default: the newest.")
     text_features: str | None = Field(None, description="Key of the texts' features; beats text_encoder.")
     video_features: tuple[str, ...] = Field((), description="Keys of the videos' features; beat video_encoders.")
     longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
 
 
-NAMED_ARTIFACTS = {"negatives", "text_features", "video_features"}  # of `Inputs`: their keys are a run's parents anyway
+# Fields of `Inputs` that are no part of a run's key, as the artifacts that they name are
+NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features"}
 
 
 class Ranking(Parameters):

@@ -23,6 +23,7 @@ DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage betw
     "metrics": "run epoch step split name value",
     "predictions": "run split qid windows saliency",
     "evaluation": "run split subset metric value",
+    "ablation": "row seed run split metric value",
     "quality": "level provider metric value",
     "embeddings": "text encoder embedding",
 }

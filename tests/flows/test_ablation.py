@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from artifacts.manifest import Artifact, Manifest, Part, Work
 from artifacts.store import Store
 from flows.ablation import ablation
-from flows.running import run_flow
+from flows.command_line import app
+from flows.running import ParameterError, prepare, run_flow
 from tasks.ablation.stage import RowsFailedError, table_text
 from tasks.annotations import parts as annotation_parts
 from tasks.clip import Clip
@@ -22,10 +24,10 @@ from tasks.fills import Filling
 from tasks.training.settings import Model, Training
 from tasks.training.stage import run_folder
 
-CHANNELS, CLIP, VIDEOS = 8, 1.0, 10
+CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {
-    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=4), "model": Model(**MODEL),
+    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=2), "model": Model(**MODEL),
     "training": Training(epochs=1, device="cpu"),
 }  # fmt: skip
 
@@ -153,6 +155,20 @@ def test_a_training_that_fails_costs_its_seed_alone(
     ) as failure:
         run_flow("ablation", "little", said_on_the_command_line(dataset))
     assert store.manifest(failure.value.artifact).parameters["rows"] == [["base", 2018]]
+
+
+def test_a_dry_run_lists_rows_and_trains_nothing(store: Store) -> None:
+    done = CliRunner().invoke(app, ["ablation", "losses", "scenes", "--dry-run", "--seeds", "2"])
+    assert done.exit_code == 0
+    assert "7 rows × 2 seeds" in done.stdout
+    assert "{losses: {coarse_terms: [intra], fine: 0}}" in done.stdout
+    assert "fine-1" not in done.stdout
+    assert store.find() == []
+
+
+def test_no_seed_is_a_wrong_parameter(dataset: Dataset) -> None:
+    with pytest.raises(ParameterError, match="greater than or equal to 1"):
+        prepare("ablation", "little", {"dataset": dataset.model_dump(), "seeds": 0})
 
 
 def said_on_the_command_line(dataset: Dataset) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def test_show_ls_and_verify(root: Path) -> None:
         (["run", "build-negatives", "scenes", "--param", "filling.candidate=3"], "filling.candidate: Extra inputs"),
         (["run", "build-negatives", "scenes", "--param", "fill.candidates=3"], "but was provided with"),
         (["run", "build-negatives", "scenes", "--param", "masking.ratios=[0.5,0.2,0.9]"], "must rise"),
+        (["ablation", "loss", "scenes"], "no grid 'loss'; there is: losses, llms"),
     ],
 )
 def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[str], message: str) -> None:

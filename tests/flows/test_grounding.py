@@ -115,6 +115,16 @@ def of_videos(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {vid: clips(members) for vid, members in by_video.items()}
 
 
+def in_video_pairs(train: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every query with the others of its video."""
+    return [
+        {"qid": row["qid"], "negative_qid": other["qid"], "iou": 0.1, "similarity": 0.2}
+        for row in train
+        for other in train
+        if row["vid"] == other["vid"] and row["qid"] != other["qid"]
+    ]
+
+
 @pytest.fixture(scope="module")
 def world(
     folder: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, prefect_server: None
@@ -133,6 +143,7 @@ def world(
                      "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
                 )  # fmt: skip
         put("negatives", table_of("negatives", negatives))
+        put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
         texts = sorted({row["query"] for row in rows} | {row["query"] for row in negatives})
         put("text_features", text_table(texts, "words"))
         videos = of_videos(rows)
@@ -240,6 +251,22 @@ def test_a_base_model_needs_no_negatives(world: Path) -> None:
     found = train(world, shine=False, epochs=1)
     assert "negatives" not in {parent.stage for parent in Store().manifest(found).parents}
     assert run_name_of(found).startswith("qd_detr-")
+
+
+def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:
+    model, training = Model(**SMALL, name="bm_detr", alignment=16), {**TRAINING, "epochs": 2, "shifting": True}
+    found: Artifact = train_grounding(dataset(world), None, model, Losses(), Training(**training))
+    manifest = Store().manifest(found)
+    assert {parent.stage for parent in manifest.parents} == {
+        "annotations", "in_video_negatives", "text_features", "video_features",
+    }  # fmt: skip
+    train = [row["vid"] for row in rows if row["split"] == "train"]
+    alone = sum(train.count(vid) == 1 for vid in train if vid != train[-1])
+    assert manifest.notes == ({"query without a negative in its video": alone} if alone else {})
+    evaluated: Artifact = evaluate_grounding(dataset(world), Choice(run=found.key))
+    values = {row["metric"]: row["value"] for row in Store().table(evaluated).to_pylist() if row["split"] == "train"}
+    assert values["joint probability inside"] < values["probability inside"]
+    assert values["queries with a negative"] > 0
 
 
 def run_name_of(metrics: Artifact) -> str:
