@@ -56,8 +56,8 @@ def windows_figure(title: str, truth: Row, runs: Sequence[tuple[str, Row]]) -> D
 
 
 def ordering_chart(rows: Sequence[Row], run: str) -> Drawing | None:
-    """How often saliency inside the moment is in SHINE's order, from rows of the `evaluation` table."""
+    """How often saliency inside the moment (MMN: its score) is in SHINE's order, from rows of `evaluation`."""
     found = [Bar(row["metric"].removeprefix("ordering ").replace("ordering", "all of it"), row["value"] / 100)
              for row in rows if row["metric"].startswith("ordering")]  # fmt: skip
-    title = f"{run}: share of queries whose saliency inside the moment falls in this order"
+    title = f"{run}: share of queries under which the moment is rated in this order"
     return bars(title, found, 1.0, (0, 0.25, 0.5, 0.75, 1)) if found else None

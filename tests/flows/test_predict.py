@@ -26,14 +26,18 @@ from flows.extract_features import extract_features
 from flows.train_grounding import train_grounding
 from tasks.clip import Clip
 from tasks.dataset import SHIPPED, Dataset
-from tasks.evaluation.choice import Choice
+from tasks.evaluation.choice import Choice, sources_of_run
+from tasks.evaluation.predictions import predict_model
 from tasks.features import read_features
 from tasks.prediction import Grounder, PredictionError
 from tasks.prediction.watching import FRAMES, FilmStrip, UnreadableError
+from tasks.run_report.examples import RunOnData
 from tasks.run_report.live import Watcher
+from tasks.run_report.stage import saliency_section
 from tasks.scenes.render import read_scripts, render
 from tasks.text_features import Texts
 from tasks.training.inputs import find_sources
+from tasks.training.map_settings import Map
 from tasks.training.progress import Progress
 from tasks.training.settings import Inputs, Losses, Model, Settings, Training
 from tasks.training.stage import run_folder, train_model
@@ -171,6 +175,25 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
             assert [w.score for w in one.windows] == pytest.approx([w["score"] for w in row["windows"]], abs=2e-3)
             assert one.saliency == pytest.approx(row["saliency"], abs=2e-2)
             assert one.duration == annotations[row["qid"]]["duration"]
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "bm_detr", "mmn"])
+def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Artifact, name: str) -> None:
+    few = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
+    narrow = Map(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
+    settings = Settings(model=Model(**{**SMALL, "name": name}), training=few, map=narrow)
+    sources = find_sources(Store().newest("few", "annotations"), Inputs(), with_negatives=False)
+    metrics = flow(train_model.fn)(sources, settings)
+    predictions = flow(predict_model.fn)(metrics, sources, None, ("test",))
+    vids = {row["qid"]: row["vid"] for row in Store().table(sources.annotations).to_pylist()}
+    queries = {row["qid"]: row["query"] for row in Store().table(sources.annotations).to_pylist()}
+    row = Store().table(predictions).to_pylist()[0]
+    film = world / "videos" / f"{vids[row['qid']]}.mp4"
+    [found] = Grounder.of_run(metrics.key).ground(film, [queries[row["qid"]]])
+    assert [(w.start, w.end) for w in found.windows] == [(w["start"], w["end"]) for w in row["windows"]]
+    assert found.saliency == pytest.approx(row["saliency"], abs=2e-2)
+    section = saliency_section([RunOnData(metrics, sources_of_run(metrics, sources.annotations))])
+    assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 
 def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: Path) -> None:
