@@ -10,9 +10,10 @@ from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
 from tasks.run_report.stage import report_training
 from tasks.training.inputs import find_sources
-from tasks.training.map_settings import Map, Mutual
+from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
 from tasks.training.stage import train_model
+from tasks.visual_dynamic_queries import newest_tags, split_queries
 
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")
@@ -26,15 +27,20 @@ def train_grounding(
     ranking: Ranking = Ranking(),  # noqa: B008
     map: Map = Map(),  # noqa: A002, B008 (the group's name)
     mutual: Mutual = Mutual(),  # noqa: B008
+    injection: Injection = Injection(),  # noqa: B008
 ) -> Artifact:
-    """Moment-DETR, QD-DETR, MMN, each alone or with SHINE's negatives, or BM-DETR; what is said beats the preset."""
+    """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     groups = {
         "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
-        "mutual": mutual,
+        "mutual": mutual, "injection": injection,
     }  # fmt: skip
     settings = with_preset(preset, groups)
     annotations = read_annotations(dataset)
-    sources = find_sources(annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video)
+    if settings.reads_parts:
+        split_queries(newest_tags(annotations))
+    sources = find_sources(
+        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts
+    )
     metrics = train_model(sources, settings)
     report_training(metrics)
     return metrics

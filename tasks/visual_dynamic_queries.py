@@ -22,6 +22,7 @@ from spacy.vocab import Vocab
 
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
+from artifacts.store import Store
 from tasks.stage import number_of_parts, part_by_part, run_stage
 
 STAGE = "visual_dynamic_queries"
@@ -67,6 +68,11 @@ def queries_part(tags: pa.Table) -> Part:
         rows.append({"qid": row["qid"], "static": static, "dynamic": dynamic, "split": split})
         notes.update([] if split else ["query without noun chunks, or of nothing else"])
     return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
+
+
+def newest_tags(annotations: Artifact) -> Artifact:
+    """The tags of a data set; raises `ArtifactError` where build-negatives has not run."""
+    return Store().newest(annotations.dataset, "tags")
 
 
 @task(name=STAGE)

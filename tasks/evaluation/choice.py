@@ -47,5 +47,9 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
             negatives = None
     features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
     if not features or "text_features" not in parents:
-        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video)
-    return Sources(annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"))
+        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video,
+                            settings.reads_parts)  # fmt: skip
+    return Sources(
+        annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"),
+        parents.get("visual_dynamic_queries"),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ fractions of all clips and are not clamped; QVHighlights' clips carry the sum of
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class Examples:
     clip_scores and clip_relevant are one number a clip, queries one after the other at clip_offsets [N + 1];
     extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
     in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
-    [N + 1].
+    [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split; there
+    are none where nobody asks.
     """
 
     qids: tuple[str, ...]
@@ -47,6 +48,7 @@ class Examples:
     extremes: Tensor
     in_video: Tensor
     in_video_offsets: Tensor
+    parts: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
         """How many queries."""
@@ -71,10 +73,12 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
 def prepare(
     rows: Iterable[Mapping[str, Any]], negatives: Mapping[str, Mapping[int, str]], videos: Features, texts: Features,
     stage: str = STAGE, in_video: Mapping[str, Sequence[str]] | None = None,
+    parts: Mapping[str, tuple[str, str]] | None = None,
 ) -> Prepared:  # fmt: skip
     """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
 
-    `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; None: nobody asks.
+    `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; `parts` the two of its
+    `visual_dynamic_queries`; None: nobody asks.
     """
     unusable = {"video": videos.unusable(), "text": texts.unusable()}
     good, rejected, notes = [], [], Counter[str]()
@@ -92,7 +96,12 @@ def prepare(
         if in_video is not None and not others and row.get("split", "train") == "train":
             notes["query without a negative in its video"] += 1
         good.append((row, levels, others))
-    return Prepared(_examples(good, videos, texts), rejected, notes)
+    examples = _examples(good, videos, texts)
+    if parts is not None:
+        halves = tuple(parts.get(row["qid"], (row["query"], row["query"])) for row, _, _ in good)
+        notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
+        examples = replace(examples, parts=halves)
+    return Prepared(examples, rejected, +notes)
 
 
 def _fault(

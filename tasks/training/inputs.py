@@ -23,16 +23,17 @@ class Sources:
     video_features: tuple[Artifact, ...]
     negatives: Artifact | None = None
     in_video_negatives: Artifact | None = None
+    visual_dynamic_queries: Artifact | None = None
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """All of them, for an artifact's key."""
-        negatives = self.negatives, self.in_video_negatives
-        return tuple(filter(None, (self.annotations, *negatives, self.text_features, *self.video_features)))
+        texts = self.negatives, self.in_video_negatives, self.visual_dynamic_queries
+        return tuple(filter(None, (self.annotations, *texts, self.text_features, *self.video_features)))
 
 
 def find_sources(
-    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False
+    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False, with_parts: bool = False
 ) -> Sources:  # fmt: skip
     """The artifacts that `inputs` names, otherwise the newest, of the annotations' data set.
 
@@ -48,7 +49,8 @@ def find_sources(
     videos = videos or tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
     negatives = _named(store, dataset, "negatives", inputs.negatives) if with_negatives else None
     in_video = _named(store, dataset, "in_video_negatives", inputs.in_video_negatives) if with_in_video else None
-    return Sources(annotations, text, videos, negatives, in_video)
+    parts = store.newest(dataset, "visual_dynamic_queries") if with_parts else None
+    return Sources(annotations, text, videos, negatives, in_video, parts)
 
 
 def _named(store: Store, dataset: str, stage: str, key: str | None) -> Artifact:
@@ -71,7 +73,8 @@ def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> 
 class Loaded:
     """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
-    `in_video` gives the texts of a query's negatives in its own video; None where they were not asked for.
+    `in_video` gives the texts of a query's negatives in its own video, `parts` its static and dynamic query; None where
+    they were not asked for.
     """
 
     videos: Features
@@ -79,6 +82,7 @@ class Loaded:
     rows: list[dict[str, Any]]
     negatives: dict[str, dict[int, str]]
     in_video: dict[str, list[str]] | None = None
+    parts: dict[str, tuple[str, str]] | None = None
 
     def splits(self) -> list[str]:
         """The splits, in the order of the table."""
@@ -91,7 +95,7 @@ class Loaded:
 
     def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Prepared:
         """Examples of some rows."""
-        return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video)
+        return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:
@@ -105,7 +109,16 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
         for part in store.parts(sources.negatives, ["qid", "level", "query"]):
             for row in part.to_pylist():
                 negatives[row["qid"]][row["level"]] = row["query"]
-    return Loaded(videos, texts, rows, dict(negatives), _in_video(store, sources.in_video_negatives, rows))
+    in_video = _in_video(store, sources.in_video_negatives, rows)
+    return Loaded(videos, texts, rows, dict(negatives), in_video, _parts(store, sources.visual_dynamic_queries))
+
+
+def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]] | None:
+    """The static and the dynamic part of each query."""
+    if queries is None:
+        return None
+    rows = (row for part in store.parts(queries, ["qid", "static", "dynamic"]) for row in part.to_pylist())
+    return {row["qid"]: (row["static"], row["dynamic"]) for row in rows}
 
 
 def _in_video(

@@ -101,13 +101,17 @@ class MapData:
         words = self.texts.longest(self.host_text[host])
         if hard:
             words = max(words, self.texts.longest(self.host_hard[:, host]))
-        text, mask = self.texts.gather(self.columns["text"][index], words)
-        hard_text, hard_mask = self.texts.gather(self.columns["hard"][:, index], words) if hard else (None, None)
+        hard_text = self.text(self.columns["hard"][:, index], words) if hard else (None, None)
         found = MapInputs(
-            self.segments(videos), text.float(), mask, video_of.to(self.device, non_blocking=True),
-            None if hard_text is None else hard_text.float(), hard_mask,
+            self.segments(videos), *self.text(self.columns["text"][index], words),
+            video_of.to(self.device, non_blocking=True), *hard_text,
         )  # fmt: skip
         return found, index
+
+    def text(self, rows: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Features, or token ids, of the texts `rows` [...] and their mask [..., longest]."""
+        found, mask = self.texts.gather(rows, longest)
+        return found.float() if found.is_floating_point() else found, mask
 
     def segments(self, videos: list[int]) -> Tensor:
         """Segment means [B, segments, channels] of unit clip features, as published."""

@@ -1,4 +1,4 @@
-"""Parameter groups of models on a map of candidate moments (MMN): its sizes, and its losses."""
+"""Parameter groups of models on a map of candidate moments (MMN, VDI): sizes, and losses."""
 
 from typing import Literal
 
@@ -41,6 +41,20 @@ class Map(Parameters):
         """The model's settings for features of these widths."""
         sizes = self.model_dump(exclude={"power", "suppression", "keep"})
         return MMNSettings(video_dim=video_dim, text_dim=text_dim, **sizes)
+
+
+class Injection(Parameters):
+    """VDI: the text encoder that is trained, and visual context injection; the defaults are the paper's."""
+
+    encoder: str = Field(
+        "openai/clip-vit-base-patch32",
+        description="CLIP whose text encoder is trained, the same as that of the video features.",
+    )
+    text_rate: float = Field(0.1, ge=0, description="Its share of the learning rate; 0: it is frozen.")
+    context: float = Field(0.5, ge=0, description="Weight of the visual context injection.")
+    heads: int = Field(8, ge=1, description="Attention heads of the injection.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Its dropout.")
+    fixed_target: bool = Field(False, description="Whether what is seen is a target without gradient.")
 
 
 class Mutual(Parameters):

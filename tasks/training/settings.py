@@ -11,7 +11,7 @@ from artifacts.errors import PenumbraError
 from models.losses.settings import LossSettings, losses_of
 from models.settings import ModelSettings
 from tasks.stage import Parameters
-from tasks.training.map_settings import Map, Mutual
+from tasks.training.map_settings import Injection, Map, Mutual
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 
@@ -23,7 +23,7 @@ class SettingsError(PenumbraError):
 class Model(Parameters):
     """Which model, and its sizes; the defaults are the papers'."""
 
-    name: Literal["moment_detr", "qd_detr", "bm_detr", "mmn"] = Field(
+    name: Literal["moment_detr", "qd_detr", "bm_detr", "mmn", "vdi"] = Field(
         "qd_detr", description="Base model; the sizes below are the DETR models', MMN's are in map."
     )
     hidden: int = Field(256, ge=4, description="Width of the model.")
@@ -171,6 +171,7 @@ class Settings(Parameters):
     ranking: Ranking = Ranking()
     map: Map = Map()
     mutual: Mutual = Mutual()
+    injection: Injection = Injection()
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "Settings":
@@ -188,9 +189,14 @@ class Settings(Parameters):
     @property
     def reads_in_video(self) -> bool:
         """Whether training takes other queries of the same video as negatives."""
-        if self.model.name == "mmn":
+        if self.model.name in ("mmn", "vdi"):
             return self.mutual.in_video
         return self.model.name == "bm_detr" and self.losses.negatives in ("in_video", "both")
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether training takes queries' static and dynamic parts."""
+        return self.model.name == "vdi"
 
 
 @cache

@@ -43,7 +43,7 @@ class MapSystem(System):
         super().__init__(settings)
         self.losses = settings.mutual.settings(hard=settings.losses.shine)
 
-    def build(self, video_dim: int, text_dim: int) -> MMN:
+    def build(self, video_dim: int, text_dim: int) -> nn.Module:
         """See `System.build`."""
         return MMN(self.settings.map.settings(video_dim, text_dim))
 
@@ -60,7 +60,7 @@ class MapSystem(System):
             in_video=s.mutual.in_video,
         )  # fmt: skip
 
-    def objective(self, model: nn.Module) -> MapObjective:
+    def objective(self, model: nn.Module) -> nn.Module:
         """See `System.objective`."""
         return MapObjective(cast(MMN, model), self.losses, self.bf16)
 
@@ -68,7 +68,7 @@ class MapSystem(System):
         """See `System.predict`; saliency is the score of the one-clip moment that a clip lies in."""
         found: list[Prediction | None] = [None] * len(data)
         shape = self.settings.map
-        for rows, index, outputs in _outputs(cast(MMN, model), data, self.bf16):
+        for rows, index, outputs in _outputs(model, data, self.bf16):
             scores = outputs.fused(shape.power)
             windows = candidate_windows(data.cells, shape.clips, data.columns["duration"][index])
             ranked = torch.cat((windows, scores[..., None]), dim=-1)
@@ -83,7 +83,7 @@ class MapSystem(System):
     def figures(self, model: nn.Module, data: MapData) -> dict[str, float]:
         """How often the score of the true moment is in SHINE's order: positive, hard negatives, another text."""
         result = np.full((len(data), 5), np.nan)
-        for rows, index, outputs in _outputs(cast(MMN, model), data, self.bf16, hard=True):
+        for rows, index, outputs in _outputs(model, data, self.bf16, hard=True):
             targets = data.targets(index)
             best = targets.overlap.argmax(1, keepdim=True)
             there = data.columns["hard_present"][:, index]
@@ -106,7 +106,7 @@ def _texts(outputs: MapOutputs, known: Tensor, hard: Tensor) -> Iterator[tuple[M
 
 
 def _outputs(
-    model: MMN, data: MapData, bf16: bool, hard: bool = False
+    model: nn.Module, data: MapData, bf16: bool, hard: bool = False
 ) -> Iterator[tuple[np.ndarray, Tensor, MapOutputs]]:
     """Queries' rows on the host and on the device, and what the model says; videos of a length share a batch."""
     order = np.argsort([data.videos.host_lengths[video] for video, _ in data.every], kind="stable")

@@ -1,0 +1,106 @@
+"""VDI's injections: which queries and pairs count, what is trained, what prediction needs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.losses.injection import context_loss, dynamics_loss
+from models.mmn import MapInputs, MMNSettings
+from models.vdi import VDI, InjectedInputs, InjectionSettings, Patches, injection_losses
+
+WIDTH, WORDS, VIDEO_OF = 8, 5, torch.tensor([0, 0, 1, 2])
+
+
+class Words(nn.Module):
+    """A text encoder: the mean of learned vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, WIDTH)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return (self.table(ids) * mask[..., None]).sum(-2) / mask.sum(-1, keepdim=True)
+
+
+def model(**changes: Any) -> VDI:
+    torch.manual_seed(0)
+    shape = MMNSettings(WIDTH, WIDTH, hidden=WIDTH, joint=6, clips=4, segments=8, counts=(2,), proposal=6, kernel=3,
+                        layers=2, projected=False)  # fmt: skip
+    sizes = InjectionSettings(WIDTH, **{"patch_dim": 3, "grid": 4, "heads": 2, "dropout": 0.0, **changes})
+    return VDI(shape, sizes, Words())
+
+
+def inputs(frames: int = 6) -> InjectedInputs:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(20, (3, 4, WORDS), generator=generator)
+    mask = torch.arange(WORDS) < torch.tensor([5, 2, 3, 1])[:, None]
+    video = torch.randn(3, 8, WIDTH, generator=generator)
+    there = torch.arange(frames) < torch.tensor([frames, 2, 1])[:, None]
+    seen = Patches(
+        torch.randn(3, frames, WIDTH, generator=generator), torch.randn(3, frames, 4, 3, generator=generator), there
+    )
+    split = torch.tensor([True, True, True, False])
+    found = MapInputs(video, ids[0], mask, VIDEO_OF)
+    return InjectedInputs(found, (ids[1], mask), (ids[2], mask), split, seen)
+
+
+def test_a_query_that_can_not_be_split_takes_no_part() -> None:
+    dynamic, context = torch.ones(4, 2), torch.zeros(4, 2)
+    context[3] = 100.0
+    split = torch.tensor([True, True, True, False])
+    assert context_loss(dynamic, context, split) == 2.0
+    assert context_loss(dynamic, context, torch.zeros(4, dtype=torch.bool)) == 0
+
+
+def test_dynamics_are_compared_for_pairs_of_different_videos() -> None:
+    dynamic = torch.eye(4)  # no two queries are alike
+    motion = torch.ones(3, 4)  # and all videos move alike
+    everyone = torch.ones(4, dtype=torch.bool)
+    assert float(dynamics_loss(dynamic, motion, VIDEO_OF, everyone)) == pytest.approx(10 / 16)  # all but 4 + 2 pairs
+    assert float(dynamics_loss(dynamic, motion, VIDEO_OF, everyone & (VIDEO_OF != 2))) == pytest.approx(4 / 9)
+    assert float(dynamics_loss(motion[VIDEO_OF], motion, VIDEO_OF, everyone)) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
+def test_frames_that_are_not_there_change_no_motion(sequence: str) -> None:
+    net, batch = model(sequence=sequence).eval(), inputs()
+    assert net.dynamics is not None
+    assert batch.seen is not None
+    together = net.dynamics(batch.seen)
+    for video, count in enumerate((6, 2, 1)):
+        own = slice(video, video + 1)
+        alone = Patches(batch.seen.frames[own, :count], batch.seen.patches[own, :count], batch.seen.mask[own, :count])
+        torch.testing.assert_close(net.dynamics(alone), together[own], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_both_losses_reach_the_text_encoder_and_what_is_seen_where_it_is_no_fixed_target(fixed: bool) -> None:
+    net, batch = model(fixed_target=fixed), inputs()
+    terms = injection_losses(net.inject(batch), batch)
+    assert set(terms) == {"visual_context", "spatial_dynamics"}
+    sum(terms.values(), torch.zeros(())).backward()
+    assert net.dynamics is not None
+    text = net.text_encoder.table
+    assert isinstance(text, nn.Embedding)
+    assert text.weight.grad is not None
+    assert text.weight.grad.any()
+    seen = [net.context.decoder.linear1.weight, net.dynamics.patch.weight, net.dynamics.place.weight]
+    assert [weight.grad is None for weight in seen] == [fixed] * 3
+    assert net.grounding.cell_iou.weight.grad is None  # the injections are beside the map
+
+
+def test_without_patches_there_is_no_motion() -> None:
+    net = model(patch_dim=0)
+    assert set(injection_losses(net.inject(inputs()), inputs())) == {"visual_context"}
+    batch = replace(inputs(), seen=None)
+    assert set(injection_losses(model().inject(batch), batch)) == {"visual_context"}
+
+
+def test_prediction_needs_no_injection() -> None:
+    net, batch = model().eval(), inputs()
+    before = net(batch.map).fused(1.0)
+    net.context, net.dynamics = nn.Identity(), None  # type: ignore[assignment]
+    torch.testing.assert_close(net(batch.map).fused(1.0), before)
