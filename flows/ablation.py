@@ -130,7 +130,8 @@ def ablation(
     results = Results(grid, seeds)
     for number, row in enumerate(plans, 1):
         place = f"row {number} of {len(plans)}"
-        results.add(row.row.label, run_row(row, materials, results, place))
+        with told(results, row.row.label):
+            results.add(row.row.label, run_row(row, materials, results, place))
         get_run_logger().info("after %s:\n%s", place, results.table())
     artifact: Artifact = tabulate(dataset.name, results)
     if results.failures:

@@ -109,14 +109,14 @@ class Results:
 
     def add(self, label: str, runs: Sequence[Run]) -> None:
         """Take in a row's runs: fewer than there are seeds where some failed."""
+        first, self.labels = not self.labels, [*self.labels, label]
         self.runs += runs
         self.figures += [row for run in runs for row in figures_of(run)]
         scores = scores_of(runs)
-        if not self.labels:
+        if first:
             self._first = scores
         else:
             self.marks[label] = marks_of(self._first, scores)
-        self.labels.append(label)
 
     def table(self) -> str:
         """Rows by splits and metrics: mean over seeds, half of its 95 % interval, and what differs from the first."""
