@@ -1,5 +1,6 @@
 """BM-DETR against the authors' published code; gradients and steps are in `test_models`."""
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.checkpoints import load_weights
 from models.losses.total import compute_losses
 from models.matching import match
 from models.outputs import Outputs
+from tasks.training.device_data import ENDPOINTS
+from tasks.training.settings import Inputs as InputSettings
+from tasks.training.settings import Model, Settings
+from tasks.training.stage import read_weights
+from tasks.training.systems import system_of
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("bm_detr")
@@ -76,3 +83,20 @@ def test_the_class_error_only_inflates_the_total(path: Path) -> None:
     without = compute_losses(outputs, targets, replace(settings, class_error=0.0))
     assert float(whole.terms["class_error"]) > 1
     torch.testing.assert_close(whole.total - without.total, whole.terms["class_error"], rtol=1e-4, atol=1e-4)
+
+
+@every_file
+def test_an_official_checkpoint_is_one_to_start_from(path: Path, tmp_path: Path) -> None:
+    golden = read_golden(path)
+    args = golden.config["args"]
+    torch.save({"model": golden.official_weights, "opt": argparse.Namespace(**args)}, tmp_path / "model.ckpt")
+    sizes = golden.model().settings
+    names = ("hidden", "heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights")
+    chosen = Settings(
+        model=Model(name="bm_detr", alignment=sizes.align_dim, **{name: getattr(sizes, name) for name in names}),
+        inputs=InputSettings(longest_text=args["max_q_l"]),
+    )
+    net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])
+    load_weights(net, read_weights(str(tmp_path / "model.ckpt")))
+    with torch.no_grad():
+        compare(net.eval()(golden.inputs()), golden, "out_eval.")
