@@ -36,7 +36,7 @@ from tasks.negatives import Choosing
 from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import NONE, Texts, encode_queries
-from tasks.training.map_settings import Map, Mutual
+from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
 from tasks.video_features import Videos
 
@@ -118,12 +118,14 @@ def ablation(
     ranking: Ranking = Ranking(),  # noqa: B008
     map: Map = Map(),  # noqa: A002, B008 (the group's name)
     mutual: Mutual = Mutual(),  # noqa: B008
+    injection: Injection = Injection(),  # noqa: B008
 ) -> Artifact:
     """Build, train and judge every row of a grid with several seeds, and print one table."""
     said = {
         "tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing,
         "pairing": pairing, "clip": clip, "texts": texts, "videos": videos, "imports": imports, "model": model,
         "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map, "mutual": mutual,
+        "injection": injection,
     }  # fmt: skip
     grid, plans = plan(name, rows, dataset.name, preset, said)
     materials = Materials(dataset, read_annotations(dataset))

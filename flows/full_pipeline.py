@@ -26,7 +26,7 @@ from tasks.negatives import Choosing
 from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import Texts, encode_queries
-from tasks.training.map_settings import Map, Mutual
+from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
 from tasks.video_features import Videos
 
@@ -53,6 +53,7 @@ def full_pipeline(
     ranking: Ranking = Ranking(),  # noqa: B008
     map: Map = Map(),  # noqa: A002, B008 (the group's name)
     mutual: Mutual = Mutual(),  # noqa: B008
+    injection: Injection = Injection(),  # noqa: B008
     choice: Choice = Choice(),  # noqa: B008
 ) -> Artifact:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
@@ -66,7 +67,6 @@ def full_pipeline(
     video_features = cast("Artifact", extract_features(dataset, clip, chosen, videos, imports))
     text_features = encode_queries(read_annotations(dataset), clip, chosen)  # found, not made again
     made = {"negatives": negatives.key, "text_features": text_features.key, "video_features": (video_features.key,)}
-    metrics = train_grounding(
-        dataset, preset, model, losses, training, inputs.model_copy(update=made), ranking, map, mutual
-    )
+    inputs = inputs.model_copy(update=made)
+    metrics = train_grounding(dataset, preset, model, losses, training, inputs, ranking, map, mutual, injection)
     return evaluate_grounding(dataset, choice.model_copy(update={"run": metrics.key}))

@@ -21,7 +21,7 @@ from tasks.negatives import Choosing
 from tasks.stage import Parameters
 from tasks.tags import Tagging
 from tasks.text_features import Texts
-from tasks.training.map_settings import Map, Mutual
+from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Settings, Training, presets, with_preset
 from tasks.video_features import Videos
 
@@ -33,7 +33,7 @@ NEGATIVES: dict[str, type[Parameters]] = {
 FEATURES: dict[str, type[Parameters]] = {"clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports}
 TRAINING: dict[str, type[Parameters]] = {
     "model": Model, "losses": Losses, "training": Training, "inputs": Inputs, "ranking": Ranking, "map": Map,
-    "mutual": Mutual,
+    "mutual": Mutual, "injection": Injection,
 }  # fmt: skip
 GROUPS = NEGATIVES | FEATURES | TRAINING
 PRESET = "preset"

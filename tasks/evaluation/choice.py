@@ -13,10 +13,14 @@ class Choice(Parameters):
     """Which run, and which of its predictions."""
 
     run: str | None = Field(
-        None, description="Key of the run's `metrics` artifact, or its first digits; default: newest."
+        None,
+        coerce_numbers_to_str=True,
+        description="Key of the run's `metrics` artifact, or its first digits; default: newest.",
     )
     beside: str | None = Field(
-        None, description="Another run, as `run`, that the report shows beside it: before SHINE."
+        None,
+        coerce_numbers_to_str=True,
+        description="Another run, as `run`, that the report shows beside it: before SHINE.",
     )
     splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
     ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")
