@@ -12,7 +12,7 @@ from artifacts.manifest import Artifact
 from artifacts.store import Store
 from tasks.ablation.grids import Grid
 from tasks.evaluation.compare import columns, scores_by_split
-from tasks.evaluation.comparison import over_seeds, paired_bootstrap
+from tasks.evaluation.comparison import over_seeds, paired_bootstrap, seeds_differ
 from tasks.evaluation.predictions import QUERIES, SECONDS
 from tasks.evaluation.stage import ALL
 from tasks.evaluation.windows import Floats
@@ -116,7 +116,16 @@ class Results:
         if first:
             self._first = scores
         else:
-            self.marks[label] = marks_of(self._first, scores)
+            marks = marks_of(self._first, scores)
+            self.marks[label] = {place: mark for place, mark in marks.items() if self._seeds_tell(label, *place)}
+
+    def _seeds_tell(self, label: str, split: str, metric: str) -> bool:
+        """Whether seeds, too, tell a row from the first; a single seed tells nothing against it."""
+        first, other = (
+            [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == (name, split, metric)]
+            for name in (self.labels[0], label)
+        )
+        return min(len(first), len(other)) < 2 or seeds_differ(first, other)
 
     def table(self) -> str:
         """Rows by splits and metrics: mean over seeds, half of its 95 % interval, and what differs from the first."""
@@ -153,7 +162,7 @@ class Results:
         if len(self.labels) > 1:
             found.append(
                 f"{BETTER} {WORSE}: better, worse than {self.labels[0]!r}: a paired bootstrap's 95 % interval over the "
-                "queries, scores being means over seeds, leaves out zero."
+                "queries, scores being means over seeds, leaves out zero, and so does Welch's over the seeds."
             )
         return found + [f"**Failed**: {label}: {reason}" for label, reason in self.failures.items()]
 

@@ -61,3 +61,14 @@ def over_seeds(values: Sequence[float]) -> OverSeeds:
         return OverSeeds(float(values[0]), float("inf"), 1)
     spread = float(np.std(values, ddof=1)) / count**0.5
     return OverSeeds(float(np.mean(values)), float(t.ppf(0.975, count - 1)) * spread, count)
+
+
+def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether one figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
+
+    A bootstrap over queries takes the trained models as they are, so that a lucky seed looks like a better method.
+    """
+    from scipy.stats import ttest_ind
+
+    interval = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return bool(interval.low > 0 or interval.high < 0)
