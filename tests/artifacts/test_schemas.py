@@ -26,6 +26,7 @@ DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage betw
     "ablation": "row seed run split metric value",
     "quality": "level provider metric value",
     "embeddings": "text encoder embedding",
+    "visual_dynamic_queries": "qid static dynamic split",
 }
 OF_THE_NEGATIVES = {
     "annotations",
