@@ -107,6 +107,15 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("duration", pa.float64()),
         ("features", FEATURES),
     ),
+    # patches: int8 of every frame, row, column and channel; times their frame's scale they are the states
+    "patch_features": _table(
+        ("vid", pa.string()),
+        ("encoder", pa.string()),
+        ("seconds", pa.list_(pa.float32())),
+        ("grid", pa.list_(pa.int32(), 2)),
+        ("scale", pa.list_(pa.float32())),
+        ("patches", pa.large_binary()),
+    ),
     "rejected": _table(("qid", pa.string()), ("stage", pa.string()), ("reason", pa.string()), ("value", pa.string())),
     "in_video_negatives": _table(
         ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
@@ -217,8 +226,11 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
 
 
 def shortened(table: pa.Table) -> pa.Table:
-    """The table for people: features as their shape, as in "62 × 512"."""
+    """The table for people: features as their shape, as in "62 × 512", and bytes as their number."""
     for index, field in enumerate(table.schema):
+        if pa.types.is_large_binary(field.type):
+            sizes = [f"{size} bytes" for size in pc.binary_length(table[field.name]).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(sizes, pa.string()))
         if is_features(field.type):
             column = table[field.name]
             if pa.types.is_list(field.type):

@@ -13,6 +13,7 @@ from tasks.clip import Clip
 from tasks.dataset import Dataset
 from tasks.feature_report import report_features
 from tasks.imports.stage import Imports, import_features
+from tasks.patch_features import encode_patches
 from tasks.scenes.videos import is_sample, render_scenes
 from tasks.text_features import Texts, encode_queries
 from tasks.video_features import Videos, encode_videos, videos_folder
@@ -29,11 +30,13 @@ def extract_features(
     """Encode every distinct text and every clip of every video, or import the videos' features."""
     annotations = read_annotations(dataset)
     text_features = encode_queries(annotations, clip, texts)
+    if is_sample(dataset) and (videos.patches or not imports.sources):
+        render_scenes(str(videos_folder(dataset.name, videos)), videos.workers)
     if imports.sources:
         video_features = import_features(annotations, imports, videos.clip_length)
     else:
-        if is_sample(dataset):
-            render_scenes(str(videos_folder(dataset.name, videos)), videos.workers)
         video_features = encode_videos(annotations, clip, videos)
+    if videos.patches:
+        encode_patches(annotations, clip, videos)
     outcome = report_features(annotations, text_features, video_features)
     return Completed(message=outcome, data=video_features)  # Prefect hands the caller the data, and shows the message

@@ -39,8 +39,9 @@ def train_grounding(
     if settings.reads_parts:
         split_queries(newest_tags(annotations))
     sources = find_sources(
-        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts
-    )
+        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
+        settings.patches_of,
+    )  # fmt: skip
     metrics = train_model(sources, settings)
     report_training(metrics)
     return metrics

@@ -100,10 +100,11 @@ class SpatialDynamics(nn.Module):
     def forward(self, seen: Patches) -> Tensor:
         """The motion [B, D] of each video: mean over its frames."""
         places = self.place(self.heat(seen))
+        nothing = ~seen.mask.any(1, keepdim=True)  # a video without frames: `injection_losses` leaves it out
         if isinstance(self.sequence, nn.LSTM):
             states = self.sequence(places)[0]  # frames that are not there come last and change nothing before
         else:
-            states = self.sequence(places, src_key_padding_mask=~seen.mask)
+            states = self.sequence(places, src_key_padding_mask=~(seen.mask | nothing))
         weight = seen.mask[..., None].to(states.dtype)
         mean: Tensor = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
         return mean
@@ -165,7 +166,8 @@ class VDI(nn.Module):
 def injection_losses(found: Injected, inputs: InjectedInputs) -> dict[str, Tensor]:
     """Both losses before their weights; that of motion is left out where no patch features are there."""
     terms = {"visual_context": context_loss(found.dynamic, found.context, inputs.split)}
-    if found.motion is not None and found.dynamic_motion is not None:
+    if found.motion is not None and found.dynamic_motion is not None and inputs.seen is not None:
         video_of = inputs.map.video_of
-        terms["spatial_dynamics"] = dynamics_loss(found.dynamic_motion, found.motion, video_of, inputs.split)
+        counted = inputs.split & inputs.seen.mask.any(1)[video_of]
+        terms["spatial_dynamics"] = dynamics_loss(found.dynamic_motion, found.motion, video_of, counted)
     return terms

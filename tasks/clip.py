@@ -99,6 +99,12 @@ def digests(clip: Clip) -> dict[str, str]:
     return {"encoder": file_digest(folder)} if folder.is_dir() else {}
 
 
+def patch_sizes(encoder: Encoder) -> tuple[int, int]:
+    """Patches along each side of a frame, and the width of their states."""
+    vision = encoder.model.config.vision_config
+    return vision.image_size // vision.patch_size, vision.hidden_size
+
+
 def load(clip: Clip) -> Encoder:
     """Load the encoder, once a process; raises `ClipError` with the remedy."""
     return _load(clip.encoder, clip.device, clip.precision)

@@ -10,6 +10,7 @@ nine tenths of it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,10 +24,11 @@ from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Part, Work, rejection
 from artifacts.settings import data_folder
 from artifacts.store import Store
-from tasks.clip import Clip, digests, load
+from tasks.clip import Clip, Encoder, digests, load
 from tasks.features import Halves, lists_of
 from tasks.stage import Parameters, run_stage
 from tasks.video.drafts import Draft, Drafts
+from tasks.video.encode import States, frame_states
 from tasks.video.extraction import Extraction, cores
 from tasks.video.files import VideoFolder, content_digest, is_inside
 
@@ -36,6 +38,8 @@ VIDEOS_A_PART = 64
 SHEET = "sheet.jpg"
 ON_SHEET = 12
 ENOUGH = 0.9  # of the annotated duration
+
+Row = tuple[str, float, Halves]  # a video's id, its duration in seconds, and its features (clips, …)
 
 
 class Videos(Parameters):
@@ -51,6 +55,8 @@ class Videos(Parameters):
         "software", description="`cuda` decodes on an NVIDIA GPU (NVDEC) what it can, the rest in software."
     )
     seconds_a_frame: float = Field(60.0, gt=0, description="A decoder that gives no frame for so long is ended.")
+    patches: bool = Field(False, description="Keep frames' patches too, which VDI's motion (injection.dynamic) needs.")
+    patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds from one frame of patches to the next.")
     memory_mb: int = Field(512, ge=1, description="Frames that may wait for the encoder, in MB.")
 
 
@@ -99,9 +105,7 @@ def changes(draft: Draft, annotated: float, clip_length: float) -> list[str]:
     return [change for change, holds in told.items() if holds]
 
 
-def features_table(
-    encoder: str, clip_length: float, rows: Sequence[tuple[str, float, Halves]], dimension: int
-) -> pa.Table:
+def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
     """Rows (video id, duration, features) as the stage's table; all features must be of this dimension."""
     return pa.table(
         {
@@ -114,11 +118,11 @@ def features_table(
     )
 
 
-def video_features_part(
-    vids: Sequence[str], durations: dict[str, float], drafts: Callable[[Sequence[str]], dict[str, Draft]],
-    encoder: str, clip_length: float, dimension: int,
+def part_of(
+    stage: str, vids: Sequence[str], durations: dict[str, float], drafts: Callable[[Sequence[str]], dict[str, Draft]],
+    clip_length: float, table: Callable[[Sequence[Row]], pa.Table],
 ) -> Part:  # fmt: skip
-    """One part's features; a video without any is rejected."""
+    """One part: the table of the videos that have features; a video without any is rejected."""
     found = drafts(vids)
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
@@ -127,57 +131,82 @@ def video_features_part(
         if draft is None and not is_inside(vid):
             reason, value = "video id points outside the folder", vid
         if reason or draft is None or draft.features is None:
-            rejected.append(rejection(vid, STAGE, reason, value))
+            rejected.append(rejection(vid, stage, reason, value))
             continue
         notes.update(changes(draft, durations[vid], clip_length))
         rows.append((vid, draft.film.duration, draft.features))
-    return Part(features_table(encoder, clip_length, rows, dimension), len(vids), len(rows), rejected, notes)
+    return Part(table(rows), len(vids), len(rows), rejected, notes)
 
 
-def work(annotations: Artifact, files: dict[str, Path], vids: Sequence[str], clip: Clip, videos: Videos) -> Work:
-    """Key material: the videos that are wanted, the files that are there, the encoder, and how clips are sampled."""
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"encoder": clip.encoder, "precision": clip.precision, "clip_length": videos.clip_length,
-                    "videos_a_part": VIDEOS_A_PART},
-        parents=(annotations,),
-        inputs={**digests(clip), "videos": content_digest((vid, files.get(vid)) for vid in vids)},
-        unit="video",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Wanted:
+    """The videos of a data set: their annotated durations in seconds, and the files that are there."""
+
+    durations: dict[str, float]
+    files: dict[str, Path]
 
 
-@task(name=STAGE)
-def encode_videos(annotations: Artifact, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the videos of a data set."""
+def wanted_videos(annotations: Artifact, videos: Videos) -> Wanted:
+    """The videos that the annotations name; raises `VideosError` where their folder is not there."""
     folder = videos_folder(annotations.dataset, videos)
     if not folder.is_dir():
         raise VideosError(
             f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
         )
-    durations = durations_of(annotations)
-    vids, there = list(durations), VideoFolder(folder)
-    files = {vid: file for vid in vids if (file := there.find(vid))}
-    key = work(annotations, files, vids, clip, videos)
-    store = Store()
+    durations, there = durations_of(annotations), VideoFolder(folder)
+    return Wanted(durations, {vid: file for vid in durations if (file := there.find(vid))})
+
+
+def work(annotations: Artifact, wanted: Wanted, clip: Clip, stage: str, version: int, clip_length: float) -> Work:
+    """Key material: the videos that are wanted, the files that are there, the encoder, and how clips are sampled."""
+    files = content_digest((vid, wanted.files.get(vid)) for vid in wanted.durations)
+    return Work(
+        dataset=annotations.dataset,
+        stage=stage,
+        version=version,
+        parameters={"encoder": clip.encoder, "precision": clip.precision, "clip_length": clip_length,
+                    "videos_a_part": VIDEOS_A_PART},
+        parents=(annotations,),
+        inputs={**digests(clip), "videos": files},
+        unit="video",
+    )  # fmt: skip
+
+
+def extract(
+    key: Work, wanted: Wanted, clip: Clip, videos: Videos, clip_length: float, states: States,
+    table: Callable[[Encoder, Sequence[Row]], pa.Table], on_sheet: dict[str, float],
+) -> Artifact:  # fmt: skip
+    """Decode and encode the videos; `states` are a frame's features, `table` makes a part's table of them."""
+    store, vids = Store(), list(wanted.durations)
     artifact = store.artifact(key)
     chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
 
     def parts() -> Iterator[Callable[[], Part]]:
-        on_sheet = {vid: durations[vid] / 2 for vid in list(files)[:: max(1, len(files) // ON_SHEET)][:ON_SHEET]}
-        wanted = [vid for i, chunk in enumerate(chunks) if not store.has_part(artifact, i) for vid in chunk]
-        drafts = Drafts(store, artifact)
-        encoder = load(clip)
-        dimension = encoder.model.config.projection_dim
-        extraction = Extraction({vid: files[vid] for vid in wanted if vid in files}, drafts, encoder, on_sheet)
-        with extraction.start(videos.workers or cores(), videos.clip_length, videos.decoder.replace("software", ""),
+        missing = [vid for i, chunk in enumerate(chunks) if not store.has_part(artifact, i) for vid in chunk]
+        files = {vid: wanted.files[vid] for vid in missing if vid in wanted.files}
+        drafts, encoder = Drafts(store, artifact), load(clip)
+        extraction = Extraction(files, drafts, encoder, on_sheet, states)
+        with extraction.start(videos.workers or cores(), clip_length, videos.decoder.replace("software", ""),
                               videos.seconds_a_frame, videos.memory_mb << 20, videos.batch_size):  # fmt: skip
             for chunk in chunks:
-                make = partial(video_features_part, chunk, durations, extraction.finish, clip.encoder)
-                yield partial(make, clip_length=videos.clip_length, dimension=dimension)
+                make = partial(part_of, key.stage, chunk, wanted.durations, extraction.finish, clip_length)
+                yield partial(make, partial(table, encoder))
             sheet = extraction.contact_sheet()
             if sheet:
                 store.keep(artifact, SHEET, sheet)
 
     return run_stage(key, parts, len(chunks))
+
+
+@task(name=STAGE)
+def encode_videos(annotations: Artifact, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the videos of a data set."""
+    wanted, length = wanted_videos(annotations, videos), videos.clip_length
+    shown = list(wanted.files)[:: max(1, len(wanted.files) // ON_SHEET)][:ON_SHEET]
+
+    def table(encoder: Encoder, rows: Sequence[Row]) -> pa.Table:
+        return features_table(encoder.name, length, rows, encoder.model.config.projection_dim)
+
+    key = work(annotations, wanted, clip, STAGE, VERSION, length)
+    on_sheet = {vid: wanted.durations[vid] / 2 for vid in shown}
+    return extract(key, wanted, clip, videos, length, frame_states, table, on_sheet)

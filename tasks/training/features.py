@@ -9,6 +9,7 @@ from torch import Tensor
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact
 from tasks.features import read_features
+from tasks.training.patches import PatchFeatures
 
 SMALLEST_NORM = 1e-5
 
@@ -21,13 +22,15 @@ class FeatureError(PenumbraError):
 class Features:
     """Rows `values[offsets[i] : offsets[i + 1]]` [clips or tokens, channels] belong to the i-th video or text.
 
-    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts.
+    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `patches` of the videos are there
+    for VDI's motion alone.
     """
 
     values: Tensor
     offsets: Tensor
     index: dict[str, int]
     clip_length: float = 0.0
+    patches: PatchFeatures | None = None
 
     @property
     def channels(self) -> int:

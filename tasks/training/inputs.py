@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from artifacts.manifest import Artifact
-from artifacts.store import Store
+from artifacts.store import ArtifactError, Store
 from tasks.training.examples import Prepared, prepare
 from tasks.training.features import FeatureError, Features, joined, load_features, normalised
+from tasks.training.patches import load_patches
 from tasks.training.settings import Inputs
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
@@ -24,18 +25,22 @@ class Sources:
     negatives: Artifact | None = None
     in_video_negatives: Artifact | None = None
     visual_dynamic_queries: Artifact | None = None
+    patch_features: Artifact | None = None
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """All of them, for an artifact's key."""
         texts = self.negatives, self.in_video_negatives, self.visual_dynamic_queries
-        return tuple(filter(None, (self.annotations, *texts, self.text_features, *self.video_features)))
+        return tuple(
+            filter(None, (self.annotations, *texts, self.text_features, *self.video_features, self.patch_features))
+        )
 
 
 def find_sources(
-    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False, with_parts: bool = False
+    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False, with_parts: bool = False,
+    patches_of: str | None = None,
 ) -> Sources:  # fmt: skip
-    """The artifacts that `inputs` names, otherwise the newest, of the annotations' data set.
+    """The artifacts that `inputs` names, otherwise the newest, of the annotations' data set; patches of an encoder.
 
     Raises `ArtifactError` naming the stage that has not run or the key that is not there, `FeatureError` an encoder.
     """
@@ -50,7 +55,20 @@ def find_sources(
     negatives = _named(store, dataset, "negatives", inputs.negatives) if with_negatives else None
     in_video = _named(store, dataset, "in_video_negatives", inputs.in_video_negatives) if with_in_video else None
     parts = store.newest(dataset, "visual_dynamic_queries") if with_parts else None
-    return Sources(annotations, text, videos, negatives, in_video, parts)
+    patches = _patches(store, dataset, inputs.patch_features, patches_of) if patches_of else None
+    return Sources(annotations, text, videos, negatives, in_video, parts, patches)
+
+
+def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artifact:
+    if key:
+        return store.with_key(dataset, "patch_features", key)
+    try:
+        return _of_encoder(store, dataset, "patch_features", encoder)
+    except (ArtifactError, FeatureError):
+        raise FeatureError(
+            f"injection.dynamic needs {dataset}/patch_features of {encoder}: "
+            f"run extract-features {dataset} --param videos.patches=true --param clip.encoder={encoder}"
+        ) from None
 
 
 def _named(store: Store, dataset: str, stage: str, key: str | None) -> Artifact:
@@ -102,6 +120,11 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     """Read everything; features are normalised and cut as the published loaders do."""
     store = Store()
     videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
+    if sources.patch_features is not None:
+        patches = load_patches(sources.patch_features, videos.index)
+        if patches is None:
+            raise FeatureError(f"{sources.patch_features.path} has no patches of any video that has features")
+        videos = replace(videos, patches=patches)
     texts = normalised(load_features(sources.text_features), inputs.longest_text)
     rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)

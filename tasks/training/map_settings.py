@@ -44,7 +44,7 @@ class Map(Parameters):
 
 
 class Injection(Parameters):
-    """VDI: the text encoder that is trained, and visual context injection; the defaults are the paper's."""
+    """VDI: the text encoder that is trained, and the two injections; the defaults are the paper's but for `dynamic`."""
 
     encoder: str = Field(
         "openai/clip-vit-base-patch32",
@@ -52,8 +52,12 @@ class Injection(Parameters):
     )
     text_rate: float = Field(0.1, ge=0, description="Its share of the learning rate; 0: it is frozen.")
     context: float = Field(0.5, ge=0, description="Weight of the visual context injection.")
-    heads: int = Field(8, ge=1, description="Attention heads of the injection.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Its dropout.")
+    dynamic: float = Field(
+        0.0, ge=0, description="Weight of the spatial dynamic injection, the paper's 0.01; it needs patch_features."
+    )
+    sequence: Literal["transformer", "lstm"] = Field("transformer", description="What reads the frames in their order.")
+    heads: int = Field(8, ge=1, description="Attention heads of the injections.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Their dropout.")
     fixed_target: bool = Field(False, description="Whether what is seen is a target without gradient.")
 
 

@@ -145,12 +145,13 @@ class Inputs(Parameters):
     in_video_negatives: str | None = Field(None, description="Key of BM-DETR's negatives; default: the newest.")
     text_features: str | None = Field(None, description="Key of the texts' features; beats text_encoder.")
     video_features: tuple[str, ...] = Field((), description="Keys of the videos' features; beat video_encoders.")
+    patch_features: str | None = Field(None, description="Key of VDI's patches; default: the newest of its encoder.")
     longest_video: int | None = Field(None, ge=1, description="Clips that a video is cut to.")
     longest_text: int = Field(77, ge=1, description="Tokens that a text is cut to.")
 
 
 # Fields of `Inputs` that are no part of a run's key, as the artifacts that they name are
-NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features"}
+NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_features", "patch_features"}
 
 
 class Ranking(Parameters):
@@ -197,6 +198,11 @@ class Settings(Parameters):
     def reads_parts(self) -> bool:
         """Whether training takes queries' static and dynamic parts."""
         return self.model.name == "vdi"
+
+    @property
+    def patches_of(self) -> str | None:
+        """The encoder whose patch features training takes, or None."""
+        return self.injection.encoder if self.model.name == "vdi" and self.injection.dynamic else None
 
 
 @cache

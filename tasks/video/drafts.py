@@ -17,7 +17,7 @@ from tasks.video.frames import Film
 
 @dataclass(frozen=True)
 class Draft:
-    """A finished video: features (clips, dimension), or the reason why there are none; a small JPEG or nothing."""
+    """A finished video: features (clips, …), or the reason why there are none; a small JPEG or nothing."""
 
     vid: str
     film: Film

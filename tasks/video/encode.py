@@ -6,9 +6,10 @@ is gathered.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,24 @@ from tasks.video.pixels import TOGETHER, preprocess
 from tasks.video.pool import Decoded, Video
 
 Halves = npt.NDArray[np.float16]
+States = Callable[[Any, torch.Tensor], torch.Tensor]  # of CLIP and of frames' pixels, one row a frame
+
+
+def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Frames in the space that they share with texts [frames, dimension]."""
+    found: torch.Tensor = model.get_image_features(pixels).pooler_output
+    return found
+
+
+def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """The last hidden states of frames' patches, before the projection [frames, patches, width]."""
+    found: torch.Tensor = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]  # the first is the class
+    return found
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A video's features (clips, dimension) with what is known of it; or the reason why it has none."""
+    """A video's features (clips, …) with what is known of it; or the reason why it has none."""
 
     video: Video
     features: Halves | None = None
@@ -56,13 +70,15 @@ class _Batch:
 
 
 class FrameEncoder:
-    """Takes frames as they come, hands out videos as they are done.
+    """Takes frames as they come, hands out videos as they are done; `states` says which features a frame has.
 
     `seen` are the clips whose frame, or the last one before it, is handed out as a thumbnail, by video id.
     """
 
-    def __init__(self, encoder: Encoder, batch_size: int, seen: Mapping[str, int] | None = None) -> None:
-        self.encoder, self.batch_size, self.seen = encoder, batch_size, seen or {}
+    def __init__(
+        self, encoder: Encoder, batch_size: int, seen: Mapping[str, int] | None = None, states: States = frame_states
+    ) -> None:
+        self.states, self.encoder, self.batch_size, self.seen = states, encoder, batch_size, seen or {}
         self._filling = _Batch()
         self._under_way: deque[_Batch] = deque()
         self._preparing: deque[Future[torch.Tensor]] = deque()
@@ -127,13 +143,13 @@ class FrameEncoder:
             yield from self._collect()
 
     def _compute(self, ready: "list[Future[torch.Tensor]]") -> Halves:
-        """Features (frames, dimension) of at most batch_size frames; whose preprocessing was started before."""
+        """Features (frames, …) of at most batch_size frames; whose preprocessing was started before."""
         with torch.inference_mode():
             pixels = torch.cat([part.result() for part in ready])
             frames = len(pixels)
             if frames < self.batch_size:
                 pixels = torch.cat([pixels, pixels.new_zeros(self.batch_size - frames, *pixels.shape[1:])])
-            features = self.encoder.model.get_image_features(pixels.to(self.encoder.dtype)).pooler_output
+            features = self.states(self.encoder.model, pixels.to(self.encoder.dtype))
             halves: Halves = features[:frames].half().cpu().numpy()
         return halves
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.clip import Encoder
 from tasks.video.drafts import Draft, Drafts
-from tasks.video.encode import Encoded, FrameEncoder
+from tasks.video.encode import Encoded, FrameEncoder, States, frame_states
 from tasks.video.pool import Pool, Video
 from tasks.video.sheet import contact_sheet, thumbnail
 
@@ -27,11 +27,14 @@ class Extraction:
         drafts: where finished videos are kept
         encoder: CLIP
         on_sheet: the videos of the contact sheet with the second that is to be seen there
+        states: which features a frame has
 
     """
 
-    def __init__(self, files: dict[str, Path], drafts: Drafts, encoder: Encoder, on_sheet: dict[str, float]) -> None:
+    def __init__(self, files: dict[str, Path], drafts: Drafts, encoder: Encoder, on_sheet: dict[str, float],
+                 states: States = frame_states) -> None:  # fmt: skip
         self.files, self.drafts, self.encoder, self.on_sheet = files, drafts, encoder, on_sheet
+        self.states = states
         self._finished: Iterator[Encoded] = iter(())
 
     @contextmanager
@@ -40,7 +43,7 @@ class Extraction:
         """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for."""
         pool = Pool(workers, clip_length, device, seconds, memory, BATCHES_AHEAD * batch_size)
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
-        finished = FrameEncoder(self.encoder, batch_size, seen).encode(pool.decode(self._videos()))
+        finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
         self._finished = finished
         try:
             yield

@@ -20,6 +20,7 @@ DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage betw
     "in_video_negatives": "qid negative_qid iou similarity",
     "text_features": "text encoder tokens pooled",
     "video_features": "vid encoder clip_length duration features",
+    "patch_features": "vid encoder seconds grid scale patches",
     "metrics": "run epoch step split name value",
     "predictions": "run split qid windows saliency",
     "evaluation": "run split subset metric value",

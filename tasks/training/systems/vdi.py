@@ -1,6 +1,7 @@
-"""VDI: MMN on CLIP's frames, CLIP's text encoder trained beside it, and visual context injection (`models.vdi`).
+"""VDI: MMN on CLIP's frames, CLIP's text encoder trained beside it, and the two injections (`models.vdi`).
 
-The spatial dynamic injection is in `models.vdi` and takes no part here: it needs patch features, which no stage makes.
+Motion (`injection.dynamic`) takes `patch_features`; the frame that a patch is compared with is the clip of the video's
+features that it lies in. Prediction reads no patches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 from models.losses.candidates import MapTargets
 from models.losses.mmn import MMNLossSettings, mmn_losses
-from models.vdi import VDI, InjectedInputs, InjectionSettings, injection_losses
-from tasks.clip import Clip, Encoder, load
+from models.vdi import VDI, InjectedInputs, InjectionSettings, Patches, injection_losses
+from tasks.clip import Clip, Encoder, load, patch_sizes
 from tasks.training.examples import Examples
 from tasks.training.features import FeatureError, Features
 from tasks.training.map_data import MapData
@@ -75,6 +76,7 @@ class InjectedData(MapData):
         )  # fmt: skip
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
+        self.patches, self.clip_length = videos.patches if s.patches_of else None, videos.clip_length
 
     def batch(self, rows: Tensor) -> InjectedBatch:  # type: ignore[override]
         """Videos `rows` with their sentences, these sentences' parts, and the truth."""
@@ -85,7 +87,18 @@ class InjectedData(MapData):
         on_device = parts.to(self.device, non_blocking=True)
         static, dynamic = (self.text(on_device[:, column], words) for column in (0, 1))
         split = on_device[:, 0] != on_device[:, 1]
-        return InjectedBatch(InjectedInputs(found.inputs, static, dynamic, split), found.targets, found.late)
+        seen = self.seen([self.taught[n][0] for n in rows.tolist()])
+        return InjectedBatch(InjectedInputs(found.inputs, static, dynamic, split, seen), found.targets, found.late)
+
+    def seen(self, videos: list[int]) -> Patches | None:
+        """Patches and frames of videos [B]; None where the motion takes no part."""
+        if self.patches is None:
+            return None
+        host = torch.tensor(videos)
+        states, seconds, mask = self.patches.gather(host, self.device)
+        index = host.to(self.device, non_blocking=True)
+        clip = (seconds / self.clip_length).long().minimum(self.videos.lengths[index][:, None] - 1)
+        return Patches(self.videos.values[self.videos.starts[index][:, None] + clip].float(), states, mask)
 
 
 class InjectedObjective(nn.Module):
@@ -104,6 +117,8 @@ class InjectedObjective(nn.Module):
         found = mmn_losses(outputs, batch.targets, self.losses, batch.late)
         terms = injection_losses(injected, inputs)
         total = found.total + self.injection.context * terms["visual_context"]
+        if "spatial_dynamics" in terms:
+            total = total + self.injection.dynamic * terms["spatial_dynamics"]
         return total, found.terms | {name: value.detach() for name, value in terms.items()}
 
 
@@ -113,11 +128,13 @@ class InjectedSystem(MapSystem):
     def build(self, video_dim: int, text_dim: int) -> VDI:
         """See `System.build`; raises `FeatureError` where the frames are not of the encoder's space."""
         s, text = self.settings.injection, ClipText(self.settings.injection.encoder)
+        clip = load(Clip(encoder=s.encoder, device="cpu"))
         width = text.model.config.projection_dim
         if video_dim != width:
             raise FeatureError(f"vdi takes frames of CLIP's space: {width} channels of {s.encoder}, not {video_dim}")
         shape = replace(self.settings.map.settings(width, width), hidden=width, projected=False)
-        sizes = InjectionSettings(width, heads=s.heads, dropout=s.dropout, fixed_target=s.fixed_target)
+        side, patch_dim = patch_sizes(clip) if s.dynamic else (0, 0)
+        sizes = InjectionSettings(width, patch_dim, side**2, s.sequence, s.heads, s.dropout, s.fixed_target)
         text.requires_grad_(s.text_rate > 0)
         return VDI(shape, sizes, text)
 
@@ -127,8 +144,11 @@ class InjectedSystem(MapSystem):
         return width, hidden
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> InjectedData:
-        """See `System.data`; of `texts` the strings alone are used."""
+        """See `System.data`; of `texts` the strings alone are used. Raises `FeatureError` for foreign patches."""
         encoder = load(Clip(encoder=self.settings.injection.encoder, device="cpu"))
+        side, width = patch_sizes(encoder)
+        if videos.patches is not None and videos.patches.values.shape[1:] != (side**2, width):
+            raise FeatureError(f"patch_features are of another CLIP than {encoder.name}: {side}² patches of {width}")
         names: Sequence[str] = sorted(texts.index, key=texts.index.__getitem__)
         parts = sorted({part for pair in examples.parts for part in pair} - texts.index.keys())
         ids = token_ids([*names, *parts], encoder)

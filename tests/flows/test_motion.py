@@ -1,0 +1,171 @@
+"""VDI's motion from end to end: real films to patches, patches to a trained model, which predicts without them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from prefect import flow
+
+from artifacts.manifest import Artifact
+from artifacts.store import Store
+from flows.evaluate_grounding import evaluate_grounding
+from flows.extract_features import extract_features
+from flows.train_grounding import train_grounding
+from models.vdi import VDI, injection_losses
+from tasks.clip import Clip, load, patch_sizes
+from tasks.dataset import Dataset
+from tasks.evaluation.choice import Choice, sources_of_run
+from tasks.patch_features import quantised
+from tasks.tags import Tagging, tag
+from tasks.text_features import Texts
+from tasks.training.features import FeatureError
+from tasks.training.inputs import find_sources
+from tasks.training.inputs import load as load_inputs
+from tasks.training.map_settings import Injection, Map
+from tasks.training.settings import Inputs, Losses, Model, Settings, Training
+from tasks.training.stage import load_run
+from tasks.training.systems import system_of
+from tasks.video.frames import Film, clip_frames
+from tasks.video.pixels import preprocess
+from tasks.video_features import Videos
+from tests.films import film
+
+TINY = Clip(encoder="tiny-clip", device="cpu")
+INTERVAL, LENGTHS = 0.5, {"a": 10, "b": 23, "c": 20, "d": 16}  # frames of a film, ten a second
+SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 3, "layers": 2, "joint": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("motion")
+    (folder / "videos").mkdir()
+    told = {
+        vid: {"sentences": ["a person opens the door.", f"a person puts the {vid} cup down."],
+              "timestamps": [[0, 0.5], [0.4, 0.9]], "duration": frames / 10}
+        for vid, frames in {**LENGTHS, "broken": 10}.items()
+    }  # fmt: skip
+    for vid, frames in LENGTHS.items():
+        film(folder / "videos" / f"{vid}.mp4", frames)
+    (folder / "videos" / "broken.mp4").write_text("no video")
+    (folder / "train.json").write_text(json.dumps(told))
+    (folder / "test_trivial.json").write_text(json.dumps({"a": told["a"]}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    root = tmp_path_factory.mktemp("artifacts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(root))
+        patch.setenv("PENUMBRA_RUNS", str(root / "runs"))
+        videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, batch_size=8, patches=True,
+                        patch_interval=INTERVAL)  # fmt: skip
+        extract_features(dataset(folder), TINY, Texts(), videos)
+        flow(tag)(annotations(Store()), Tagging())
+        yield Store()
+
+
+def dataset(folder: Path) -> Dataset:
+    return Dataset(name="motion", folder=str(folder))
+
+
+def annotations(store: Store) -> Artifact:
+    return store.newest("motion", "annotations")
+
+
+def groups(**injection: Any) -> dict[str, Any]:
+    training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, held_out=0.3, device="cpu")
+    return {
+        "model": Model(name="vdi"), "losses": Losses(), "training": training, "map": Map(**SMALL),
+        "injection": Injection(encoder="tiny-clip", heads=4, **injection),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, store: Store) -> Artifact:
+    found: Artifact = train_grounding(dataset(folder), **groups(dynamic=0.5))
+    return found
+
+
+def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store: Store, folder: Path) -> None:
+    artifact = store.newest("motion", "patch_features")
+    rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
+    refused = [(row["qid"], row["reason"]) for part in store.rejected(artifact) for row in part.to_pylist()]
+    assert (set(rows), refused) == (set(LENGTHS), [("broken", "file can't be opened as a video")])
+    encoder = load(TINY)
+    side, width = patch_sizes(encoder)
+    for vid, row in rows.items():
+        pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL, Film()))
+        assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(pictures))], atol=INTERVAL / 2)
+        assert max(row["seconds"]) <= LENGTHS[vid] / 10 + 1e-6
+        with torch.inference_mode():
+            pixels = preprocess(pictures, encoder.processing, encoder.device)
+            states = encoder.model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:].numpy()
+        assert (row["encoder"], row["grid"], states.shape[1:]) == ("tiny-clip", [side, side], (side**2, width))
+        scale = np.array(row["scale"])[:, None, None]
+        values = np.frombuffer(row["patches"], np.int8).reshape(states.shape)
+        assert np.abs(values).max() == 127
+        assert (np.abs(values * scale - states) <= 0.5 * scale + 5e-3).all()  # drafts are halves
+
+
+def test_a_frame_of_nothing_is_kept_as_nothing() -> None:
+    values, scale = quantised(np.zeros((1, 4, 3), np.float16))
+    assert not values.any()
+    assert scale.tolist() == [1.0]
+
+
+def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder: Path, store: Store) -> None:
+    terms = {row["name"]: row["value"] for row in store.table(run).to_pylist()}
+    assert 0 < terms["spatial_dynamics"] < 4
+    assert [parent.stage for parent in store.manifest(run).parents].count("patch_features") == 1
+    figures = store.table(evaluate_grounding(dataset(folder), Choice(run=run.key)))
+    assert "mIoU" in figures["metric"].to_pylist()
+    assert sources_of_run(run, annotations(store)).patch_features is None
+
+
+def test_prediction_is_the_same_without_the_module(run: Artifact, store: Store) -> None:
+    model, settings = load_run(run)
+    assert isinstance(model, VDI)
+    assert model.dynamics is not None
+    loaded = load_inputs(sources_of_run(run, annotations(store)), settings.inputs)
+    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["test_trivial"]), "test").examples
+    data = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu"))
+    before = system.predict(model, data)
+    model.dynamics = None
+    for one, other in zip(before, system.predict(model, data), strict=True):
+        assert np.array_equal(one.windows, other.windows)
+
+
+@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
+def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_part(sequence: str, store: Store) -> None:
+    settings = Settings(**groups(dynamic=1.0, sequence=sequence, dropout=0.0))
+    named = Inputs(patch_features=store.newest("motion", "patch_features").key[:8])
+    loaded = load_inputs(find_sources(annotations(store), named, False, with_parts=True, patches_of="tiny-clip"), named)
+    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test").examples
+    model = system.build(loaded.videos.channels, loaded.texts.channels)
+    assert isinstance(model, VDI)
+    batch = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu")).batch(torch.arange(len(LENGTHS)))
+    inputs, patches = batch.inputs, loaded.videos.patches
+    assert patches is not None
+    assert inputs.seen.mask.sum() == patches.offsets[-1] == 2 + 5 + 4 + 4
+    injection_losses(model.inject(inputs), inputs)["spatial_dynamics"].backward()
+    learned = [weight.grad for weight in model.text_encoder.parameters() if weight.grad is not None]
+    assert all(grad.isfinite().all() for grad in learned)
+    assert sum(float(grad.abs().sum()) for grad in learned) > 0
+    total, _ = system.objective(model)(batch)
+    assert total.isfinite()
+    inputs.seen.mask[0] = False
+    without = injection_losses(model.eval().inject(inputs), inputs)["spatial_dynamics"]
+    unsplit = replace(inputs, split=inputs.split & (inputs.map.video_of != 0))
+    assert without.isfinite()
+    assert torch.equal(without, injection_losses(model.inject(unsplit), unsplit)["spatial_dynamics"])
+
+
+def test_missing_patches_are_named_with_what_makes_them(store: Store) -> None:
+    with pytest.raises(FeatureError, match=r"run extract-features motion --param videos\.patches=true"):
+        find_sources(annotations(store), Inputs(), False, patches_of="another-clip")
