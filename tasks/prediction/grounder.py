@@ -85,7 +85,7 @@ class Grounder:
         """A run by its key, the first digits of it, or its name, of any data set or of one.
 
         Raises:
-            EvaluationError: no run is called so, or several are
+            ArtifactError: no run is called so, or several are
             PredictionError: it was trained on features that no encoder at hand computes
 
         """
