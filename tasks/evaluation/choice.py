@@ -6,7 +6,8 @@ from artifacts.manifest import Artifact
 from artifacts.store import ArtifactError, Store
 from tasks.stage import Parameters
 from tasks.training.inputs import Sources, find_sources
-from tasks.training.settings import Ranking, Settings
+from tasks.training.settings import Ranking
+from tasks.training.stage import settings_of
 
 
 class Choice(Parameters):
@@ -41,7 +42,7 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
     """What the run was trained on, with the annotations given; negatives too where there are any."""
     store = Store()
     manifest = store.manifest(metrics)
-    settings = Settings.model_validate(manifest.parameters["settings"])
+    settings = settings_of(manifest)
     parents = {parent.stage: parent for parent in manifest.parents}
     negatives = parents.get("negatives")
     if negatives is None:

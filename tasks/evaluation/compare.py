@@ -1,13 +1,16 @@
 """`penumbra compare`: is one run really better than another? A paired bootstrap over the queries of each split."""
 
 from collections import defaultdict
+from operator import itemgetter
+from typing import Any
 
 from artifacts.manifest import Artifact
 from artifacts.store import Store
 from tasks.evaluation.choice import chosen_run
 from tasks.evaluation.comparison import Difference, paired_bootstrap
 from tasks.evaluation.retrieval import QueryScores, score_queries
-from tasks.evaluation.windows import EvaluationError, Floats, align
+from tasks.evaluation.stage import aligned
+from tasks.evaluation.windows import EvaluationError, Floats
 
 Scores = dict[str, tuple[tuple[str, ...], QueryScores]]
 
@@ -26,20 +29,18 @@ def scores_by_split(predictions: Artifact) -> Scores:
     store = Store()
     annotations = next(p for p in store.manifest(predictions).parents if p.stage == "annotations")
     truth = {
-        row["qid"]: row["windows"]
+        row["qid"]: row
         for part in store.parts(annotations, ["qid", "windows"])
         for row in part.to_pylist()
         if row["windows"]
     }
-    found: defaultdict[str, dict[str, list[list[float]]]] = defaultdict(dict)
+    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for part in store.parts(predictions, ["split", "qid", "windows"]):
         for row in part.to_pylist():
             if row["qid"] in truth:
-                found[row["split"]][row["qid"]] = [[w["start"], w["end"], w["score"]] for w in row["windows"]]
-    return {
-        split: (tuple(sorted(rows)), score_queries(align(rows, {qid: truth[qid] for qid in sorted(rows)})))
-        for split, rows in found.items()
-    }
+                found[row["split"]].append(row)
+    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth) for split, rows in found.items()}
+    return {split: (both.qids, score_queries(both)) for split, both in windows.items()}
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:

@@ -21,7 +21,7 @@ from tasks.evaluation.windows import Windows, align
 from tasks.stage import run_stage
 from tasks.training.inputs import Sources, load
 from tasks.training.job import device_of
-from tasks.training.stage import load_run, run_name, split_rows
+from tasks.training.stage import load_run, name_of, split_rows
 from tasks.training.systems import system_of
 
 STAGE = "evaluation"
@@ -91,7 +91,7 @@ def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
 def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
     """All figures of a run."""
     store = Store()
-    run = run_name(load_run(metrics)[1], metrics.key)
+    run = name_of(store.manifest(metrics))
     annotations = {row["qid"]: row for part in store.parts(sources.annotations) for row in part.to_pylist()}
     by_split: defaultdict[str, Rows] = defaultdict(list)
     for part in store.parts(predictions):

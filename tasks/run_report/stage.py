@@ -31,8 +31,7 @@ from tasks.run_report.examples import (
 from tasks.run_report.figures import ordering_chart, saliency_figure, windows_figure
 from tasks.run_report.live import FLOW as TRAINING
 from tasks.training.inputs import Sources
-from tasks.training.settings import Settings
-from tasks.training.stage import run_folder, run_name
+from tasks.training.stage import name_of, run_folder
 
 EVALUATION = "evaluate-grounding"
 FILE = "report.html"
@@ -51,11 +50,6 @@ class Judged:
     def name(self) -> str:
         """What the run is called."""
         return name_of(Store().manifest(self.metrics))
-
-
-def name_of(manifest: Manifest) -> str:
-    """What the run of a `metrics` artifact is called."""
-    return run_name(Settings.model_validate(manifest.parameters["settings"]), manifest.key)
 
 
 def training_document(metrics: Artifact) -> Document:

@@ -1,6 +1,5 @@
 """What a model predicts for a data set: ranked windows and saliency of every query."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from models.outputs import Inputs, Outputs
 from models.postprocessing import rank_windows, snap_windows
 from tasks.training.device_data import DeviceData
 from tasks.training.settings import Ranking
+from tasks.training.step import autocast
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,10 @@ def outputs_of(
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
     was_training = model.training
     model.eval()
-    autocast = torch.autocast(data.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
     try:
         for first in range(0, len(order), size):
             rows = torch.from_numpy(order[first : first + size])
-            with torch.no_grad(), autocast:
+            with torch.no_grad(), autocast(data.device, bf16):
                 outputs = model(gather(rows), negative=negative)
             yield rows, outputs
     finally:

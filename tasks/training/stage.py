@@ -13,7 +13,7 @@ from prefect import task
 from torch import Tensor, nn
 
 from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact, Part, Work, file_digest
+from artifacts.manifest import Artifact, Manifest, Part, Work, file_digest
 from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import Store
@@ -91,9 +91,19 @@ def read_weights(source: str) -> dict[str, Tensor]:
         raise RunError(str(error)) from None
 
 
+def settings_of(metrics: Manifest) -> Settings:
+    """The settings of a run, by the manifest of its `metrics`."""
+    return Settings.model_validate(metrics.parameters["settings"])
+
+
+def name_of(metrics: Manifest) -> str:
+    """What a run is called, by the manifest of its `metrics`."""
+    return run_name(settings_of(metrics), metrics.key)
+
+
 def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     """The best model of a run, ready to predict, and the run's settings."""
-    settings = Settings.model_validate(Store().manifest(metrics).parameters["settings"])
+    settings = settings_of(Store().manifest(metrics))
     folder = run_folder(metrics)
     found = read_checkpoint(folder, "best") or read_checkpoint(folder, "last")
     if found is None:
