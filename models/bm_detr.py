@@ -90,31 +90,38 @@ class BMDETR(GroundingModel):
         texts = self.project_texts(inputs, negative=False)
         batch, clips = inputs.video.shape[:2]
         positions = clip_positions(inputs.video_mask, self.settings.hidden)
-        tokens, placed, bias = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
-        memory, mask = tokens[:batch], inputs.video_mask
-        probability, seen = self._probability(tokens[:, :clips], texts, mask), memory[:, :clips]
+        video, mask = self.video_projection(inputs.video), inputs.video_mask
+        memory, background, placed, bias = self.encode(video, mask, positions, texts)
+        seen = memory[:, :clips]
+        probability = self._probability(torch.cat((seen, background)), texts, mask)
         if probability is not None:
             seen = seen * self._weights(probability, mask)[..., None].to(seen.dtype)
-        logits, spans = self._decode(memory, placed[:batch], bias[:batch])
+        logits, spans = self._decode(memory, placed, bias)
         pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
         return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)
 
     def encode(
         self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens and positions [G·B, Lv + Lt, hidden], and the bias that hides padding, under every text.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Tokens [B, Lv + Lt, hidden], clips under the negative texts [(G - 1)·B, Lv, hidden]; positions, padding bias.
 
-        Before each layer the positions are scaled by the tokens; words have none, unless they are learned.
+        Before each layer the positions are scaled by the tokens; words have none, unless they are learned. Positions
+        [B, Lv + Lt, hidden] come unscaled. Nothing reads the words of a negative text after the last layer, which
+        therefore doesn't make them.
         """
-        groups, clips = texts.groups, video.shape[1]
+        groups, (batch, clips) = texts.groups, video.shape[:2]
         tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
         placed = functional.pad(positions.repeat(groups, 1, 1), (0, 0, 0, texts.tokens.shape[1]))
         if self.settings.text_positions:
             placed = torch.cat((placed[:, :clips], self.place_texts(texts)), dim=1)
         bias = padding_bias(torch.cat((video_mask.repeat(groups, 1), texts.mask), dim=1))
-        for layer in self.encoder:
+        *layers, last = self.encoder
+        for layer in layers:
             tokens = layer(tokens, self._scaled(placed, tokens, clips), bias)
-        return tokens, placed, bias
+        scaled, background = self._scaled(placed, tokens, clips), tokens.new_empty(0, *video.shape[1:])
+        if groups > 1:
+            background = last(tokens[batch:], scaled[batch:], bias[batch:], clips)
+        return last(tokens[:batch], scaled[:batch], bias[:batch]), background, placed[:batch], bias[:batch]
 
     def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
         """Positions times what a small network makes of the tokens; where words have none, of the clips alone."""

@@ -17,10 +17,15 @@ class EncoderLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
-        """Tokens and positions [B, L, hidden]; bias [B, 1, 1, L] hides padding."""
+    def forward(self, tokens: Tensor, positions: Tensor, bias: Tensor, wanted: int | None = None) -> Tensor:
+        """Tokens and positions [B, L, hidden]; bias [B, 1, 1, L] hides padding.
+
+        Of the result only the first `wanted` tokens are made, where a number is given: the others are read, no more.
+        """
         placed = tokens + positions
-        tokens = self.norm1(self.dropout.onto(tokens, self.attention(placed, placed, tokens, bias)))
+        queries = placed if wanted is None else placed[:, :wanted]
+        read = self.attention(queries, placed, tokens, bias)
+        tokens = self.norm1(self.dropout.onto(tokens[:, :wanted], read))
         out: Tensor = self.norm2(self.dropout.onto(tokens, self.feed_forward(tokens)))
         return out
 
