@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.fft_convolution import convolve
+
 
 class BorderedNorm(nn.Module):
     """Batch normalisation of cells beside a border of zeros that is not there: `outside` cells a channel and sample."""
@@ -58,13 +60,13 @@ class ProposalLayer(nn.Module):
 
     def __init__(self, width: int, out: int, kernel: int, padding: int, outside: int, weights: Tensor) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(width, out, kernel, padding=padding)
+        self.convolution, self.padding = nn.Conv2d(width, out, kernel), padding
         self.norm = BorderedNorm(out, outside)
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, cells: Tensor) -> Tensor:
         """[B, width, n, n] to [B, out, m, m], in float32 after the convolution."""
-        found = functional.conv2d(cells, self.convolution.weight, padding=self.convolution.padding)
+        found = convolve(cells, self.convolution.weight, self.padding)
         with torch.autocast(found.device.type, enabled=False):
             shift = self.convolution.bias
             normed: Tensor = self.norm(found.float(), 0 if shift is None else shift.detach())
@@ -90,7 +92,7 @@ class ProposalConvolution(nn.Module):
         self.layers = nn.ModuleList(stack)
 
     def forward(self, cells: Tensor) -> Tensor:
-        """See the class. Channels last: such convolutions are the faster ones on CPUs and GPUs alike."""
+        """See the class. Channels last: such direct convolutions are the faster ones on CPUs and GPUs alike."""
         cells = cells.contiguous(memory_format=torch.channels_last)
         for layer in self.layers:
             cells = layer(cells)
