@@ -12,12 +12,12 @@ from pathlib import Path
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from artifacts.drawing import Drawing, harmless, printable
+from artifacts.drawing import Drawing, printable
 from artifacts.interface import markdown_table
 
 TEMPLATE = Path(__file__).with_name("document.html")
 NUMBER = re.compile(r"[-+−]?[\d,.]+( %)?$|–$")
-MARKUP = re.compile(r"[*_`\[\]!~|]")  # of markdown
+MARKUP = re.compile(r"[\\*_`\[\]!~<>&@]|:(?=//)|(?<=www)\.|^[-+#=]")  # of markdown; bars are `markdown_table`'s
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,11 @@ class Document:
 
 
 def plain(text: str) -> str:
-    """Text of unknown origin as a part of markdown: one line, and nothing in it is markup."""
-    return MARKUP.sub(lambda found: f"&#{ord(found[0])};", harmless(" ".join(text.split())))
+    """Text of unknown origin as a part of markdown: one line, and nothing in it is markup.
+
+    Backslashes and no character references (&#95;): the Prefect UI shows most of those as they are written.
+    """
+    return MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 
 def _number(table: Table, column: int) -> bool:

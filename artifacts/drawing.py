@@ -37,7 +37,7 @@ class Drawing:
 
     def image(self) -> str:
         """As a markdown image, which the Prefect UI shows."""
-        title = NO_TITLE.sub(" ", self.title).strip()
+        title = NO_TITLE.sub(" ", printable(self.title)).strip()
         return f"![{title}](data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()})"
 
 

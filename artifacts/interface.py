@@ -28,11 +28,11 @@ def stage_key(dataset: str, stage: str, kind: str) -> str:
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A GitHub-style table; bars and line breaks in cells are made harmless."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    for row in rows:
+    lines = []
+    for row in (header, *rows):
         cells = (str(cell).replace("|", "\\|").replace("\n", " ") for cell in row)
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([lines[0], "|" + " --- |" * len(header), *lines[1:]])
 
 
 def first_rows(store: Store, artifact: Artifact, manifest: Manifest, count: int = FIRST_ROWS) -> list[dict[str, Any]]:
