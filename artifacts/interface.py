@@ -72,14 +72,22 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         sections += ["## Rejected, by reason", markdown_table(("reason", "count"), manifest.rejected.items())]
     if manifest.notes:
         sections += ["## Changed, not rejected", markdown_table(("change", "count"), manifest.notes.items())]
-    sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
+    if manifest.parameters:
+        sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
     sources = [(f"`{p.dataset}/{p.stage}`", f"`{p.key}`") for p in manifest.parents]
     sources += [(name, f"SHA-256 `{digest}`") for name, digest in manifest.inputs.items()]
     return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
 
 
-def _flat(parameters: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, f"`{json.dumps(value)}`") for name, value in parameters.items()]
+def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
+    """Names of parameters as users write them, group.name, and their values."""
+    found: list[tuple[str, str]] = []
+    for name, value in parameters.items():
+        if isinstance(value, dict) and value:
+            found += _flat(value, f"{group}{name}.")
+        else:
+            found.append((f"{group}{name}", f"`{json.dumps(value)}`"))
+    return found
 
 
 def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:

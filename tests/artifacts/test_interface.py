@@ -75,6 +75,21 @@ def test_a_null_is_an_empty_cell(store: Store) -> None:
     assert first_rows(store, artifact, store.manifest(artifact))[0]["saliency"] == ""
 
 
+def test_parameters_are_told_by_the_names_that_users_type(store: Store) -> None:
+    def page(parameters: dict[str, Any]) -> str:
+        artifact = store.build(Work("scenes", "masks", 1, parameters), [lambda: Part(table_of("masks", []), 0, 0)])
+        return stage_page(artifact, store.manifest(artifact))
+
+    shown = page({"settings": {"model": {"name": "mmn", "sizes": [1, 2]}, "none": {}}})
+    for told in (
+        '| settings.model.name | `"mmn"` |',
+        "| settings.model.sizes | `[1, 2]` |",
+        "| settings.none | `{}` |",
+    ):
+        assert told in shown
+    assert "Made with" not in page({})
+
+
 def test_the_page_of_a_stage_tells_counts_reasons_and_origin(store: Store) -> None:
     artifact, manifest = masks(store)
     page = stage_page(artifact, manifest)
