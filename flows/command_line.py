@@ -159,7 +159,7 @@ def run(
             help="build-negatives, extract-features, train-grounding, evaluate-grounding, full-pipeline or ablation",
         ),
     ],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
     param: Annotated[
         list[str] | None,
         typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),

@@ -13,7 +13,7 @@ from tasks.dataset import Dataset
 from tasks.evaluation.choice import Choice
 from tasks.fills import Filling
 from tasks.text_features import Texts
-from tasks.training.settings import Inputs
+from tasks.training.settings import Inputs, presets
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 
@@ -26,8 +26,24 @@ def test_a_deployment_s_parameters_fit_its_flow(deployment: dict[str, Any]) -> N
         assert FLOWS[flow.name] == (path, function)
     assert [flow.name] == deployment["tags"]
     validated = flow.validate_parameters(deployment["parameters"])
-    assert validated["dataset"].name == deployment["name"]
+    assert deployment["name"] in (validated["dataset"].name, validated.get("preset"))
     assert deployment_parameters(flow.name, deployment["name"]) == deployment["parameters"]
+
+
+def test_every_preset_has_a_training_and_every_data_set_what_leads_to_it() -> None:
+    there = {(deployment["tags"][0], deployment["name"]): deployment for deployment in PLAN}
+    trainings = {name: deployment for (flow, name), deployment in there.items() if flow == "train-grounding"}
+    datasets = {deployment["parameters"]["dataset"]["name"] for deployment in trainings.values()}
+    assert datasets == {"charades-cg", "activitynet-cg", "charades-sta", "qvhighlights", "tacos", "scenes"}
+    named = {preset for preset in presets() if not preset.startswith("scenes-study-")}  # a study's, by its ablation
+    assert trainings.keys() == datasets | named
+    for preset in named:
+        parameters = trainings[preset]["parameters"]
+        assert parameters == {"dataset": {"name": parameters["dataset"]["name"]}, "preset": preset}
+        assert preset.startswith(parameters["dataset"]["name"])
+        assert "schedules" not in trainings[preset]
+    for flow in FLOWS.keys() - {"full-pipeline"}:
+        assert {(flow, dataset) for dataset in datasets} <= there.keys()
 
 
 def artifact(stage: str) -> Artifact:
