@@ -18,6 +18,7 @@ from artifacts.interface import publish_report
 from artifacts.manifest import Artifact, Manifest
 from artifacts.store import Store
 from tasks.evaluation.compare import compare
+from tasks.evaluation.predictions import truth_end
 from tasks.evaluation.stage import results
 from tasks.evaluation.windows import EvaluationError
 from tasks.run_report.curves import best_epoch, curves_of, curves_section
@@ -169,8 +170,9 @@ def windows_section(runs: Sequence[RunOnData], judged: Sequence[Judged]) -> Sect
     """Figure 7 of SHINE, in each split of the best, the middle and the worst first window of the first run."""
     annotations = {row["qid"]: row for row in runs[0].loaded.rows}
     predictions = [_predictions(run.predictions) for run in judged]
+    end = truth_end(Store().manifest(judged[0].predictions))
     drawings: list[Drawing] = []
-    for split, place, qid, overlap in overlap_examples(predictions[0], annotations):
+    for split, place, qid, overlap in overlap_examples(predictions[0], annotations, end):
         row = annotations[qid]
         there = [(run.name, found[qid]) for run, found in zip(runs, predictions, strict=True) if qid in found]
         drawings.append(windows_figure(f"{split}, {place}, IoU {overlap:.2f}: “{row['query']}” ({qid})", row, there))

@@ -21,13 +21,13 @@ from flows.train_grounding import train_grounding
 from tasks.annotations import parts as annotation_parts
 from tasks.dataset import SHIPPED, Dataset
 from tasks.evaluation.choice import Choice
-from tasks.evaluation.compare import compare
+from tasks.evaluation.compare import compare, predictions_of, scores_by_split
 from tasks.evaluation.predictions import predict_model
 from tasks.evaluation.windows import EvaluationError
 from tasks.training.checkpoint import RunError
 from tasks.training.features import FeatureError
 from tasks.training.inputs import find_sources
-from tasks.training.settings import Inputs, Losses, Model, Training
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
 from tasks.training.stage import run_folder, run_name
 
 CHANNELS, CLIP = 16, 2.0
@@ -267,6 +267,11 @@ def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[di
     values = {row["metric"]: row["value"] for row in Store().table(evaluated).to_pylist() if row["split"] == "train"}
     assert values["joint probability inside"] < values["probability inside"]
     assert values["queries with a negative"] > 0
+    early = [row for row in rows if row["split"] == "test" and min(start for start, _ in row["windows"]) < 4]
+    cut = evaluate_grounding(dataset(world), Choice(run=found.key, ranking=Ranking(truth_ends=4)))
+    counts = {row["split"]: row["value"] for row in Store().table(cut).to_pylist() if row["metric"] == "queries"}
+    qids, _ = scores_by_split(predictions_of(found))["test"]
+    assert 0 < counts["test"] == len(qids) == len(early) < sum(row["split"] == "test" for row in rows)
 
 
 def run_name_of(metrics: Artifact) -> str:
