@@ -325,7 +325,7 @@ def compare(
     table = Table("split", "metric", "second − first", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
-        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, f"{difference.p:.3f}")
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.told_p)
     console.print(table)
 
 

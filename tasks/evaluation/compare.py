@@ -46,16 +46,19 @@ def scores_by_split(predictions: Artifact) -> Scores:
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
-    """(split, metric, second minus first in percent) for every split that both runs predicted the same queries of."""
+    """(split, metric, second minus first in percent) for every split that both runs predicted, in the data set's order.
+
+    Raises `EvaluationError` where they predicted different queries of one.
+    """
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
     found: list[tuple[str, str, Difference]] = []
-    for split in one.keys() & other.keys():
+    for split in (split for split in one if split in other):
         (qids, old), (others, new) = one[split], other[split]
         if qids != others:
             raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
         before, after = columns(old), columns(new)
         found += [(split, name, paired_bootstrap(before[name], after[name], seed)) for name in before]
-    return sorted(found, key=lambda row: row[:2])
+    return found
 
 
 def columns(scores: QueryScores) -> dict[str, Floats]:

@@ -118,7 +118,7 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
             text.append(f"{other.name} can't be compared query by query: {error}.")
             continue
         lines = [
-            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", f"{by.p:.3f}")
+            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.told_p)
             for split, metric, by in found
         ]
         caption = f"{judged.name} minus {other.name}, paired bootstrap over queries"
@@ -127,10 +127,17 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
 
 
 def order_section(several: Sequence[Judged]) -> Section:
-    """How often saliency falls from the positive to the random text, for each run that has negatives."""
-    rows = [(run, Store().table(run.evaluation).to_pylist()) for run in several]
-    charts = [chart for run, found in rows if (chart := ordering_chart(found, run.name))]
-    return Section("Order of saliency", drawings=charts)
+    """How often saliency falls from the positive to the random text, for each run that can be asked."""
+    text, charts = [], []
+    for run in several:
+        rows = Store().table(run.evaluation).to_pylist()
+        if chart := ordering_chart(rows, run.name):
+            charts.append(chart)
+        elif any("probability" in row["metric"] for row in rows):
+            text.append(f"{run.name} has none: BM-DETR is judged by its clips' probabilities, beside one negative.")
+        else:
+            text.append(f"{run.name} has none: there are no hard negatives of queries that it can be judged by.")
+    return Section("Order of saliency", text, drawings=charts)
 
 
 def saliency_section(runs: Sequence[RunOnData]) -> Section:

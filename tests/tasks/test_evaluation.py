@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.evaluation.comparison import over_seeds, paired_bootstrap
+from tasks.evaluation.comparison import Difference, over_seeds, paired_bootstrap
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
 from tasks.evaluation.official import report
 from tasks.evaluation.ordering import ordering_metrics
@@ -92,6 +92,11 @@ def test_a_paired_bootstrap_sees_what_a_mean_hides() -> None:
     assert paired_bootstrap(first, first).p == 1.0
     with pytest.raises(EvaluationError, match="same queries"):
         paired_bootstrap(first, first[:-1])
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0, "< 0.001"), (0.0009, "< 0.001"), (0.001, "0.001"), (0.25, "0.250")])
+def test_no_p_is_told_as_nothing(p: float, told: str) -> None:
+    assert Difference(1.0, 0.5, 1.5, p).told_p == told
 
 
 def test_the_bootstrap_interval_is_that_of_plain_resampling() -> None:
