@@ -46,7 +46,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes: lines over [low, high] of `unit`; spans that are shaded (in a colour), places that are marked."""
+    """A pair of axes: lines over [low, high] of `unit`; spans that are shaded (in a colour), places that are marked.
+
+    `least` is the smallest span of the y axis: what differs by less looks flat.
+    """
 
     title: str
     lines: Sequence[Line]
@@ -56,6 +59,7 @@ class Panel:
     shaded: Sequence[tuple[float, float]] = ()
     marked: Sequence[float] = ()
     shade: str = SHADE
+    least: float = 0.0
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
@@ -85,7 +89,7 @@ def dots(title: str, bars: Sequence[Bar], low: float, high: float, ticks: Sequen
 
 
 def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
-    """A bar a line, from 0."""
+    """A bar a line, from 0: shares, told in per cent."""
     drawn = []
     for i, bar in enumerate(several):
         y, colour = TOP + LINE * i, COLOURS[bar.colour % len(COLOURS)]
@@ -94,7 +98,7 @@ def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]
         drawn.append(box(LEFT, y + 4, width, LINE - 8, colour))
         drawn.append(text(LEFT + width + 6, y + LINE / 2 + 4, f"{bar.value:.1%}", colour=GREY))
     told = "; ".join(f"{bar.label}: {bar.value:.1%}" for bar in several)
-    return _frame(title, len(several), ticks, 0, high, drawn, told)
+    return _frame(title, len(several), [100 * tick for tick in ticks], 0, 100 * high, drawn, told, " %")
 
 
 def spans(title: str, rows: Sequence[Spans], seconds: float) -> Drawing:
@@ -151,7 +155,7 @@ def draw_panel(panel: Panel, left: float, top: float, width: float, height: floa
     """A panel's SVG in a rectangle of this size."""
     x0, x1, y0, y1 = left + MARGIN, left + width - 6, top + height - FOOT, top + HEAD
     values = [y for drawn in panel.lines for _, y in drawn.points if math.isfinite(y)]
-    low, high = _padded(values)
+    low, high = _padded(values, panel.least)
     scale_x = (x1 - x0) / ((panel.high - panel.low) or 1.0)
     scale_y = (y1 - y0) / (high - low)
 
@@ -178,9 +182,11 @@ def draw_panel(panel: Panel, left: float, top: float, width: float, height: floa
     return [*body, line(x0, y0, x1, y0, GREY)]
 
 
-def _padded(values: Sequence[float]) -> tuple[float, float]:
-    """The axis of some values: a little more than they need."""
+def _padded(values: Sequence[float], least: float) -> tuple[float, float]:
+    """The axis of some values: a little more than they need, and than `least`."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    spare = max(0.0, least - (high - low)) / 2
+    low, high = low - spare, high + spare
     room = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
     return (0.0 if 0 <= low < 0.3 * high else low - room), high + room
 

@@ -159,7 +159,7 @@ def run(
             help="build-negatives, extract-features, train-grounding, evaluate-grounding, full-pipeline or ablation",
         ),
     ],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
     param: Annotated[
         list[str] | None,
         typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),
@@ -325,7 +325,7 @@ def compare(
     table = Table("split", "metric", "second − first", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
-        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, f"{difference.p:.3f}")
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.told_p)
     console.print(table)
 
 

@@ -4,7 +4,7 @@ penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
 """
 
-from typing import cast
+from typing import Any, cast
 
 from prefect import flow
 
@@ -16,18 +16,19 @@ from flows.train_grounding import train_grounding
 from tasks.annotations import read_annotations
 from tasks.clip import Clip
 from tasks.dataset import Dataset
-from tasks.embeddings import Encoding
+from tasks.embeddings import Encoding, embed
 from tasks.evaluation.choice import Choice
 from tasks.fills import Filling
 from tasks.imports.stage import Imports
-from tasks.in_video_negatives import Pairing
+from tasks.in_video_negatives import Pairing, pair
 from tasks.masks import Masking
 from tasks.negatives import Choosing
+from tasks.patch_features import encode_patches
 from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import Texts, encode_queries
 from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
 from tasks.video_features import Videos
 
 
@@ -57,6 +58,12 @@ def full_pipeline(
     choice: Choice = Choice(),  # noqa: B008
 ) -> Artifact:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
+    groups: dict[str, Any] = {
+        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
+        "mutual": mutual, "injection": injection,
+    }  # fmt: skip
+    if with_preset(preset, groups).patches_of:
+        videos = videos.model_copy(update={"patches": True})
     # Prefect hands over the data of a flow's state
     negatives = cast(
         "Artifact", build_negatives(dataset, tagging, masking, filling, encoding, choosing, pairing, judging)
@@ -65,8 +72,15 @@ def full_pipeline(
         return negatives
     chosen = texts.model_copy(update={"negatives": negatives.key})
     video_features = cast("Artifact", extract_features(dataset, clip, chosen, videos, imports))
-    text_features = encode_queries(read_annotations(dataset), clip, chosen)  # found, not made again
-    made = {"negatives": negatives.key, "text_features": text_features.key, "video_features": (video_features.key,)}
-    inputs = inputs.model_copy(update=made)
-    metrics = train_grounding(dataset, preset, model, losses, training, inputs, ranking, map, mutual, injection)
+    annotations = read_annotations(dataset)  # this and what follows are found, not made again
+    made = {
+        "negatives": negatives.key,
+        "in_video_negatives": pair(annotations, embed(annotations, encoding), pairing).key,
+        "text_features": encode_queries(annotations, clip, chosen).key,
+        "video_features": (video_features.key,),
+    }
+    if videos.patches:
+        made["patch_features"] = encode_patches(annotations, clip, videos).key
+    groups["inputs"] = inputs.model_copy(update=made)
+    metrics = train_grounding(dataset, preset, **groups)
     return evaluate_grounding(dataset, choice.model_copy(update={"run": metrics.key}))

@@ -27,13 +27,13 @@ FLOWS = {  # where each flow is; the modules are imported when one runs
 }
 
 
-def deployment_parameters(flow: str, dataset: str) -> dict[str, Any]:
-    """The parameters of the deployment FLOW/DATASET; for an unknown data set just its name."""
+def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
+    """The parameters of the deployment FLOW/NAME, a data set's or a preset's; without one NAME is a data set's."""
     deployments = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
     for deployment in deployments:
-        if deployment["name"] == dataset and flow in deployment["tags"]:
+        if deployment["name"] == name and flow in deployment["tags"]:
             return dict(deployment["parameters"])
-    return {"dataset": {"name": dataset}}
+    return {"dataset": {"name": name}}
 
 
 def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`train-grounding`: train a grounding model on a data set whose features (and negatives) are there.
 
-penumbra run train-grounding charades-cg --param preset=charades-cg-qd_detr-shine
+penumbra run train-grounding charades-cg-qd_detr-shine
 """
 
 from prefect import flow

@@ -8,6 +8,7 @@ from artifacts.manifest import Artifact
 from artifacts.store import Store
 from tasks.evaluation.choice import chosen_run
 from tasks.evaluation.comparison import Difference, paired_bootstrap
+from tasks.evaluation.predictions import truth_end
 from tasks.evaluation.retrieval import QueryScores, score_queries
 from tasks.evaluation.stage import aligned
 from tasks.evaluation.windows import EvaluationError, Floats
@@ -27,7 +28,8 @@ def predictions_of(metrics: Artifact) -> Artifact:
 def scores_by_split(predictions: Artifact) -> Scores:
     """Each split's queries and their scores, of the queries whose windows are known."""
     store = Store()
-    annotations = next(p for p in store.manifest(predictions).parents if p.stage == "annotations")
+    manifest = store.manifest(predictions)
+    annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
     truth = {
         row["qid"]: row
         for part in store.parts(annotations, ["qid", "windows"])
@@ -39,21 +41,24 @@ def scores_by_split(predictions: Artifact) -> Scores:
         for row in part.to_pylist():
             if row["qid"] in truth:
                 found[row["split"]].append(row)
-    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth) for split, rows in found.items()}
+    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
     return {split: (both.qids, score_queries(both)) for split, both in windows.items()}
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
-    """(split, metric, second minus first in percent) for every split that both runs predicted the same queries of."""
+    """(split, metric, second minus first in percent) for every split that both runs predicted, in the data set's order.
+
+    Raises `EvaluationError` where they predicted different queries of one.
+    """
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
     found: list[tuple[str, str, Difference]] = []
-    for split in one.keys() & other.keys():
+    for split in (split for split in one if split in other):
         (qids, old), (others, new) = one[split], other[split]
         if qids != others:
             raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
         before, after = columns(old), columns(new)
         found += [(split, name, paired_bootstrap(before[name], after[name], seed)) for name in before]
-    return sorted(found, key=lambda row: row[:2])
+    return found
 
 
 def columns(scores: QueryScores) -> dict[str, Floats]:

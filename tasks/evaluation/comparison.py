@@ -21,6 +21,11 @@ class Difference:
     high: float
     p: float
 
+    @property
+    def told_p(self) -> str:
+        """`p` for people; so many resamples can't tell a smaller one from 0."""
+        return "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+
 
 def paired_bootstrap(first: Floats, second: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Difference:
     """Draw queries with replacement, both runs' scores [N] of a query together (Efron, 1979).

@@ -27,11 +27,15 @@ def printed(value: float) -> float:
 
 
 def report(
-    submission: Rows, truth: Rows, ranges: Sequence[str] = tuple(RANGES), recall_ious: Sequence[float] = IOUS
-) -> dict[str, Any]:
-    """The figures of a submission by length of the true windows, and of its highlights where both sides have them."""
+    submission: Rows, truth: Rows, ranges: Sequence[str] = tuple(RANGES), recall_ious: Sequence[float] = IOUS,
+    end: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of a submission by length of the true windows, and of its highlights where both sides have them.
+
+    True windows are cut at `end` seconds, as BM-DETR's evaluation does (see `Ranking.truth_ends`).
+    """
     predictions = {str(row["qid"]): row["pred_relevant_windows"] for row in submission}
-    windows = align(predictions, {str(row["qid"]): row["relevant_windows"] for row in truth})
+    windows = align(predictions, {str(row["qid"]): row["relevant_windows"] for row in truth}).until(end)
     found: dict[str, Any] = {}
     for name in ranges:
         part = of_length(windows, *RANGES[name])
@@ -46,10 +50,7 @@ def of_length(windows: Windows, low: float, high: float) -> Windows:
     if high == np.inf:
         return windows
     length = windows.truth[..., 1] - windows.truth[..., 0]
-    inside = (length > low) & (length <= high)
-    first = np.argsort(~inside, axis=1, kind="stable")  # bring the kept ones to the front
-    truth = np.take_along_axis(np.where(inside[..., None], windows.truth, np.nan), first[..., None], 1)
-    return Windows(windows.qids, windows.predicted, truth).take(np.flatnonzero(inside.any(1)))
+    return windows.keep((length > low) & (length <= high))
 
 
 def _of_range(windows: Windows, recall_ious: Sequence[float]) -> dict[str, dict[str, float]]:
@@ -83,8 +84,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("submission", type=Path)
     parser.add_argument("truth", type=Path)
+    parser.add_argument("--truth-ends", type=float, help="cut the true windows at so many seconds, as BM-DETR does")
     arguments = parser.parse_args()
-    found = report(read_lines(arguments.submission), read_lines(arguments.truth))
+    found = report(read_lines(arguments.submission), read_lines(arguments.truth), end=arguments.truth_ends)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect import task
 
-from artifacts.manifest import Artifact, Part, Work
+from artifacts.manifest import Artifact, Manifest, Part, Work
 from artifacts.schemas import table_of
 from tasks.evaluation.windows import EvaluationError
 from tasks.stage import run_stage
@@ -76,6 +76,11 @@ def work(metrics: Artifact, sources: Sources, ranking: Ranking, splits: tuple[st
         parameters={"ranking": ranking.model_dump(), "splits": list(splits)},
         parents=(metrics, *sources.parents),
     )
+
+
+def truth_end(predictions: Manifest) -> float | None:
+    """Where true windows are cut that these predictions are judged by, in seconds; see `Ranking.truth_ends`."""
+    return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
 
 
 @task(name=STAGE)

@@ -16,6 +16,7 @@ from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
+from tasks.evaluation.predictions import truth_end
 from tasks.evaluation.retrieval import retrieval_metrics, score_queries
 from tasks.evaluation.windows import Windows, align
 from tasks.stage import run_stage
@@ -31,31 +32,38 @@ SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
 Rows = list[dict[str, Any]]
 
 
-def figures_of_split(predictions: Rows, annotations: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, float]]:
-    """(subset, metric, value) of one split, over all its queries and over those of each composition type."""
+def figures_of_split(
+    predictions: Rows, annotations: dict[str, dict[str, Any]], end: float | None
+) -> Iterator[tuple[str, str, float]]:
+    """(subset, metric, value) of one split, over all its queries and over those of each composition type.
+
+    `end`: see `Ranking.truth_ends`.
+    """
     judged = [row for row in predictions if annotations[row["qid"]]["windows"]]
-    if not judged:
+    windows = aligned(judged, annotations, end)
+    if not windows.qids:
         return  # a hidden test split: its windows are with the evaluation server
-    windows = aligned(judged, annotations)
     scores = score_queries(windows)
     types: defaultdict[str, list[int]] = defaultdict(list)
     for number, qid in enumerate(windows.qids):
         for kind in {label["type"] for label in annotations[qid]["novel"]}:
             types[kind].append(number)
-    for subset, numbers in ((ALL, range(len(judged))), *sorted(types.items())):
-        mask = np.zeros(len(judged), bool)
+    for subset, numbers in ((ALL, range(len(windows.qids))), *sorted(types.items())):
+        mask = np.zeros(len(windows.qids), bool)
         mask[list(numbers)] = True
         yield from ((subset, name, value) for name, value in retrieval_metrics(scores, mask).items())
         yield subset, "queries", float(mask.sum())
     yield from ((ALL, name, value) for name, value in _highlights(judged, annotations).items())
 
 
-def aligned(judged: Sequence[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]]) -> Windows:
-    """Rows of `predictions` side by side with the true windows of their queries."""
+def aligned(
+    judged: Sequence[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]], end: float | None
+) -> Windows:
+    """Rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
     return align(
         {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
         {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
-    )
+    ).until(end)
 
 
 def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -91,7 +99,7 @@ def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
 def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
     """All figures of a run."""
     store = Store()
-    run = name_of(store.manifest(metrics))
+    run, end = name_of(store.manifest(metrics)), truth_end(store.manifest(predictions))
     annotations = {row["qid"]: row for part in store.parts(sources.annotations) for row in part.to_pylist()}
     by_split: defaultdict[str, Rows] = defaultdict(list)
     for part in store.parts(predictions):
@@ -100,7 +108,7 @@ def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Par
     found = [
         {"run": run, "split": split, "subset": subset, "metric": metric, "value": value}
         for split, rows in by_split.items()
-        for subset, metric, value in figures_of_split(rows, annotations)
+        for subset, metric, value in figures_of_split(rows, annotations, end)
     ]
     if sources.negatives or sources.in_video_negatives:
         found += [

@@ -1,7 +1,7 @@
 """Predicted and true windows of many queries as padded arrays, and their overlap."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,19 @@ class Windows:
         """The same for some of the queries."""
         index = np.arange(len(self.qids))[rows]
         return Windows(tuple(self.qids[i] for i in index), self.predicted[index], self.truth[index])
+
+    def keep(self, wanted: Flags) -> "Windows":
+        """Only some of the true windows [N, W], and only queries that have one of these."""
+        first = np.argsort(~wanted, axis=1, kind="stable")  # bring the kept ones to the front
+        truth = np.take_along_axis(np.where(wanted[..., None], self.truth, np.nan), first[..., None], 1)
+        return replace(self, truth=truth).take(np.flatnonzero(wanted.any(1)))
+
+    def until(self, end: float | None) -> "Windows":
+        """True windows cut at `end` seconds (None: as they are), without those that begin there or later."""
+        if end is None:
+            return self
+        truth = np.minimum(self.truth, end)
+        return replace(self, truth=truth).keep(truth[..., 0] < truth[..., 1])
 
 
 def align(

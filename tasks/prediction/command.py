@@ -37,8 +37,12 @@ def predict(
 
 
 def as_json(found: Sequence[Grounding]) -> str:
-    """A list with an object a query: query, windows (start, end, score), saliency, clip_length, duration."""
-    return json.dumps([asdict(one) for one in found], ensure_ascii=False)
+    """A list with an object a query: query, windows (start, end, score), saliency, clip_length, duration.
+
+    Numbers have six decimals: more would be the noise of float32.
+    """
+    exact = json.dumps([asdict(one) for one in found])
+    return json.dumps(json.loads(exact, parse_float=lambda digits: round(float(digits), 6)), ensure_ascii=False)
 
 
 def as_rows(found: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, str, str]]:

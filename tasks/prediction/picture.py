@@ -6,6 +6,7 @@ from artifacts.charts import HEAD, LINE, MARGIN, WIDTH, Line, Panel, draw_panel
 from artifacts.drawing import COLOURS, GREY, Drawing, box, photo, text
 from tasks.prediction.grounder import Grounding
 from tasks.prediction.watching import Watched
+from tasks.training.prediction import SALIENCY_SPAN
 from tasks.video.sheet import COLUMNS, ROWS
 
 IN_STRIP = 8
@@ -46,7 +47,8 @@ def _query(found: Grounding, top: float, seconds: float) -> list[str]:
     top += HEAD
     if found.saliency:
         points = [((clip + 0.5) * found.clip_length, value) for clip, value in enumerate(found.saliency)]
-        panel = Panel("saliency", [Line("saliency", points)], 0, seconds, "s", best, shade=COLOURS[0])
+        lines = [Line("saliency", points)]
+        panel = Panel("saliency", lines, 0, seconds, "s", best, shade=COLOURS[0], least=SALIENCY_SPAN)
         body += draw_panel(panel, 0, top - 8, WIDTH, PANEL)
         top += PANEL
     for place, window in enumerate(found.windows[:SHOWN]):

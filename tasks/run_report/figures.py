@@ -9,6 +9,7 @@ from artifacts.charts import Bar, Line, Panel, Spans, bars, panels, spans
 from artifacts.drawing import COLOURS, Drawing
 from tasks.evaluation.ordering import NAMES
 from tasks.run_report.examples import Example
+from tasks.training.prediction import SALIENCY_SPAN
 
 SHOWN = 3  # windows of the run
 BESIDE = COLOURS[3]
@@ -31,6 +32,7 @@ def saliency_figure(
             row["duration"],
             "s",
             row["windows"],
+            least=SALIENCY_SPAN,
         )
         for name, saliency, clip_length in runs
         if saliency

@@ -18,6 +18,7 @@ from artifacts.interface import publish_report
 from artifacts.manifest import Artifact, Manifest
 from artifacts.store import Store
 from tasks.evaluation.compare import compare
+from tasks.evaluation.predictions import truth_end
 from tasks.evaluation.stage import results
 from tasks.evaluation.windows import EvaluationError
 from tasks.run_report.curves import best_epoch, curves_of, curves_section
@@ -117,7 +118,7 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
             text.append(f"{other.name} can't be compared query by query: {error}.")
             continue
         lines = [
-            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", f"{by.p:.3f}")
+            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.told_p)
             for split, metric, by in found
         ]
         caption = f"{judged.name} minus {other.name}, paired bootstrap over queries"
@@ -126,10 +127,17 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
 
 
 def order_section(several: Sequence[Judged]) -> Section:
-    """How often saliency falls from the positive to the random text, for each run that has negatives."""
-    rows = [(run, Store().table(run.evaluation).to_pylist()) for run in several]
-    charts = [chart for run, found in rows if (chart := ordering_chart(found, run.name))]
-    return Section("Order of saliency", drawings=charts)
+    """How often saliency falls from the positive to the random text, for each run that can be asked."""
+    text, charts = [], []
+    for run in several:
+        rows = Store().table(run.evaluation).to_pylist()
+        if chart := ordering_chart(rows, run.name):
+            charts.append(chart)
+        elif any("probability" in row["metric"] for row in rows):
+            text.append(f"{run.name} has none: BM-DETR is judged by its clips' probabilities, beside one negative.")
+        else:
+            text.append(f"{run.name} has none: there are no hard negatives of queries that it can be judged by.")
+    return Section("Order of saliency", text, drawings=charts)
 
 
 def saliency_section(runs: Sequence[RunOnData]) -> Section:
@@ -169,8 +177,9 @@ def windows_section(runs: Sequence[RunOnData], judged: Sequence[Judged]) -> Sect
     """Figure 7 of SHINE, in each split of the best, the middle and the worst first window of the first run."""
     annotations = {row["qid"]: row for row in runs[0].loaded.rows}
     predictions = [_predictions(run.predictions) for run in judged]
+    end = truth_end(Store().manifest(judged[0].predictions))
     drawings: list[Drawing] = []
-    for split, place, qid, overlap in overlap_examples(predictions[0], annotations):
+    for split, place, qid, overlap in overlap_examples(predictions[0], annotations, end):
         row = annotations[qid]
         there = [(run.name, found[qid]) for run, found in zip(runs, predictions, strict=True) if qid in found]
         drawings.append(windows_figure(f"{split}, {place}, IoU {overlap:.2f}: “{row['query']}” ({qid})", row, there))

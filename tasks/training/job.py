@@ -44,10 +44,12 @@ def device_of(name: str) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
 
 
-def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], chosen_by: str) -> dict[str, float]:
+def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], settings: Settings) -> dict[str, float]:
     """Retrieval metrics of the validation queries, and under "chosen_by" what the best epoch is chosen by."""
     known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
-    figures = retrieval_metrics(score_queries(align(known, {qid: truth[qid] for qid in known})))
+    windows = align(known, {qid: truth[qid] for qid in known}).until(settings.ranking.truth_ends)
+    figures = retrieval_metrics(score_queries(windows))
+    chosen_by = settings.training.chosen_by
     total = figures["R1@0.5"] + figures["R1@0.7"] + figures["mIoU"]
     figures["chosen_by"] = total if chosen_by == "sum" else figures[chosen_by]
     return figures

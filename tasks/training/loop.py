@@ -123,7 +123,7 @@ class Trainer:
         answer = [False, self.best]
         if self.validation is not None and len(self.validation):
             found = self.system.predict(self.model, self.validation)
-            figures = judge(found, self.job.truth, self.job.settings.training.chosen_by)
+            figures = judge(found, self.job.truth, self.job.settings)
             self._log("validation", figures)
             answer = [figures["chosen_by"] > self.best, max(self.best, figures["chosen_by"])]
         elif self.validation is not None:

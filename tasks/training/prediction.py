@@ -15,6 +15,8 @@ from tasks.training.device_data import DeviceData
 from tasks.training.settings import Ranking
 from tasks.training.step import autocast
 
+SALIENCY_SPAN = 0.05  # of an axis, at least: a quarter of the losses' smallest margin, and many steps of a half
+
 
 @dataclass(frozen=True)
 class Prediction:

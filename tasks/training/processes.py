@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
-from torch.distributed import destroy_process_group
+from torch.distributed import barrier, destroy_process_group
 from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
@@ -59,6 +59,7 @@ def _worker(rank: int, job: Job, count: int, port: int, told: Any) -> None:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     with _environment({**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": "127.0.0.1"}):
         train(job, told.put)
+        barrier()  # one that ends first would take its connections from those that still use them
         destroy_process_group()
 
 

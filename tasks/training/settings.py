@@ -155,10 +155,16 @@ NAMED_ARTIFACTS = {"negatives", "in_video_negatives", "text_features", "video_fe
 
 
 class Ranking(Parameters):
-    """How windows are made of a model's heads."""
+    """How windows are made of a model's heads, and where the true ones end that they are judged by."""
 
     snap: bool = Field(True, description="Round windows to whole clips.")
     longest: float | None = Field(None, gt=0, description="Windows end here at the latest, in seconds.")
+    truth_ends: float | None = Field(
+        None,
+        gt=0,
+        description="True windows end here at the latest, too, and those that begin later are not judged: in BM-DETR's "
+        "evaluation (but of Charades-STA and QVHighlights) after inputs.longest_video clips.",
+    )
     batch_size: int = Field(100, ge=1, description="Queries at once.")
 
 

@@ -49,6 +49,21 @@ def test_a_line_breaks_where_there_is_no_number() -> None:
     assert len(list(picture.iter(f"{SVG}circle"))) == 2, "those that stand alone"
 
 
+def test_what_differs_by_less_than_the_smallest_span_looks_flat() -> None:
+    heights = []
+    for least in (0.0, 0.05):
+        picture = parsed(panels("x", [Panel("y", [Line("flat", [(0, 0.3), (5, 0.301)])], 0, 5, "s", least=least)], 1))
+        [drawn] = picture.iter(f"{SVG}polyline")
+        ys = [float(point.split(",")[1]) for point in drawn.attrib["points"].split()]
+        heights.append(max(ys) - min(ys))
+    assert heights[0] > 50 > 3 > heights[1]
+
+
+def test_bars_have_an_axis_in_per_cent() -> None:
+    picture = parsed(bars("x", [Bar("a", 0.5)], 1, (0, 0.25, 1)))
+    assert [node.text for node in picture.iter(f"{SVG}text")] == ["0 %", "25 %", "100 %", "a", "50.0%"]
+
+
 def test_spans_lie_where_their_seconds_are() -> None:
     picture = parsed(spans("x", [Spans("true", [(2.5, 5.0)]), Spans("ends late", [(5.0, 99.0)])], 10.0))
     first, second = [node.attrib for node in picture.iter(f"{SVG}rect")][1:]

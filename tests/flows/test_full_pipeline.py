@@ -13,7 +13,9 @@ from tasks.dataset import Dataset
 from tasks.evaluation.choice import Choice
 from tasks.fills import Filling
 from tasks.text_features import Texts
-from tasks.training.settings import Inputs
+from tasks.training.map_settings import Injection
+from tasks.training.settings import Inputs, presets
+from tasks.video_features import Videos
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 
@@ -26,8 +28,24 @@ def test_a_deployment_s_parameters_fit_its_flow(deployment: dict[str, Any]) -> N
         assert FLOWS[flow.name] == (path, function)
     assert [flow.name] == deployment["tags"]
     validated = flow.validate_parameters(deployment["parameters"])
-    assert validated["dataset"].name == deployment["name"]
+    assert deployment["name"] in (validated["dataset"].name, validated.get("preset"))
     assert deployment_parameters(flow.name, deployment["name"]) == deployment["parameters"]
+
+
+def test_every_preset_has_a_training_and_every_data_set_what_leads_to_it() -> None:
+    there = {(deployment["tags"][0], deployment["name"]): deployment for deployment in PLAN}
+    trainings = {name: deployment for (flow, name), deployment in there.items() if flow == "train-grounding"}
+    datasets = {deployment["parameters"]["dataset"]["name"] for deployment in trainings.values()}
+    assert datasets == {"charades-cg", "activitynet-cg", "charades-sta", "qvhighlights", "tacos", "scenes"}
+    named = {preset for preset in presets() if not preset.startswith("scenes-study-")}  # a study's, by its ablation
+    assert trainings.keys() == datasets | named
+    for preset in named:
+        parameters = trainings[preset]["parameters"]
+        assert parameters == {"dataset": {"name": parameters["dataset"]["name"]}, "preset": preset}
+        assert preset.startswith(parameters["dataset"]["name"])
+        assert "schedules" not in trainings[preset]
+    for flow in FLOWS.keys() - {"full-pipeline"}:
+        assert {(flow, dataset) for dataset in datasets} <= there.keys()
 
 
 def artifact(stage: str) -> Artifact:
@@ -35,15 +53,18 @@ def artifact(stage: str) -> Artifact:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_each_flow_takes_what_the_one_before_made(dry_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dynamic", [0.0, 0.01])
+def test_each_flow_takes_what_the_one_before_made(
+    dry_run: bool, dynamic: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: dict[str, Any] = {}
 
-    def extract(dataset: Dataset, clip: object, texts: Texts, *others: object) -> Artifact:
-        asked["texts"] = texts.negatives
+    def extract(dataset: Dataset, clip: object, texts: Texts, videos: Videos, imports: object) -> Artifact:
+        asked["texts"], asked["patches"] = texts.negatives, videos.patches
         return artifact("video_features")
 
-    def train(dataset: Dataset, preset: str | None, *groups: Any) -> Artifact:
-        asked["inputs"] = next(group for group in groups if isinstance(group, Inputs))
+    def train(dataset: Dataset, preset: str | None, **groups: Any) -> Artifact:
+        asked["inputs"] = groups["inputs"]
         return artifact("metrics")
 
     def evaluate(dataset: Dataset, choice: Choice) -> Artifact:
@@ -53,15 +74,23 @@ def test_each_flow_takes_what_the_one_before_made(dry_run: bool, monkeypatch: py
     monkeypatch.setattr(module, "build_negatives", lambda *_: artifact("negatives"))
     monkeypatch.setattr(module, "extract_features", extract)
     monkeypatch.setattr(module, "read_annotations", lambda *_: artifact("annotations"))
+    monkeypatch.setattr(module, "embed", lambda *_: artifact("embeddings"))
+    monkeypatch.setattr(module, "pair", lambda *_: artifact("in_video_negatives"))
     monkeypatch.setattr(module, "encode_queries", lambda *_: artifact("text_features"))
+    monkeypatch.setattr(module, "encode_patches", lambda *_: artifact("patch_features"))
     monkeypatch.setattr(module, "train_grounding", train)
     monkeypatch.setattr(module, "evaluate_grounding", evaluate)
-    made = module.full_pipeline.fn(Dataset(name="scenes"), filling=Filling(dry_run=dry_run))
+    made = module.full_pipeline.fn(
+        Dataset(name="scenes"), filling=Filling(dry_run=dry_run), preset="scenes-vdi",
+        injection=Injection(dynamic=dynamic),
+    )  # fmt: skip
     assert made == artifact("negatives" if dry_run else "evaluation")
     if not dry_run:
         assert asked["texts"] == "key of negatives"
         assert asked["run"] == "key of metrics"
+        assert asked["patches"] == (dynamic > 0)
         assert asked["inputs"] == Inputs(
-            negatives="key of negatives", text_features="key of text_features",
-            video_features=("key of video_features",),
+            negatives="key of negatives", in_video_negatives="key of in_video_negatives",
+            text_features="key of text_features", video_features=("key of video_features",),
+            patch_features="key of patch_features" if dynamic else None,
         )  # fmt: skip

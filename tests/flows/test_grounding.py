@@ -21,13 +21,13 @@ from flows.train_grounding import train_grounding
 from tasks.annotations import parts as annotation_parts
 from tasks.dataset import SHIPPED, Dataset
 from tasks.evaluation.choice import Choice
-from tasks.evaluation.compare import compare
+from tasks.evaluation.compare import compare, predictions_of, scores_by_split
 from tasks.evaluation.predictions import predict_model
 from tasks.evaluation.windows import EvaluationError
 from tasks.training.checkpoint import RunError
 from tasks.training.features import FeatureError
 from tasks.training.inputs import find_sources
-from tasks.training.settings import Inputs, Losses, Model, Training
+from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
 from tasks.training.stage import run_folder, run_name
 
 CHANNELS, CLIP = 16, 2.0
@@ -267,6 +267,13 @@ def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[di
     values = {row["metric"]: row["value"] for row in Store().table(evaluated).to_pylist() if row["split"] == "train"}
     assert values["joint probability inside"] < values["probability inside"]
     assert values["queries with a negative"] > 0
+    report = (run_folder(found) / "report.html").read_text()
+    assert "has none: BM-DETR is judged by its clips&#39; probabilities" in report.replace("&#x27;", "&#39;")
+    early = [row for row in rows if row["split"] == "test" and min(start for start, _ in row["windows"]) < 4]
+    cut = evaluate_grounding(dataset(world), Choice(run=found.key, ranking=Ranking(truth_ends=4)))
+    counts = {row["split"]: row["value"] for row in Store().table(cut).to_pylist() if row["metric"] == "queries"}
+    qids, _ = scores_by_split(predictions_of(found))["test"]
+    assert 0 < counts["test"] == len(qids) == len(early) < sum(row["split"] == "test" for row in rows)
 
 
 def run_name_of(metrics: Artifact) -> str:
@@ -281,9 +288,9 @@ def test_two_runs_are_compared_on_the_same_queries(world: Path, trained: Artifac
     other = train(world, shine=False, epochs=1)
     evaluate_grounding(dataset(world), Choice(run=other.key))
     found = compare("tiny", other.key, trained.key)
-    assert {(split, metric) for split, metric, _ in found} == {
+    assert [(split, metric) for split, metric, _ in found] == [
         (split, metric) for split in ("test", "composition") for metric in ("R1@0.5", "R1@0.7", "mIoU", "mAP")
-    }
+    ]
     values = {(r["split"], r["subset"], r["metric"]): r["value"] for r in Store().table(evaluated).to_pylist()}
     by_name = {(split, metric): difference for split, metric, difference in found}
     assert by_name["test", "mIoU"].low <= by_name["test", "mIoU"].mean <= by_name["test", "mIoU"].high

@@ -16,18 +16,20 @@ from artifacts.schemas import shortened
 from artifacts.store import Store
 from flows.evaluate_grounding import evaluate_grounding
 from flows.extract_features import extract_features
+from flows.full_pipeline import full_pipeline
 from flows.train_grounding import train_grounding
 from models.vdi import VDI, injection_losses
 from tasks.clip import Clip, load, patch_sizes
 from tasks.dataset import Dataset
 from tasks.evaluation.choice import Choice, sources_of_run
 from tasks.patch_features import quantised
+from tasks.quality.judging import Judging
 from tasks.tags import Tagging, tag
 from tasks.text_features import Texts
 from tasks.training.features import FeatureError
 from tasks.training.inputs import find_sources
 from tasks.training.inputs import load as load_inputs
-from tasks.training.map_settings import Injection, Map
+from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Settings, Training
 from tasks.training.stage import load_run
 from tasks.training.systems import system_of
@@ -167,6 +169,21 @@ def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_pa
     unsplit = replace(inputs, split=inputs.split & (inputs.map.video_of != 0))
     assert without.isfinite()
     assert torch.equal(without, injection_losses(model.inject(unsplit), unsplit)["spatial_dynamics"])
+
+
+def test_the_whole_pipeline_makes_what_the_system_takes(
+    folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+    evaluation = full_pipeline(
+        dataset(folder), judging=Judging(judge=False), clip=TINY,
+        videos=Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL),
+        preset="scenes-vdi", mutual=Mutual(in_video=True), **groups(dynamic=0.5),
+    )  # fmt: skip
+    [metrics] = [parent for parent in Store().manifest(evaluation).parents if parent.stage == "metrics"]
+    taken = {parent.stage: parent for parent in Store().manifest(metrics).parents}
+    for stage in ("in_video_negatives", "video_features", "patch_features", "visual_dynamic_queries"):
+        assert taken[stage] == Store().newest("motion", stage)
 
 
 def test_missing_patches_are_named_with_what_makes_them(store: Store) -> None:

@@ -30,6 +30,8 @@ from tasks.evaluation.choice import Choice, sources_of_run
 from tasks.evaluation.predictions import predict_model
 from tasks.features import read_features
 from tasks.prediction import Grounder, PredictionError
+from tasks.prediction.command import as_json
+from tasks.prediction.grounder import Grounding, Window
 from tasks.prediction.watching import FRAMES, FilmStrip, UnreadableError
 from tasks.run_report.examples import RunOnData
 from tasks.run_report.live import Watcher
@@ -235,6 +237,14 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
     assert len(found[0]["windows"]) == SMALL["queries"]
     assert found[0]["clip_length"] == 0.5
     assert len(found[0]["saliency"]) == -(-found[0]["duration"] // 0.5)
+
+
+def test_numbers_are_told_to_six_decimals() -> None:
+    found = Grounding("a “cat”", (Window(0.30000001192092896, 2.0, 1e-9),), (0.1234375, 0.1234567890123), 0.5, 7.1)
+    assert as_json([found]) == (
+        '[{"query": "a “cat”", "windows": [{"start": 0.3, "end": 2.0, "score": 0.0}], '
+        '"saliency": [0.123438, 0.123457], "clip_length": 0.5, "duration": 7.1}]'
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with log.open("w") as stream:
         process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT, text=True)
     try:
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 240  # some 70 deployments, each up to a second on a busy machine
         while "Penumbra is served" not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -16,6 +16,7 @@ from tasks.training.device_data import Batch
 from tasks.training.examples import Examples, Prepared, prepare
 from tasks.training.job import Job
 from tasks.training.loop import train
+from tasks.training.processes import run_job
 from tasks.training.settings import Settings
 from tasks.training.shifting import Shifting
 from tasks.training.systems import system_of
@@ -237,6 +238,17 @@ def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, ch
     history = train(bm_job(tmp_path, chosen))
     assert np.isfinite([row["value"] for row in history]).all()
     assert {row["split"] for row in history} == {"train", "validation"}
+
+
+def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
+    """Without all that is drawn, and the alignment, which tells a process's own queries apart."""
+    model, losses = {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0}, {"negatives": "none", "pair_hinge": False}
+    norms = []
+    for processes in (1, 2):
+        chosen = bm_settings({"epochs": 1, "shifting": False, "processes": processes}, model=model, losses=losses)
+        rows = run_job(bm_job(tmp_path / str(processes), chosen))
+        norms.append(next(row["value"] for row in rows if row["name"] == "gradient_norm"))
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
 
 
 def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.evaluation.comparison import over_seeds, paired_bootstrap
+from tasks.evaluation.comparison import Difference, over_seeds, paired_bootstrap
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
 from tasks.evaluation.official import report
 from tasks.evaluation.ordering import ordering_metrics
 from tasks.evaluation.retrieval import average_precision, retrieval_metrics, score_queries
 from tasks.evaluation.submission import read_lines, submission_rows, write_lines
 from tasks.evaluation.windows import EvaluationError, align
+from tasks.training.job import judge
+from tasks.training.prediction import Prediction
+from tasks.training.settings import Ranking, Settings
 
 PREDICTED = {"a": [[0, 5, 0.9], [0, 10, 0.8]], "b": [[20, 30, 0.7]]}
 TRUE = {"a": [[0, 10]], "b": [[0, 10], [20, 28]]}
@@ -38,6 +41,19 @@ def test_a_gap_between_windows_counts_in_the_hull_only() -> None:
     figures = score_queries(align({"a": [[0, 1, 0.5]]}, {"a": [[9, 10]]}))
     assert figures.iou[0] == 0
     assert average_precision(align({"a": [[3, 3, 0.5]]}, {"a": [[5, 6]]})).max() == 0
+
+
+def test_true_windows_end_where_a_video_is_cut() -> None:
+    predicted = {"a": [[0, 6, 0.9]], "b": [[0, 8, 0.9]], "c": [[9, 12, 0.9]]}
+    true = {"a": [[0.0, 12.0]], "b": [[8.0, 12.0], [4.0, 10.0]], "c": [[9.0, 12.0]]}
+    windows = align(predicted, true)
+    assert score_queries(windows.until(None)).iou.tolist() == [0.5, 0.4, 1.0]
+    cut = windows.until(8)  # b's first window begins there, and c's only one later
+    assert cut.qids == ("a", "b")
+    assert score_queries(cut).iou.tolist() == [0.75, 0.5]
+    assert average_precision(cut, (0.5, 0.75))[:, 0].tolist() == [1, 1]
+    found = [Prediction(qid, np.array(rows, np.float64), np.zeros(1)) for qid, rows in predicted.items()]
+    assert judge(found, true, Settings(ranking=Ranking(truth_ends=8)))["mIoU"] == 62.5
 
 
 @pytest.mark.parametrize(
@@ -76,6 +92,11 @@ def test_a_paired_bootstrap_sees_what_a_mean_hides() -> None:
     assert paired_bootstrap(first, first).p == 1.0
     with pytest.raises(EvaluationError, match="same queries"):
         paired_bootstrap(first, first[:-1])
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0, "< 0.001"), (0.0009, "< 0.001"), (0.001, "0.001"), (0.25, "0.250")])
+def test_no_p_is_told_as_nothing(p: float, told: str) -> None:
+    assert Difference(1.0, 0.5, 1.5, p).told_p == told
 
 
 def test_the_bootstrap_interval_is_that_of_plain_resampling() -> None:

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from tasks.training.checkpoint import read_checkpoint
 from tasks.training.job import Job
 from tasks.training.loop import train
 from tasks.training.map_data import MapData
 from tasks.training.map_settings import Map, Mutual
+from tasks.training.processes import run_job
 from tasks.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
 from tasks.training.systems import system_of
 from tests import grounding_data
@@ -59,6 +62,33 @@ def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None
     after = train(job(tmp_path / "parts", chosen))
     for name in ("total", "gradient_norm", "mIoU"):
         assert values(after, name) == values(whole, name)
+
+
+def test_two_processes_train_on_half_the_videos_of_a_batch_each(tmp_path: Path) -> None:
+    """Statistics and negatives are those of a process's own videos, as published, so that numbers are others."""
+    rows = run_job(job(tmp_path, settings({"epochs": 1, "batch_size": 4, "processes": 2})))
+    assert np.isfinite([row["value"] for row in rows]).all()
+    assert {row["step"] for row in rows} == {2}  # seven videos
+    found = read_checkpoint(tmp_path, "best")
+    assert found is not None
+    assert found.state["processes"] == 2
+
+
+def test_a_compiled_step_is_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for a GPU, and run as it is: what the compiler makes of it is not looked at."""
+    modes = []
+
+    def traced(objective: nn.Module, mode: str, compiling: Any = torch.compile) -> Any:
+        modes.append(mode)
+        return compiling(objective, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    plain, compiled = (
+        train(job(tmp_path / way, settings({"epochs": 1, "batch_size": 8, "compiled": way}, losses={"shine": True})))
+        for way in ("no", "default")
+    )
+    assert modes == ["default"]
+    assert values(compiled, "total") == pytest.approx(values(plain, "total"), rel=1e-5)
 
 
 def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:

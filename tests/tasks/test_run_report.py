@@ -116,11 +116,13 @@ def test_windows_are_picked_by_overlap_in_each_split() -> None:
         f"q{n}": {"qid": f"q{n}", "split": "word" if n > 2 else "test", "windows": [window(0, 1.0 + n % 3)]}
         for n in range(7)
     }
-    found = [(split, place, qid) for split, place, qid, _ in overlap_examples(predictions, annotations)]
+    found = [(split, place, qid) for split, place, qid, _ in overlap_examples(predictions, annotations, None)]
     assert found == [
         ("test", "best", "q2"), ("test", "middle", "q1"), ("test", "worst", "q0"),
         ("word", "best", "q5"), ("word", "middle", "q4"), ("word", "worst", "q3"),
     ]  # fmt: skip
+    cut = [overlap for *_, overlap in overlap_examples(predictions, annotations, 2.0)]
+    assert cut == pytest.approx([1, 2 / 3, 1 / 2] * 2)  # [0, 2], [0, 3] and [0, 1] of [0, 2]
 
 
 def window(start: float, end: float, score: float = 0.5) -> dict[str, float]:
