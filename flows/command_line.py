@@ -165,15 +165,26 @@ def run(
         typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what hosted language models would cost; send nothing, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what is there, what would be made, and what hosted models would cost; send nothing."
+        ),
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
     from flows.running import run_flow
-    from tasks.merging import merge
 
     changes = parse_parameters(param or [])
-    artifact = run_flow(flow, dataset, merge(changes, {"filling": {"dry_run": True}}) if dry_run else changes)
+    if dry_run:
+        from flows.rehearsal import price, rehearse
+
+        table = Table("stage", "", "key")
+        for row in rehearse(flow, dataset, changes):
+            table.add_row(*map(escape, row))
+        console.print(table)
+        price(flow, dataset, changes)
+        return
+    artifact = run_flow(flow, dataset, changes)
     sys.stdout.write(f"{artifact.path}\n")
 
 

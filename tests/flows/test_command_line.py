@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from artifacts.manifest import Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
-from flows.command_line import parse_parameters
+from flows.command_line import app, parse_parameters
+from flows.rehearsal import IS_THERE, rehearse
 from flows.running import deployment_parameters
 from tasks.merging import merge
 
@@ -91,7 +94,29 @@ def test_a_run_starts_from_its_deployment() -> None:
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
 
 
-def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_comes_first_and_makes_nothing(store: Store) -> None:
+    done = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    keys = {stage: key for stage, state, key in lines if state == "would be made"}
+    assert re.fullmatch("[0-9a-f]{16}", keys["negatives"])
+    assert keys["video_features"] == "after annotations"
+    assert keys["metrics"] == "after negatives, text_features, video_features"
+    assert keys["evaluation"] == "after predictions"
+    assert store.find() == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "said"),
+    [("train-grounding", "first: no scenes/text_features below"), ("evaluate-grounding", "run train-grounding scenes")],
+)
+def test_a_dry_run_says_which_flow_comes_first(store: Store, flow: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["run", flow, "scenes", "--dry-run"])
+    assert done.exit_code == 0
+    assert said in done.stdout
+
+
+def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` in this test's server, a data set of one's own, then `export` in both formats."""
     from prefect.settings import PREFECT_API_URL
 
@@ -115,6 +140,9 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
+    monkeypatch.setenv("PENUMBRA_DATA", str(data.parent))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    assert {state for _, state, _ in rehearse("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
     shine = [json.loads(line) for line in penumbra("export", "mine", root=root).stdout.splitlines()]
     assert shine
     keys = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]

@@ -16,6 +16,7 @@ from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import ArtifactError, Store
 from flows.evaluate_grounding import evaluate_grounding
+from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from flows.running import run_flow
 from flows.train_grounding import train_grounding
 from tasks.annotations import parts as annotation_parts
@@ -245,6 +246,26 @@ def named(parents: dict[str, Artifact]) -> dict[str, Any]:
         "negatives": parents["negatives"].key, "text_features": parents["text_features"].key[:8],
         "video_features": (parents["video_features"].key,),
     }  # fmt: skip
+
+
+def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
+    world: Path, trained: Artifact, evaluated: Artifact
+) -> None:
+    groups = {"dataset": dataset(world), "model": Model(**SMALL), "losses": Losses(shine=True)}
+    said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
+    there = len(Store().find())
+    found = list(rehearse("train-grounding", "tiny", {**said, "training": TRAINING}))
+    stages = ["annotations", "negatives", "text_features", "video_features", "metrics"]
+    assert [(stage, state) for stage, state, _ in found] == [(stage, IS_THERE) for stage in stages]
+    assert found[-1] == ("metrics", IS_THERE, trained.key)
+    *_, (stage, state, key) = rehearse("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
+    assert (stage, state) == ("metrics", TO_MAKE)
+    assert key != trained.key
+    judged = {"dataset": said["dataset"], "choice": {"run": trained.key}}
+    *_, predictions, evaluation = rehearse("evaluate-grounding", "tiny", judged)
+    assert predictions[:2] == ("predictions", IS_THERE)
+    assert evaluation == ("evaluation", IS_THERE, evaluated.key)
+    assert len(Store().find()) == there
 
 
 def test_a_base_model_needs_no_negatives(world: Path) -> None:
