@@ -16,7 +16,7 @@ from artifacts.schemas import table_of
 from artifacts.store import Store
 from flows.command_line import app, parse_parameters
 from flows.rehearsal import IS_THERE, rehearse
-from flows.running import deployment_parameters
+from flows.running import ParameterError, deployment_parameters, prepare
 from tasks.merging import merge
 
 
@@ -82,6 +82,13 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     }
     with pytest.raises(typer.BadParameter):
         parse_parameters(["filling.candidates"])
+
+
+def test_no_epoch_is_only_for_the_weights_of_others() -> None:
+    with pytest.raises(ParameterError, match="epochs=0 takes the weights of start_from as they are"):
+        prepare("train-grounding", "scenes", {"training": {"epochs": 0}})
+    _, _, known = prepare("train-grounding", "scenes", {"training": {"epochs": 0, "start_from": "weights.ckpt"}})
+    assert known["training"].epochs == 0
 
 
 def test_a_run_starts_from_its_deployment() -> None:

@@ -270,7 +270,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
     sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
-    chosen = Settings(model=Model(**SMALL), training=Training(epochs=0, device="cpu"))
+    chosen = Settings(model=Model(**SMALL), training=Training(epochs=1, device="cpu"))
     imported = flow(train_model.fn)(sources, chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)
