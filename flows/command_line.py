@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
+from typer.core import TyperCommand
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest
@@ -24,6 +26,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+class Run(TyperCommand):
+    """`run`, whose help tells a flow's parameters where one is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the flow's name for the help, which is asked for before arguments are read."""
+        ctx.obj = next((word for word in args if not word.startswith("-")), None)
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        """The usual help, and the parameters."""
+        from flows.parameters import described
+
+        return super().get_help(ctx) + (described(ctx.obj) if ctx.obj else "")
+
+
 artifacts_app = typer.Typer(help="What is there, its first rows, where it lies, and whether it is whole.",
                             no_args_is_help=True)  # fmt: skip
 app.add_typer(artifacts_app, name="artifacts")
@@ -150,7 +169,22 @@ def _value(text: str) -> Any:
     return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
 
 
-@app.command()
+def tell_version(asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if asked:
+        typer.echo(f"penumbra {version('penumbra')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=tell_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+@app.command(cls=Run, epilog="penumbra run FLOW --help lists the flow's parameters.")
 def run(
     flow: Annotated[
         str,
@@ -162,7 +196,9 @@ def run(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),
+        typer.Option(
+            "--param", help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,

@@ -27,7 +27,7 @@ from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import Texts, encode_queries
 from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
+from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
 from tasks.video_features import Videos
 
 
@@ -45,7 +45,7 @@ def full_pipeline(
     texts: Texts = Texts(),  # noqa: B008
     videos: Videos = Videos(),  # noqa: B008
     imports: Imports = Imports(),  # noqa: B008
-    preset: str | None = None,
+    preset: Preset = None,
     model: Model = Model(),  # noqa: B008
     losses: Losses = Losses(),  # noqa: B008
     training: Training = Training(),  # noqa: B008

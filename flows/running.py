@@ -69,6 +69,17 @@ class _OneLine(logging.Filter):
         return True
 
 
+def flow_of(name: str) -> "Flow[..., Any]":
+    """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
+    if name not in FLOWS:
+        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
+    module, function = FLOWS[name]
+    flow: Flow[..., Any] = getattr(import_module(module), function)
+    return flow
+
+
 def prepare(
     name: str, dataset: str, changes: dict[str, Any]
 ) -> tuple["Flow[..., Any]", dict[str, Any], dict[str, Any]]:
@@ -76,21 +87,16 @@ def prepare(
 
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
-    if name not in FLOWS:
-        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
+    flow = flow_of(name)
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    module, function = FLOWS[name]
-    flow = getattr(import_module(module), function)
     parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
         validated: dict[str, Any] = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
-        raise ParameterError(str(error).replace("\n - ", " ") + "; the README lists the parameters") from None
+        raise ParameterError(str(error).replace("\n - ", " ") + f"; see penumbra run {name} --help") from None
     finally:
         prefect_says.disabled = False
     validated["dataset"].split_files()  # a missing file is told before a server starts

@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -209,6 +209,9 @@ class Settings(Parameters):
     def patches_of(self) -> str | None:
         """The encoder whose patch features training takes, or None."""
         return self.injection.encoder if self.model.name == "vdi" and self.injection.dynamic else None
+
+
+Preset = Annotated[str | None, Field(description="Settings of a paper, by name in tasks/training/presets.yaml.")]
 
 
 @cache

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,24 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     }
     with pytest.raises(typer.BadParameter):
         parse_parameters(["filling.candidates"])
+
+
+def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
+    told = CliRunner().invoke(app, ["run", "train-grounding", "--help"])
+    assert told.exit_code == 0
+    _, _, parameters = told.stdout.partition("Parameters of train-grounding")
+    assert "  training.epochs: int = 200\n      Passes over the training queries" in parameters
+    assert '  losses.variant: paper | released = "paper"\n' in parameters
+    assert "  losses.saliency: float | null = null\n" in parameters
+    assert "  preset: str | null = null\n      Settings of a paper" in parameters
+    assert max(map(len, parameters.splitlines())) <= 80
+    sources = CliRunner().invoke(app, ["run", "extract-features", "--help"]).stdout
+    assert "  imports.sources: [Source] = []\n" in sources
+    assert "  imports.sources[].path: str\n" in sources
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"penumbra {version('penumbra')}\n"
 
 
 def test_no_epoch_is_only_for_the_weights_of_others() -> None:
