@@ -63,9 +63,8 @@ def resolve(store: Store, reference: str) -> Artifact:
     """The artifact that DATASET/STAGE (the newest whole one) or DATASET/STAGE/KEY names."""
     names = reference.strip("/").split("/")
     if len(names) == 3 and all(NAME.match(name) for name in names):
-        artifact = Artifact(root=store.root, dataset=names[0], stage=names[1], key=names[2])
-        store.manifest(artifact)
-        return artifact
+        dataset, stage, key = names
+        return store.with_key(dataset, stage, key)
     if len(names) != 2:
         raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
     return store.newest(*names)
@@ -76,7 +75,10 @@ def list_artifacts(dataset: Annotated[str | None, typer.Argument(help="Only this
     """All whole artifacts, oldest first."""
     store = Store()
     table = Table("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
-    for m in store.find(dataset):
+    found = store.find(dataset)
+    if dataset and not found:
+        raise store.missing(dataset)
+    for m in found:
         refused = f"{m.taken - m.kept:,}"
         table.add_row(
             m.dataset, m.stage, m.key, f"{m.rows:,}", refused, f"{m.seconds:.1f}", f"{m.ended:%Y-%m-%d %H:%M}"

@@ -436,6 +436,23 @@ def test_an_unknown_stage_is_told_what_is_there(store: Store) -> None:
         store.newest("scenes", "masks")
 
 
+def test_a_key_that_fits_several_or_none_is_told_with_these_or_the_newest(store: Store) -> None:
+    made = [store.build(replace(WORK, parameters={"n": number}), Makers(1)) for number in range(13)]
+    by_key = {artifact.key: artifact for artifact in made}
+    for artifact in made:
+        assert store.with_key("scenes", "dictionary", artifact.key[:12]) == artifact
+        assert store.with_key(None, "dictionary", f"model-{artifact.key[:12]}") == artifact
+    first, count = Counter(key[0] for key in by_key).most_common(1)[0]
+    with pytest.raises(ArtifactError) as several:
+        store.with_key("scenes", "dictionary", first)
+    assert f"{count} of scenes/dictionary match {first!r}" in str(several.value)
+    assert {key for key in by_key if key in str(several.value)} == {key for key in by_key if key[0] == first}
+    with pytest.raises(ArtifactError) as none:
+        store.with_key("scenes", "dictionary", "model-xyz", lambda manifest: f"named {manifest.key}")
+    newest = ", ".join(f"named {artifact.key}" for artifact in made[:2:-1])
+    assert str(none.value) == f"no scenes/dictionary matches 'model-xyz'; the newest: {newest} and 3 more"
+
+
 @pytest.mark.parametrize(
     "name", ["..", ".", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x y", "x\n", "x\0"]
 )

@@ -74,6 +74,39 @@ def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[s
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["artifacts", "ls", "mein"],
+        ["artifacts", "path", "mein/rejected"],
+        ["artifacts", "path", "mein/rejected/ab"],
+        ["artifacts", "verify", "mein/rejected"],
+        ["export", "mein"],
+        ["quality", "mein/negatives"],
+        ["compare", "mein", "a", "b"],
+        ["predict", "v.mp4", "a cat.", "--run", "a", "--dataset", "mein"],
+    ],
+)
+def test_a_data_set_that_nobody_knows_is_told_with_the_nearest(
+    root: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    told = str(CliRunner().invoke(app, arguments).exception)
+    assert told == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
+
+
+def test_fetch_is_only_the_remedy_where_there_is_something_to_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    told = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-gc"]).exception)
+    assert told.endswith("did you mean charades-cg? there is: activitynet-cg, charades-cg, mine, scenes")
+    assert "penumbra fetch" not in told
+    told = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-cg"]).exception)
+    assert told.endswith("set PENUMBRA_DATA, or run `penumbra fetch charades-cg`")
+
+
 def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     pairs = ["masking.ratios=[0.1,0.2,0.3]", "filling.candidates=4", "tagging.spacy_model=en_core_web_sm"]
     assert parse_parameters(pairs) == {

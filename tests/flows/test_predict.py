@@ -242,9 +242,9 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
     [
         ("good", " ", {}, "the query is empty"),
         ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
-        ("good", "a cat.", {"run": "zzz"}, r"0 of \*/metrics match 'zzz'; there is: few/"),
-        ("good", "a cat.", {"run": ""}, r"0 of \*/metrics match ''"),
-        ("good", "a cat.", {"dataset": "other"}, "0 of other/metrics match"),
+        ("good", "a cat.", {"run": "zzz"}, r"no \*/metrics matches 'zzz'; the newest: qd_detr"),
+        ("good", "a cat.", {"run": ""}, r"no \*/metrics matches ''"),
+        ("good", "a cat.", {"dataset": "other"}, "no data set .other. is known below"),
         ("good", "a cat.", {"output": "x.png"}, "name a .svg file"),
         ("good", "a cat.", {"output": "nowhere/x.svg"}, "can't be written"),
         ("missing.mp4", "a cat.", {}, "no file"),
