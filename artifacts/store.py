@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from artifacts.errors import PenumbraError, what_there_is
+from artifacts.errors import PenumbraError, what_there_is, without_secrets
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
 from artifacts.schemas import conform, fitted, is_features, lengths, table_of
 from artifacts.settings import artifacts_root
@@ -44,6 +44,27 @@ Progress = Callable[[int, int], None]
 LISTED = 10  # artifacts in a message
 
 
+class _Remote:
+    """A file system elsewhere: whatever keeps it from answering is an `ArtifactError` that names its address."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self.files, self.root = files, root
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self.files, name)
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            try:
+                return call(*arguments, **options)
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # each protocol's client has its own
+                reason = f"{type(error).__name__}: {without_secrets(str(error))}"
+                raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
+
+        return asked
+
+
 class Store:
     """All artifacts below one root: a folder or any URL that fsspec opens."""
 
@@ -51,7 +72,12 @@ class Store:
         self.root = root or artifacts_root()
         if "://" not in self.root:
             self.root = str(Path(self.root).expanduser().resolve())
-        self.files, self._base = fsspec.core.url_to_fs(self.root)
+        try:
+            self.files, self._base = fsspec.core.url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            raise ArtifactError(f"PENUMBRA_ARTIFACTS={without_secrets(self.root)} can't be opened: {error}") from None
+        if not isinstance(self.files, fsspec.implementations.local.LocalFileSystem):
+            self.files = _Remote(self.files, self.root)
 
     # -- where things are ------------------------------------------------------------------------------------
 
