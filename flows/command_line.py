@@ -1,7 +1,10 @@
 """The `penumbra` command: everything that a deployment does, from a terminal."""
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -178,6 +181,23 @@ def tell_version(asked: bool) -> None:
         raise typer.Exit
 
 
+@contextmanager
+def goes_on() -> Iterator[None]:
+    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130."""
+
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as ended:
+        sys.stderr.write("penumbra: ended; the same command goes on from here\n")
+        raise SystemExit(128 + signal.SIGINT if isinstance(ended, KeyboardInterrupt) else ended.code) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @app.callback()
 def options(
     _: Annotated[
@@ -222,7 +242,8 @@ def run(
         console.print(table)
         price(flow, dataset, changes)
         return
-    artifact = run_flow(flow, dataset, changes)
+    with goes_on():
+        artifact = run_flow(flow, dataset, changes)
     sys.stdout.write(f"{artifact.path}\n")
 
 
@@ -270,7 +291,8 @@ def ablation(
         return
     failed = None
     try:
-        artifact = run_flow("ablation", dataset, changes)
+        with goes_on():
+            artifact = run_flow("ablation", dataset, changes)
     except RowsFailedError as error:
         artifact, failed = error.artifact, error
     text = table_text(artifact)

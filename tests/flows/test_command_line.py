@@ -3,21 +3,24 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import typer
+from prefect import flow
 from typer.testing import CliRunner
 
 from artifacts.manifest import Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
-from flows.command_line import app, parse_parameters
+from flows.command_line import app, goes_on, parse_parameters
 from flows.rehearsal import IS_THERE, rehearse
-from flows.running import ParameterError, deployment_parameters, prepare
+from flows.running import NoServerError, ParameterError, deployment_parameters, prepare
 from tasks.merging import merge
 
 
@@ -105,6 +108,34 @@ def test_fetch_is_only_the_remedy_where_there_is_something_to_fetch(
     assert "penumbra fetch" not in told
     told = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-cg"]).exception)
     assert told.endswith("set PENUMBRA_DATA, or run `penumbra fetch charades-cg`")
+
+
+def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
+        told = CliRunner().invoke(app, ["run", "build-negatives", "scenes"]).exception
+    assert isinstance(told, NoServerError)
+    assert str(told).startswith("no Prefect server answers at http://127.0.0.1:9/api (ConnectError)")
+    assert store.find() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_ended_says_that_it_goes_on(
+    number: int, code: int, prefect_server: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    @flow
+    def ended() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    with pytest.raises(SystemExit) as end, goes_on():
+        ended()
+    assert end.value.code == code
+    assert capsys.readouterr().err.endswith("penumbra: ended; the same command goes on from here\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_parameters_nest_and_are_json_where_they_can_be() -> None:
