@@ -262,7 +262,8 @@ def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     *_, (stage, state, key) = rehearse("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
     assert (stage, state) == ("metrics", TO_MAKE)
     assert key != trained.key
-    judged = {"dataset": said["dataset"], "choice": {"run": trained.key}}
+    run = next(parent for parent in Store().manifest(evaluated).parents if parent.stage == "metrics")
+    judged = {"dataset": said["dataset"], "choice": {"run": run.key}}
     *_, predictions, evaluation = rehearse("evaluate-grounding", "tiny", judged)
     assert predictions[:2] == ("predictions", IS_THERE)
     assert evaluation == ("evaluation", IS_THERE, evaluated.key)
