@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from artifacts.errors import PenumbraError
+from artifacts.errors import PenumbraError, what_there_is, without_secrets
 from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
 from artifacts.schemas import conform, fitted, is_features, lengths, table_of
 from artifacts.settings import artifacts_root
@@ -41,6 +41,28 @@ class ArtifactError(PenumbraError):
 
 
 Progress = Callable[[int, int], None]
+LISTED = 10  # artifacts in a message
+
+
+class _Remote:
+    """A file system elsewhere: whatever keeps it from answering is an `ArtifactError` that names its address."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self.files, self.root = files, root
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self.files, name)
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            try:
+                return call(*arguments, **options)
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # each protocol's client has its own
+                reason = f"{type(error).__name__}: {without_secrets(str(error))}"
+                raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
+
+        return asked
 
 
 class Store:
@@ -50,7 +72,12 @@ class Store:
         self.root = root or artifacts_root()
         if "://" not in self.root:
             self.root = str(Path(self.root).expanduser().resolve())
-        self.files, self._base = fsspec.core.url_to_fs(self.root)
+        try:
+            self.files, self._base = fsspec.core.url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            raise ArtifactError(f"PENUMBRA_ARTIFACTS={without_secrets(self.root)} can't be opened: {error}") from None
+        if not isinstance(self.files, fsspec.implementations.local.LocalFileSystem):
+            self.files = _Remote(self.files, self.root)
 
     # -- where things are ------------------------------------------------------------------------------------
 
@@ -91,18 +118,40 @@ class Store:
             raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
         manifests = self.find(dataset, stage)
         if not manifests:
-            known = sorted({f"{m.dataset}/{m.stage}" for m in self.find()}) or ["nothing yet"]
-            raise ArtifactError(f"no {dataset}/{stage} below {self.root}; there is: {', '.join(known)}")
+            raise self.missing(dataset, stage)
         return self.reference(manifests[-1])
 
-    def with_key(self, dataset: str | None, stage: str, key: str) -> Artifact:
-        """The artifact, of a data set or of any, whose key begins so; raises `ArtifactError` unless it is just one."""
+    def missing(self, dataset: str | None, stage: str | None = None) -> ArtifactError:
+        """What to raise where a data set, or all of them, has no artifact of a stage."""
+        there = sorted({(m.dataset, m.stage) for m in self.find()})
+        datasets = sorted({name for name, _ in there})
+        if dataset and dataset not in datasets and (datasets or stage is None):
+            return ArtifactError(
+                f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
+            )
+        stages = [f"{name}/{other}" for name, other in there if dataset in (None, name)]
+        return ArtifactError(
+            f"no {dataset or '*'}/{stage} below {self.root}; there is: {', '.join(stages) or 'nothing yet'}"
+        )
+
+    def with_key(
+        self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
+    ) -> Artifact:
+        """The artifact, of a data set or of any, whose key begins so, or with the last digits of a name.
+
+        Raises `ArtifactError` naming those that match, or the newest by `name`, unless it is just one.
+        """
         manifests = self.find(dataset, stage)
-        matching = [manifest for manifest in manifests if key and manifest.key.startswith(key)]
-        if len(matching) != 1:
-            known = ", ".join(f"{it.dataset}/{stage}/{it.key}" for it in manifests) or "none yet"
-            raise ArtifactError(f"{len(matching)} of {dataset or '*'}/{stage} match {key!r}; there is: {known}")
-        return self.reference(matching[0])
+        if not manifests:
+            raise self.missing(dataset, stage)
+        digits = key.rpartition("-")[2]
+        matching = [manifest for manifest in manifests if digits and manifest.key.startswith(digits)]
+        if len(matching) == 1:
+            return self.reference(matching[0])
+        place = f"{dataset or '*'}/{stage}"
+        if matching:
+            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {_newest(matching, _key)}")
+        raise ArtifactError(f"no {place} matches {key!r}; the newest: {_newest(manifests, name or _key)}")
 
     def reference(self, manifest: Manifest) -> Artifact:
         """The artifact that a manifest of this store describes."""
@@ -322,6 +371,16 @@ class Store:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(draft, target)
+
+
+def _key(manifest: Manifest) -> str:
+    return f"{manifest.dataset}/{manifest.stage}/{manifest.key}"
+
+
+def _newest(manifests: Sequence[Manifest], name: Callable[[Manifest], str]) -> str:
+    names = [name(manifest) for manifest in manifests[: -LISTED - 1 : -1]]
+    more = f" and {len(manifests) - LISTED} more" if len(manifests) > LISTED else ""
+    return ", ".join(names) + more
 
 
 def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import NONE, Texts, encode_queries
 from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
+from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
 from tasks.video_features import Videos
 
 
@@ -100,7 +100,7 @@ def ablation(
     name: str = "losses",
     rows: tuple[str, ...] = (),
     seeds: Annotated[int, Field(ge=1)] = 3,
-    preset: str | None = None,
+    preset: Preset = None,
     tagging: Tagging = Tagging(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
     masking: Masking = Masking(),  # noqa: B008
     filling: Filling = Filling(),  # noqa: B008

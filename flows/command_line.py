@@ -1,8 +1,12 @@
 """The `penumbra` command: everything that a deployment does, from a terminal."""
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
+from typer.core import TyperCommand
 
 from artifacts.errors import PenumbraError
 from artifacts.manifest import Artifact, Manifest
@@ -24,6 +29,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+class Run(TyperCommand):
+    """`run`, whose help tells a flow's parameters where one is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the flow's name for the help, which is asked for before arguments are read."""
+        ctx.obj = next((word for word in args if not word.startswith("-")), None)
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        """The usual help, and the parameters."""
+        from flows.parameters import described
+
+        return super().get_help(ctx) + (described(ctx.obj) if ctx.obj else "")
+
+
 artifacts_app = typer.Typer(help="What is there, its first rows, where it lies, and whether it is whole.",
                             no_args_is_help=True)  # fmt: skip
 app.add_typer(artifacts_app, name="artifacts")
@@ -44,9 +66,8 @@ def resolve(store: Store, reference: str) -> Artifact:
     """The artifact that DATASET/STAGE (the newest whole one) or DATASET/STAGE/KEY names."""
     names = reference.strip("/").split("/")
     if len(names) == 3 and all(NAME.match(name) for name in names):
-        artifact = Artifact(root=store.root, dataset=names[0], stage=names[1], key=names[2])
-        store.manifest(artifact)
-        return artifact
+        dataset, stage, key = names
+        return store.with_key(dataset, stage, key)
     if len(names) != 2:
         raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
     return store.newest(*names)
@@ -57,7 +78,10 @@ def list_artifacts(dataset: Annotated[str | None, typer.Argument(help="Only this
     """All whole artifacts, oldest first."""
     store = Store()
     table = Table("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
-    for m in store.find(dataset):
+    found = store.find(dataset)
+    if dataset and not found:
+        raise store.missing(dataset)
+    for m in found:
         refused = f"{m.taken - m.kept:,}"
         table.add_row(
             m.dataset, m.stage, m.key, f"{m.rows:,}", refused, f"{m.seconds:.1f}", f"{m.ended:%Y-%m-%d %H:%M}"
@@ -150,7 +174,39 @@ def _value(text: str) -> Any:
     return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
 
 
-@app.command()
+def tell_version(asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if asked:
+        typer.echo(f"penumbra {version('penumbra')}")
+        raise typer.Exit
+
+
+@contextmanager
+def goes_on() -> Iterator[None]:
+    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130."""
+
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as ended:
+        sys.stderr.write("penumbra: ended; the same command goes on from here\n")
+        raise SystemExit(128 + signal.SIGINT if isinstance(ended, KeyboardInterrupt) else ended.code) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=tell_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+@app.command(cls=Run, epilog="penumbra run FLOW --help lists the flow's parameters.")
 def run(
     flow: Annotated[
         str,
@@ -162,18 +218,32 @@ def run(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", help="NAME=VALUE, as in filling.candidates=4 or providers=[openai]; may be repeated."),
+        typer.Option(
+            "--param", help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what hosted language models would cost; send nothing, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what is there, what would be made, and what hosted models would cost; send nothing."
+        ),
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
     from flows.running import run_flow
-    from tasks.merging import merge
 
     changes = parse_parameters(param or [])
-    artifact = run_flow(flow, dataset, merge(changes, {"filling": {"dry_run": True}}) if dry_run else changes)
+    if dry_run:
+        from flows.rehearsal import price, rehearse
+
+        table = Table("stage", "", "key")
+        for row in rehearse(flow, dataset, changes):
+            table.add_row(*map(escape, row))
+        console.print(table)
+        price(flow, dataset, changes)
+        return
+    with goes_on():
+        artifact = run_flow(flow, dataset, changes)
     sys.stdout.write(f"{artifact.path}\n")
 
 
@@ -221,7 +291,8 @@ def ablation(
         return
     failed = None
     try:
-        artifact = run_flow("ablation", dataset, changes)
+        with goes_on():
+            artifact = run_flow("ablation", dataset, changes)
     except RowsFailedError as error:
         artifact, failed = error.artifact, error
     text = table_text(artifact)

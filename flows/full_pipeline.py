@@ -28,7 +28,7 @@ from tasks.quality.judging import Judging
 from tasks.tags import Tagging
 from tasks.text_features import Texts, encode_queries
 from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
+from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
 from tasks.video_features import Videos
 
 
@@ -46,7 +46,7 @@ def full_pipeline(
     texts: Texts = Texts(),  # noqa: B008
     videos: Videos = Videos(),  # noqa: B008
     imports: Imports = Imports(),  # noqa: B008
-    preset: str | None = None,
+    preset: Preset = None,
     model: Model = Model(),  # noqa: B008
     losses: Losses = Losses(),  # noqa: B008
     training: Training = Training(),  # noqa: B008

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from artifacts.errors import PenumbraError
+from artifacts.errors import PenumbraError, without_secrets
 from artifacts.manifest import Artifact
 from artifacts.settings import PROJECT
 from tasks.merging import merge
@@ -60,13 +60,35 @@ class ParameterError(PenumbraError):
     """There is no such flow or parameter, or a value does not fit it."""
 
 
+class NoServerError(PenumbraError):
+    """The Prefect server that PREFECT_API_URL names does not answer."""
+
+
 class _OneLine(logging.Filter):
     """Takes the traceback from log records of faults that are not the code's: their message says what to do."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and isinstance(record.exc_info[1], PenumbraError):
-            record.exc_info = None
+            record.exc_info, record.told_at_the_end = None, True
         return True
+
+
+class _Once(logging.Filter):
+    """Keeps from the terminal, not from the UI, what the command says at its end."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (hasattr(record, "told_at_the_end") or record.getMessage().startswith("Finished in state Failed("))
+
+
+def flow_of(name: str) -> "Flow[..., Any]":
+    """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
+    if name not in FLOWS:
+        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
+    module, function = FLOWS[name]
+    flow: Flow[..., Any] = getattr(import_module(module), function)
+    return flow
 
 
 def prepare(
@@ -76,21 +98,16 @@ def prepare(
 
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
-    if name not in FLOWS:
-        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
+    flow = flow_of(name)
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    module, function = FLOWS[name]
-    flow = getattr(import_module(module), function)
     parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
         validated: dict[str, Any] = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
-        raise ParameterError(str(error).replace("\n - ", " ") + "; the README lists the parameters") from None
+        raise ParameterError(str(error).replace("\n - ", " ") + f"; see penumbra run {name} --help") from None
     finally:
         prefect_says.disabled = False
     validated["dataset"].split_files()  # a missing file is told before a server starts
@@ -98,9 +115,39 @@ def prepare(
 
 
 def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises as `prepare` does, and what the flow raises."""
+    """Run the flow and return what it made; raises as `prepare` and `ask_server` do, and what the flow raises."""
     flow, parameters, _ = prepare(name, dataset, changes)
-    for logger in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(logger).addFilter(_OneLine())
+    ask_server()
+    quieten()
     artifact: Artifact = flow(**parameters)
     return artifact
+
+
+def ask_server() -> None:
+    """Raise `NoServerError` where PREFECT_API_URL names a server that does not answer, rather than wait for minutes."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    address = PREFECT_API_URL.value()
+    if not address:
+        return
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+        fault = get_client(sync_client=True).api_healthcheck()
+    if fault:
+        raise NoServerError(
+            f"no Prefect server answers at {without_secrets(address)} ({type(fault).__name__}): start it, or "
+            "unset PREFECT_API_URL to run without one"
+        )
+
+
+def quieten() -> None:
+    """Show what is wrong outside the code once: Prefect's log keeps it for the UI, the command says it at its end."""
+    from prefect.logging.configuration import setup_logging
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    setup_logging()  # as the flow would: now its handlers are there
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_OneLine())
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PrefectConsoleHandler):
+            handler.addFilter(_Once())

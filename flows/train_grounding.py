@@ -11,7 +11,7 @@ from tasks.dataset import Dataset
 from tasks.run_report.stage import report_training
 from tasks.training.inputs import find_sources
 from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training, with_preset
+from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
 from tasks.training.stage import train_model
 from tasks.visual_dynamic_queries import newest_tags, split_queries
 
@@ -19,7 +19,7 @@ from tasks.visual_dynamic_queries import newest_tags, split_queries
 @flow(name="train-grounding", flow_run_name="{dataset.name}")
 def train_grounding(
     dataset: Dataset,
-    preset: str | None = None,
+    preset: Preset = None,
     model: Model = Model(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
     losses: Losses = Losses(),  # noqa: B008
     training: Training = Training(),  # noqa: B008

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import Field
 
-from artifacts.errors import PenumbraError
+from artifacts.errors import PenumbraError, what_there_is
 from artifacts.settings import data_folder
+from tasks.fetch import FILES as FETCHABLE
 from tasks.stage import Parameters
 
 LONGEST_NUMBER = 300  # digits
@@ -60,9 +61,7 @@ class Dataset(Parameters):
         """Each split's file; raises `DatasetError` where one is missing or none is known."""
         folder = self.location()
         if not folder.is_dir():
-            raise DatasetError(
-                f"no folder {folder} for data set {self.name}: set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
-            )
+            raise DatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
         names = self.files or _usual_files(folder)
         if not names:
             raise DatasetError(f"{folder} holds no train.json and no *train*.jsonl: name its files with dataset.files")
@@ -71,8 +70,17 @@ class Dataset(Parameters):
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise DatasetError(f"file {path} of split {split} lies outside {folder}: name files inside it")
             if not path.is_file():
-                raise DatasetError(f"no file {path} for split {split}: run `penumbra fetch {self.name}` or name it")
+                fetch = f"run `penumbra fetch {self.name}` or " if self.name in FETCHABLE else ""
+                raise DatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
         return paths
+
+    def _remedy(self) -> str:
+        if self.folder:
+            return "name the one that holds its files with dataset.folder"
+        if self.name in FETCHABLE:
+            return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
+        there = {path.name for path in data_folder().glob("*/")}
+        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *there}))}"
 
 
 def _usual_files(folder: Path) -> dict[str, str]:

@@ -75,8 +75,12 @@ def newest_tags(annotations: Artifact) -> Artifact:
     return Store().newest(annotations.dataset, "tags")
 
 
+def work(tags: Artifact) -> Work:
+    """Key material: the tags."""
+    return Work(dataset=tags.dataset, stage=STAGE, version=VERSION, parents=(tags,))
+
+
 @task(name=STAGE)
 def split_queries(tags: Artifact) -> Artifact:
     """Split every query of every split."""
-    work = Work(dataset=tags.dataset, stage=STAGE, version=VERSION, parents=(tags,))
-    return run_stage(work, part_by_part(queries_part, tags), number_of_parts(tags))
+    return run_stage(work(tags), part_by_part(queries_part, tags), number_of_parts(tags))

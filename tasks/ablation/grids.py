@@ -149,8 +149,13 @@ def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
     """For each row its label, what it changes, the model, and whose negatives it trains on."""
     owners: dict[str, str] = {}
     for row in plans:
-        changes = yaml.safe_dump(row.row.changes, default_flow_style=True, width=10_000, allow_unicode=True).strip()
+        changes = dict(row.row.changes)
+        if changes.pop(PRESET, None) and row.preset:
+            changes = {PRESET: row.preset, **changes}
+        told = yaml.safe_dump(changes, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
         key = "\n".join(group.model_dump_json() for group in row.of(NEGATIVES).values())
-        owner = owners.setdefault(key, row.row.label) if row.settings.reads_negatives else None
-        negatives = "none" if owner is None else "its own" if owner == row.row.label else f"those of {owner!r}"
-        yield row.row.label, changes if row.row.changes else "", row.settings.model.name, negatives
+        negatives = ["of the same video"] if row.settings.reads_in_video else []
+        if row.settings.reads_negatives:
+            owner = owners.setdefault(key, row.row.label)
+            negatives.append("its own" if owner == row.row.label else f"those of {owner!r}")
+        yield row.row.label, told.strip() if changes else "", row.settings.model.name, " and ".join(negatives) or "none"

@@ -2,12 +2,13 @@
 
 from pydantic import Field
 
-from artifacts.manifest import Artifact
+from artifacts.manifest import Artifact, Manifest
 from artifacts.store import ArtifactError, Store
 from tasks.stage import Parameters
+from tasks.training.checkpoint import RunError
 from tasks.training.inputs import Sources, find_sources
 from tasks.training.settings import Ranking
-from tasks.training.stage import settings_of
+from tasks.training.stage import name_of, settings_of
 
 
 class Choice(Parameters):
@@ -30,12 +31,19 @@ class Choice(Parameters):
 def chosen_run(dataset: str | None, run: str | None) -> Artifact:
     """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
 
-    Raises `ArtifactError` where none or several match.
+    Raises `ArtifactError` naming those that match, or the newest, where none or several match.
     """
     store = Store()
     if run is None and dataset is not None:
         return store.newest(dataset, "metrics")
-    return store.with_key(dataset, "metrics", (run or "").rpartition("-")[2])
+    return store.with_key(dataset, "metrics", run or "", _called)
+
+
+def _called(metrics: Manifest) -> str:
+    try:
+        return name_of(metrics)
+    except RunError:  # of a version with other settings
+        return metrics.key
 
 
 def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:

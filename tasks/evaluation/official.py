@@ -15,7 +15,7 @@ import numpy as np
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
 from tasks.evaluation.retrieval import IOUS, score_queries
 from tasks.evaluation.submission import read_lines
-from tasks.evaluation.windows import Windows, align
+from tasks.evaluation.windows import EvaluationError, Windows, align
 
 RANGES = {"full": (0, np.inf), "long": (30, 150), "middle": (10, 30), "short": (0, 10)}  # seconds, (low, high]
 Rows = Sequence[Mapping[str, Any]]
@@ -79,14 +79,17 @@ def _highlights(submission: Rows, truth: Rows) -> dict[str, dict[str, float]]:
     }
 
 
-def main() -> None:
-    """Print the report of a submission."""
+def main(words: list[str] | None = None) -> None:
+    """Print the report of a submission. Exit status 2 for files that can't be read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("submission", type=Path)
     parser.add_argument("truth", type=Path)
     parser.add_argument("--truth-ends", type=float, help="cut the true windows at so many seconds, as BM-DETR does")
-    arguments = parser.parse_args()
-    found = report(read_lines(arguments.submission), read_lines(arguments.truth), end=arguments.truth_ends)
+    arguments = parser.parse_args(words)
+    try:
+        found = report(read_lines(arguments.submission), read_lines(arguments.truth), end=arguments.truth_ends)
+    except (OSError, ValueError, EvaluationError) as error:
+        parser.error(str(error))
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 

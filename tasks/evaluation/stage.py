@@ -143,20 +143,20 @@ def results_table(rows: Rows) -> str:
     return "\n\n".join(tables)
 
 
+def work(metrics: Artifact, predictions: Artifact, sources: Sources) -> Work:
+    """Key material: the run, its predictions, and what they are held against."""
+    parents = (metrics, predictions, *sources.parents)
+    return Work(dataset=metrics.dataset, stage=STAGE, version=VERSION, parents=parents)
+
+
 @task(name=STAGE)
 def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
     """Judge a run's predictions."""
-    work = Work(
-        dataset=metrics.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parents=(metrics, predictions, *sources.parents),
-    )
 
     def parts() -> list[Callable[[], Part]]:
         return [lambda: make_part(metrics, predictions, sources)]
 
-    artifact = run_stage(work, parts, 1)
+    artifact = run_stage(work(metrics, predictions, sources), parts, 1)
     rows = Store().table(artifact).to_pylist()
     get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
     return artifact

@@ -175,12 +175,16 @@ def work(
     )  # fmt: skip
 
 
+def open_sources(annotations: Artifact, imports: Imports) -> list[Opened]:
+    """The sources, opened; raises `SourceError` naming one that is not there."""
+    folder = data_folder() / annotations.dataset
+    return [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
+
+
 @task(name=STAGE)
 def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
     """Bring others' features into our table; each row of them covers `clip_length` seconds."""
-    folder = data_folder() / annotations.dataset
-    opened = [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
-    durations = durations_of(annotations)
+    opened, durations = open_sources(annotations, imports), durations_of(annotations)
     vids = list(durations)
     chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
 

@@ -47,9 +47,8 @@ def negatives_named(store: Store, reference: str) -> ArtifactNegatives | FileNeg
     names = reference.strip("/").split("/")
     if path.suffix in (".jsonl", ".json", ".parquet") or len(names) not in (2, 3) or not all(map(NAME.match, names)):
         raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")
-    if len(names) == 2:
-        return ArtifactNegatives(store, store.newest(*names))
-    return ArtifactNegatives(store, Artifact(root=store.root, dataset=names[0], stage=names[1], key=names[2]))
+    dataset, stage, *key = names
+    return ArtifactNegatives(store, store.with_key(dataset, stage, key[0]) if key else store.newest(dataset, stage))
 
 
 def settings_of(settings: Mapping[str, Any]) -> Judging:

@@ -22,7 +22,7 @@ from tasks.scenes.drawing import COLOURS
 from tasks.scenes.film import FPS, staged
 from tasks.scenes.gestures import posture
 from tasks.scenes.people import HEIGHTS
-from tasks.scenes.render import SCRIPTS, read_scripts
+from tasks.scenes.render import SCRIPTS, Parser, read_scripts
 from tasks.scenes.stage import SIDE, Person, Stage, Thing
 from tasks.scenes.world import NOUNS, PLACES
 
@@ -155,18 +155,22 @@ def _course(states: Numbers, origin: Numbers) -> Numbers:
     return np.concatenate([middle, change, moved])
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.scenes.observe", description=__doc__,
+def main(arguments: list[str] | None = None) -> None:
+    """The command line. Exit status 2 for bad arguments."""
+    parser = Parser(prog="python -m tasks.scenes.observe", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the .npy files go; made if need be")
     parser.add_argument("--scripts", type=Path, default=SCRIPTS, metavar="FILE", help="scripts as generate writes them")
     parser.add_argument("--clip-length", type=float, default=0.5, metavar="S", help="seconds of a clip")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    scripts = read_scripts(options.scripts)
-    for script in scripts:
-        np.save(options.folder / f"{script['vid']}.npy", Film(script).clips(options.clip_length).astype(np.float16))
+    options = parser.parse_args(arguments)
+    try:
+        scripts = read_scripts(options.scripts)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for script in scripts:
+            clips = Film(script).clips(options.clip_length)
+            np.save(options.folder / f"{script['vid']}.npy", clips.astype(np.float16))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print(f"{len(scripts)} videos in {options.folder}")
 
 

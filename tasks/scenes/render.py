@@ -157,7 +157,9 @@ def _sweep(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
 
@@ -185,8 +187,8 @@ class _Counter:
             print(line, file=sys.stderr, flush=True)
 
 
-def _arguments() -> _Parser:
-    parser = _Parser(prog="python -m tasks.scenes.render", description=__doc__,
+def _arguments() -> Parser:
+    parser = Parser(prog="python -m tasks.scenes.render", description=__doc__,
                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the mp4 files go; made if need be")
     splits = "train, test_trivial, novel_composition or novel_word; again for more (default: all)"

@@ -7,6 +7,7 @@ from prefect import get_run_logger, task
 
 from artifacts.errors import PenumbraError
 from tasks.dataset import SHIPPED, Dataset
+from tasks.scenes.encoding import is_whole
 from tasks.scenes.render import Rendered, Rendering, read_scripts, render
 
 SAY_EVERY = 50  # videos
@@ -19,6 +20,11 @@ class RenderingError(PenumbraError):
 def is_sample(dataset: Dataset) -> bool:
     """Whether a data set is the shipped one, which has scripts instead of videos."""
     return dataset.name == "scenes" and dataset.location() == SHIPPED
+
+
+def rendered(folder: Path) -> bool:
+    """Whether all of the sample's videos are there."""
+    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts(SHIPPED / "scripts.jsonl"))
 
 
 def render_missing(folder: Path, processes: int = 0) -> Rendering:

@@ -81,15 +81,19 @@ def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]
     return {name: round(scores[name], 4) for name in ("pos_acc", "tag_acc", "dep_uas", "dep_las")}
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
+    """The command line. Exit status 2 where the treebank is not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("treebank", type=Path)
     parser.add_argument("--output", type=Path, default=HERE.parents[1] / "models" / "tagger")
     parser.add_argument("--epochs", type=int, default=10)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_corpora(arguments.treebank, folder)
+        try:
+            write_corpora(arguments.treebank, folder)
+        except OSError as error:
+            parser.error(str(error))
         overrides = {
             "paths.train": str(folder / "train.spacy"),
             "paths.dev": str(folder / "dev.spacy"),

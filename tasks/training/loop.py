@@ -134,10 +134,11 @@ class Trainer:
 
     def _tell(self) -> None:
         """Tell who watches how far this is."""
-        seconds, epochs = time.perf_counter() - self.started, self.job.settings.training.epochs
+        seconds, settings = time.perf_counter() - self.started, self.job.settings.training
+        epochs = settings.epochs
         best = None if self.best == -torch.inf else self.best
         left = seconds / (self.epoch - self.resumed) * (epochs - self.epoch)
-        self.observe(Progress(self.epoch, epochs, list(self.history), best, seconds, left))
+        self.observe(Progress(self.epoch, epochs, list(self.history), best, seconds, left, settings.chosen_by))
 
     def _log(self, split: str, values: dict[str, float]) -> None:
         self.history += [

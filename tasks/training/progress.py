@@ -11,8 +11,8 @@ Row = dict[str, Any]
 class Progress:
     """Epochs that are done of those asked for, the rows of the `metrics` table so far, and the best figure so far.
 
-    `best` is None where there is nothing to choose an epoch by. `seconds` are those of this process, which may have
-    gone on where another was killed; at most `left` are to come.
+    `best`, of the figure that `Training.chosen_by` names, is None where there is nothing to choose by. `seconds` are
+    those of this process, which may have gone on where another was killed; at most `left` are to come.
     """
 
     epoch: int
@@ -21,6 +21,7 @@ class Progress:
     best: float | None
     seconds: float
     left: float
+    chosen_by: str = "sum"
 
     def newest(self, split: str, name: str) -> float | None:
         """A figure of this epoch."""
@@ -30,7 +31,8 @@ class Progress:
     def line(self) -> str:
         """One line for a log."""
         chosen = self.newest("validation", "chosen_by")
-        judged = f", chosen by {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
+        figure = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
+        judged = f", chosen by {figure} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
         loss = self.newest("train", "total")
         shown = "" if loss is None else f": loss {loss:.4f}"
         return f"epoch {self.epoch} of {self.epochs}{shown}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"

@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -103,7 +103,7 @@ class Training(Parameters):
     """How to train."""
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
-    epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 takes start_from as it is.")
+    epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 with start_from takes it as it is.")
     batch_size: int = Field(32, ge=1, description="Queries a step, over all devices (mmn: videos).")
     learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
     learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
@@ -128,6 +128,12 @@ class Training(Parameters):
     shift_below: float | None = Field(60.0, gt=0, description="Only in videos shorter than so many seconds.")
     shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
     start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
+
+    @model_validator(mode="after")
+    def _trains(self) -> "Training":
+        if not self.epochs and not self.start_from:
+            raise ValueError("epochs=0 takes the weights of start_from as they are: name it, or train an epoch")
+        return self
 
     def drops(self, epoch: int) -> int:
         """How often the learning rate has fallen to a tenth before an epoch, counted from 0."""
@@ -209,6 +215,9 @@ class Settings(Parameters):
     def patches_of(self) -> str | None:
         """The encoder whose patch features training takes, or None."""
         return self.injection.encoder if self.model.name == "vdi" and self.injection.dynamic else None
+
+
+Preset = Annotated[str | None, Field(description="Settings of a paper, by name in tasks/training/presets.yaml.")]
 
 
 @cache

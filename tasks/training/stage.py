@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import task
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from artifacts.errors import PenumbraError
@@ -92,8 +93,16 @@ def read_weights(source: str) -> dict[str, Tensor]:
 
 
 def settings_of(metrics: Manifest) -> Settings:
-    """The settings of a run, by the manifest of its `metrics`."""
-    return Settings.model_validate(metrics.parameters["settings"])
+    """The settings of a run, by the manifest of its `metrics`; raises `RunError` where this version can't take them."""
+    try:
+        return Settings.model_validate(metrics.parameters.get("settings"))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise RunError(
+            f"run {metrics.key} of {metrics.dataset} has settings that can't be used ({place}: {fault['msg']}): "
+            "name another, or take it away and train again"
+        ) from None
 
 
 def name_of(metrics: Manifest) -> str:

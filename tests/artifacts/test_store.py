@@ -436,6 +436,38 @@ def test_an_unknown_stage_is_told_what_is_there(store: Store) -> None:
         store.newest("scenes", "masks")
 
 
+def test_a_store_that_does_not_answer_is_named_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store("memory://me:geheim@host/folder")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no answer from http://me:geheim@host/folder?signature=geheim at all")
+
+    monkeypatch.setattr(store.files.files, "glob", refuse)
+    with pytest.raises(ArtifactError) as error:
+        store.find()
+    reason = "OSError: no answer from http://host/folder at all"
+    assert str(error.value) == f"memory://host/folder can't be reached ({reason})"
+    with pytest.raises(ArtifactError, match="PENUMBRA_ARTIFACTS=nowhere://host can't be opened"):
+        Store("nowhere://me:geheim@host")
+
+
+def test_a_key_that_fits_several_or_none_is_told_with_these_or_the_newest(store: Store) -> None:
+    made = [store.build(replace(WORK, parameters={"n": number}), Makers(1)) for number in range(13)]
+    by_key = {artifact.key: artifact for artifact in made}
+    for artifact in made:
+        assert store.with_key("scenes", "dictionary", artifact.key[:12]) == artifact
+        assert store.with_key(None, "dictionary", f"model-{artifact.key[:12]}") == artifact
+    first, count = Counter(key[0] for key in by_key).most_common(1)[0]
+    with pytest.raises(ArtifactError) as several:
+        store.with_key("scenes", "dictionary", first)
+    assert f"{count} of scenes/dictionary match {first!r}" in str(several.value)
+    assert {key for key in by_key if key in str(several.value)} == {key for key in by_key if key[0] == first}
+    with pytest.raises(ArtifactError) as none:
+        store.with_key("scenes", "dictionary", "model-xyz", lambda manifest: f"named {manifest.key}")
+    newest = ", ".join(f"named {artifact.key}" for artifact in made[:2:-1])
+    assert str(none.value) == f"no scenes/dictionary matches 'model-xyz'; the newest: {newest} and 3 more"
+
+
 @pytest.mark.parametrize(
     "name", ["..", ".", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x y", "x\n", "x\0"]
 )

@@ -2,18 +2,25 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import typer
+from prefect import flow
+from typer.testing import CliRunner
 
 from artifacts.manifest import Part, Work
 from artifacts.schemas import table_of
 from artifacts.store import Store
-from flows.command_line import parse_parameters
-from flows.running import deployment_parameters
+from flows.command_line import app, goes_on, parse_parameters
+from flows.rehearsal import IS_THERE, rehearse
+from flows.running import NoServerError, ParameterError, deployment_parameters, prepare
 from tasks.merging import merge
 
 
@@ -70,6 +77,67 @@ def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[s
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["artifacts", "ls", "mein"],
+        ["artifacts", "path", "mein/rejected"],
+        ["artifacts", "path", "mein/rejected/ab"],
+        ["artifacts", "verify", "mein/rejected"],
+        ["export", "mein"],
+        ["quality", "mein/negatives"],
+        ["compare", "mein", "a", "b"],
+        ["predict", "v.mp4", "a cat.", "--run", "a", "--dataset", "mein"],
+    ],
+)
+def test_a_data_set_that_nobody_knows_is_told_with_the_nearest(
+    root: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    told = str(CliRunner().invoke(app, arguments).exception)
+    assert told == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
+
+
+def test_fetch_is_only_the_remedy_where_there_is_something_to_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    told = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-gc"]).exception)
+    assert told.endswith("did you mean charades-cg? there is: activitynet-cg, charades-cg, mine, scenes")
+    assert "penumbra fetch" not in told
+    told = str(CliRunner().invoke(app, ["run", "build-negatives", "charades-cg"]).exception)
+    assert told.endswith("set PENUMBRA_DATA, or run `penumbra fetch charades-cg`")
+
+
+def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: Store) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
+        told = CliRunner().invoke(app, ["run", "build-negatives", "scenes"]).exception
+    assert isinstance(told, NoServerError)
+    assert str(told).startswith("no Prefect server answers at http://127.0.0.1:9/api (ConnectError)")
+    assert store.find() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_ended_says_that_it_goes_on(
+    number: int, code: int, prefect_server: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    @flow
+    def ended() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    with pytest.raises(SystemExit) as end, goes_on():
+        ended()
+    assert end.value.code == code
+    assert capsys.readouterr().err.endswith("penumbra: ended; the same command goes on from here\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     pairs = ["masking.ratios=[0.1,0.2,0.3]", "filling.candidates=4", "tagging.spacy_model=en_core_web_sm"]
     assert parse_parameters(pairs) == {
@@ -79,6 +147,31 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     }
     with pytest.raises(typer.BadParameter):
         parse_parameters(["filling.candidates"])
+
+
+def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
+    told = CliRunner().invoke(app, ["run", "train-grounding", "--help"])
+    assert told.exit_code == 0
+    _, _, parameters = told.stdout.partition("Parameters of train-grounding")
+    assert "  training.epochs: int = 200\n      Passes over the training queries" in parameters
+    assert '  losses.variant: paper | released = "paper"\n' in parameters
+    assert "  losses.saliency: float | null = null\n" in parameters
+    assert "  preset: str | null = null\n      Settings of a paper" in parameters
+    assert max(map(len, parameters.splitlines())) <= 80
+    sources = CliRunner().invoke(app, ["run", "extract-features", "--help"]).stdout
+    assert "  imports.sources: [Source] = []\n" in sources
+    assert "  imports.sources[].path: str\n" in sources
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"penumbra {version('penumbra')}\n"
+
+
+def test_no_epoch_is_only_for_the_weights_of_others() -> None:
+    with pytest.raises(ParameterError, match="epochs=0 takes the weights of start_from as they are"):
+        prepare("train-grounding", "scenes", {"training": {"epochs": 0}})
+    _, _, known = prepare("train-grounding", "scenes", {"training": {"epochs": 0, "start_from": "weights.ckpt"}})
+    assert known["training"].epochs == 0
 
 
 def test_a_run_starts_from_its_deployment() -> None:
@@ -91,7 +184,29 @@ def test_a_run_starts_from_its_deployment() -> None:
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
 
 
-def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_comes_first_and_makes_nothing(store: Store) -> None:
+    done = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    keys = {stage: key for stage, state, key in lines if state == "would be made"}
+    assert re.fullmatch("[0-9a-f]{16}", keys["negatives"])
+    assert keys["video_features"] == "after annotations"
+    assert keys["metrics"] == "after negatives, text_features, video_features"
+    assert keys["evaluation"] == "after predictions"
+    assert store.find() == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "said"),
+    [("train-grounding", "first: no scenes/text_features below"), ("evaluate-grounding", "run train-grounding scenes")],
+)
+def test_a_dry_run_says_which_flow_comes_first(store: Store, flow: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["run", flow, "scenes", "--dry-run"])
+    assert done.exit_code == 0
+    assert said in done.stdout
+
+
+def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` in this test's server, a data set of one's own, then `export` in both formats."""
     from prefect.settings import PREFECT_API_URL
 
@@ -115,6 +230,9 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
+    monkeypatch.setenv("PENUMBRA_DATA", str(data.parent))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    assert {state for _, state, _ in rehearse("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
     shine = [json.loads(line) for line in penumbra("export", "mine", root=root).stdout.splitlines()]
     assert shine
     keys = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]

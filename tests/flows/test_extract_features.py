@@ -23,6 +23,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from artifacts.manifest import Artifact
 from artifacts.store import Store
 from flows.extract_features import extract_features
+from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from tasks.clip import FOLDER, Clip
 from tasks.dataset import Dataset
 from tasks.features import read_features
@@ -144,6 +145,20 @@ def test_a_second_run_does_nothing(made: tuple[Store, Artifact], folder: Path) -
     assert {m.key: m.ended for m in store.find()} == before
 
 
+def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Path) -> None:
+    store, artifact = made
+    videos = {"folder": str(folder / "videos"), "clip_length": 0.5}
+    said = {"dataset": {"folder": str(folder)}, "clip": TINY.model_dump(), "videos": videos}
+    texts = store.newest("films", "text_features").key
+    of_annotations, *found = rehearse("extract-features", "films", said)
+    assert of_annotations[1] == IS_THERE
+    assert found == [("text_features", IS_THERE, texts), ("video_features", IS_THERE, artifact.key)]
+    said["videos"] = {**videos, "clip_length": 2.0, "patches": True}
+    assert [row[:2] for row in rehearse("extract-features", "films", said)][2:] == [
+        ("video_features", TO_MAKE), ("patch_features", TO_MAKE),
+    ]  # fmt: skip
+
+
 def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
     with get_client(sync_client=True) as client:
         wanted = ["films-extract-features-report", "films-video-features-rows", "films-text-features-rows"]
@@ -164,6 +179,7 @@ RUN = """
 import sys
 from pathlib import Path
 from flows.extract_features import extract_features
+from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from tasks import video_features
 from tasks.clip import Clip
 from tasks.dataset import Dataset

@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from prefect import flow
+from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 
 from artifacts.manifest import Artifact, Part, Work
 from artifacts.schemas import table_of
 from artifacts.settings import runs_folder
 from artifacts.store import ArtifactError, Store
 from flows.evaluate_grounding import evaluate_grounding
+from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from flows.running import run_flow
 from flows.train_grounding import train_grounding
 from tasks.annotations import parts as annotation_parts
@@ -233,7 +235,7 @@ def test_artifacts_are_handed_over_by_key(world: Path, trained: Artifact) -> Non
     try:
         assert train(world, epochs=1).key != train(world, inputs=named(parents), epochs=1).key
         assert train(world, inputs=named(parents)) == trained
-        with pytest.raises(ArtifactError, match="0 of tiny/negatives match 'beef'; there is: "):
+        with pytest.raises(ArtifactError, match="no tiny/negatives matches 'beef'; the newest: tiny/negatives/"):
             train(world, inputs=named(parents) | {"negatives": "beef"})
     finally:
         for other in others:
@@ -245,6 +247,27 @@ def named(parents: dict[str, Artifact]) -> dict[str, Any]:
         "negatives": parents["negatives"].key, "text_features": parents["text_features"].key[:8],
         "video_features": (parents["video_features"].key,),
     }  # fmt: skip
+
+
+def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
+    world: Path, trained: Artifact, evaluated: Artifact
+) -> None:
+    groups = {"dataset": dataset(world), "model": Model(**SMALL), "losses": Losses(shine=True)}
+    said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
+    there = len(Store().find())
+    found = list(rehearse("train-grounding", "tiny", {**said, "training": TRAINING}))
+    stages = ["annotations", "negatives", "text_features", "video_features", "metrics"]
+    assert [(stage, state) for stage, state, _ in found] == [(stage, IS_THERE) for stage in stages]
+    assert found[-1] == ("metrics", IS_THERE, trained.key)
+    *_, (stage, state, key) = rehearse("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
+    assert (stage, state) == ("metrics", TO_MAKE)
+    assert key != trained.key
+    run = next(parent for parent in Store().manifest(evaluated).parents if parent.stage == "metrics")
+    judged = {"dataset": said["dataset"], "choice": {"run": run.key}}
+    *_, predictions, evaluation = rehearse("evaluate-grounding", "tiny", judged)
+    assert predictions[:2] == ("predictions", IS_THERE)
+    assert evaluation == ("evaluation", IS_THERE, evaluated.key)
+    assert len(Store().find()) == there
 
 
 def test_a_base_model_needs_no_negatives(world: Path) -> None:
@@ -306,7 +329,7 @@ def test_lost_checkpoints_are_named(world: Path) -> None:
 
 
 def test_runs_and_splits_that_are_not_there_are_named(world: Path, trained: Artifact) -> None:
-    with pytest.raises(ArtifactError, match="0 of tiny/metrics match 'nothing'; there is: "):
+    with pytest.raises(ArtifactError, match=r"no tiny/metrics matches 'nothing'; the newest: \w+_detr"):
         evaluate_grounding(dataset(world), Choice(run="nothing"))
     with pytest.raises(EvaluationError, match="no split word; there is: train, test, composition"):
         evaluate_grounding(dataset(world), Choice(run=trained.key, splits=("word",)))
@@ -337,5 +360,11 @@ def test_the_command_line_trains_and_names_what_is_missing(
     folder: Path, prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+    shown: list[str] = []
+    kept: list[str] = []
+    for handler, lines in ((PrefectConsoleHandler, shown), (APILogHandler, kept)):
+        monkeypatch.setattr(handler, "emit", lambda _, record, to=lines: to.append(record.getMessage()))
     with pytest.raises(ArtifactError, match="no tiny/text_features below"):
         run_flow("train-grounding", "tiny", {"dataset": {"name": "tiny", "folder": str(folder)}, "epochs": 1})
+    assert any("no tiny/text_features below" in line for line in kept)
+    assert not any("no tiny/text_features below" in line for line in shown)  # the command says it

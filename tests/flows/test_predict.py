@@ -252,9 +252,9 @@ def test_numbers_are_told_to_six_decimals() -> None:
     [
         ("good", " ", {}, "the query is empty"),
         ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
-        ("good", "a cat.", {"run": "zzz"}, r"0 of \*/metrics match 'zzz'; there is: few/"),
-        ("good", "a cat.", {"run": ""}, r"0 of \*/metrics match ''"),
-        ("good", "a cat.", {"dataset": "other"}, "0 of other/metrics match"),
+        ("good", "a cat.", {"run": "zzz"}, r"no \*/metrics matches 'zzz'; the newest: qd_detr"),
+        ("good", "a cat.", {"run": ""}, r"no \*/metrics matches ''"),
+        ("good", "a cat.", {"dataset": "other"}, "no data set .other. is known below"),
         ("good", "a cat.", {"output": "x.png"}, "name a .svg file"),
         ("good", "a cat.", {"output": "nowhere/x.svg"}, "can't be written"),
         ("missing.mp4", "a cat.", {}, "no file"),
@@ -280,7 +280,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
     sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
-    chosen = Settings(model=Model(**SMALL), training=Training(epochs=0, device="cpu"))
+    chosen = Settings(model=Model(**SMALL), training=Training(epochs=1, device="cpu"))
     imported = flow(train_model.fn)(sources, chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)

@@ -98,6 +98,12 @@ def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
     assert lines["base"][1] == "none"
     assert yaml.safe_load(lines["intra"][0]) == {"losses": {"coarse_terms": ["intra"], "fine": 0}}
     assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]
+    systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NOTHING_SAID)[1])}
+    assert systems["BM-DETR"][3] == "of the same video"
+    assert systems["BM-DETR + generated negatives"][3] == "of the same video and those of 'Moment-DETR + SHINE'"
+    assert systems["QD-DETR"][1].startswith("{preset: scenes-qd_detr, model: ")
+    without = listing(plan("systems", [], "mine", None, NOTHING_SAID)[1])
+    assert not any("preset" in changes for _, changes, _, _ in without)
     assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NOTHING_SAID)[1])} == {"its own"}
 
 

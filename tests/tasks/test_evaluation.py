@@ -10,7 +10,7 @@ import pytest
 
 from tasks.evaluation.comparison import Difference, over_seeds, paired_bootstrap
 from tasks.evaluation.highlights import align_saliency, highlight_metrics
-from tasks.evaluation.official import report
+from tasks.evaluation.official import main, report
 from tasks.evaluation.ordering import ordering_metrics
 from tasks.evaluation.retrieval import average_precision, retrieval_metrics, score_queries
 from tasks.evaluation.submission import read_lines, submission_rows, write_lines
@@ -161,3 +161,10 @@ def test_a_whole_split_is_judged_in_seconds() -> None:
     scores = score_queries(windows)
     paired_bootstrap(scores.iou, scores.best_of_five)
     assert time.process_time() - begun < 5  # of the 20 s that prediction and evaluation may take together
+
+
+def test_a_submission_that_is_not_there_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "nosuch.jsonl"), str(tmp_path / "truth.jsonl")])
+    assert end.value.code == 2
+    assert "nosuch.jsonl" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def test_every_evaluation_is_told_with_what_was_reached(tmp_path: Path) -> None:
     assert told[-1].left == 0
     values = [row["value"] for row in history if row["name"] == "chosen_by"]
     assert [progress.best for progress in told] == [max(values[: n + 1]) for n in range(3)]
-    shown = rf"epoch 2 of 5: loss \d+\.\d{{4}}, chosen by {values[0]:.2f} \(best {values[0]:.2f}\), \d+ s, \d+ s left"
+    reached = rf"{values[0]:.2f} \(best {values[0]:.2f}\), \d+ s, \d+ s left"
+    shown = rf"epoch 2 of 5: loss \d+\.\d{{4}}, chosen by R1@0\.5 \+ R1@0\.7 \+ mIoU {reached}"
     assert re.fullmatch(shown, told[0].line())
+    assert f"chosen by mAP {values[0]:.2f}" in replace(told[0], chosen_by="mAP").line()
 
 
 def test_without_anything_to_choose_by_the_loss_alone_is_told() -> None:

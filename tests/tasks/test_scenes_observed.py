@@ -1,11 +1,13 @@
 """What an ideal observer tells of a scene: as many clips as the film has, what is held, and nothing of the words."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tasks.scenes import observe
 from tasks.scenes.film import played, staged
 from tasks.scenes.observe import BODY, KINDS, LOOK, STATE, Film
 from tasks.scenes.render import read_scripts
@@ -64,3 +66,14 @@ def test_words_are_not_told(scripts: list[dict[str, Any]]) -> None:
     events = [{**event, "sentences": []} for event in script["events"]]
     silent = {**script, "split": "novel_word", "events": events}
     assert np.array_equal(Film(script).clips(0.5), Film(silent).clips(0.5))
+
+
+@pytest.mark.parametrize("scripts", ["/nosuch/file", __file__])
+def test_scripts_that_are_none_are_one_line(scripts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        observe.main([str(tmp_path / "new"), "--scripts", scripts])
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert told.count("\n") == 1
+    assert scripts in told
+    assert not (tmp_path / "new").exists()

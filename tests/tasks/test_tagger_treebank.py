@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import spacy
 
+from tasks.tagger.train import main
 from tasks.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
 
 # id, form, lemma, UPOS, tag, head, relation; features and the rest are added below
@@ -221,3 +222,10 @@ def test_every_sentence_of_the_treebank_becomes_a_tree(shared: Path, name: str) 
         if (fault := fault_of(words))
     ]
     assert faults == []
+
+
+def test_a_treebank_that_is_not_there_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "nosuch")])
+    assert end.value.code == 2
+    assert "nosuch/train.conllu" in capsys.readouterr().err

@@ -13,6 +13,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from artifacts.manifest import Part, Work
+from artifacts.schemas import table_of
+from artifacts.store import ArtifactError, Store
+from tasks.evaluation.choice import chosen_run
 from tasks.training import loop
 from tasks.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
 from tasks.training.device_data import epoch_order
@@ -33,6 +37,7 @@ from tasks.training.settings import (
     presets,
     with_preset,
 )
+from tasks.training.stage import settings_of
 from tasks.training.step import TrainingStep, make_optimiser
 from tasks.training.systems import system_of
 from tests.grounding_data import data, job, settings
@@ -269,6 +274,15 @@ def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
     assert system_of(chosen).losses.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
     assert chosen.model.name in name
     assert {"features", "clip_length"} == set(presets()[name]["needs"])
+
+
+def test_a_run_of_settings_that_are_no_longer_taken_is_named(store: Store) -> None:
+    work = Work("tiny", "metrics", 1, {"settings": {"model": {"name": "gone"}}})
+    store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
+    with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings that can't be used \(model.name: Input"):
+        settings_of(store.find()[0])
+    with pytest.raises(ArtifactError, match=f"no tiny/metrics matches 'x'; the newest: {work.key}"):
+        chosen_run("tiny", "x")
 
 
 def test_what_is_said_explicitly_beats_the_preset() -> None:
