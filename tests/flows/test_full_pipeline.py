@@ -32,12 +32,13 @@ def test_a_deployment_s_parameters_fit_its_flow(deployment: dict[str, Any]) -> N
     assert deployment_parameters(flow.name, deployment["name"]) == deployment["parameters"]
 
 
-def test_every_preset_has_a_training_and_every_data_set_what_leads_to_it() -> None:
+def test_every_system_has_a_training_and_every_data_set_what_leads_to_it() -> None:
     there = {(deployment["tags"][0], deployment["name"]): deployment for deployment in PLAN}
     trainings = {name: deployment for (flow, name), deployment in there.items() if flow == "train-grounding"}
     datasets = {deployment["parameters"]["dataset"]["name"] for deployment in trainings.values()}
     assert datasets == {"charades-cg", "activitynet-cg", "charades-sta", "qvhighlights", "tacos", "scenes"}
-    named = {preset for preset in presets() if not preset.startswith("scenes-study-")}  # a study's, by its ablation
+    named = {preset for preset in presets() if preset.endswith(("-bm_detr", "-mmn", "-vdi"))}
+    named = {preset for preset in named if not preset.startswith("scenes-study-")}  # a study's, by its ablation
     assert trainings.keys() == datasets | named
     for preset in named:
         parameters = trainings[preset]["parameters"]

@@ -146,7 +146,7 @@ def test_the_report_has_everything_and_nothing_in_it_is_markup(
     assert "paired bootstrap" in page
     assert page.count("minus qd_detr-") == 1
     [shown] = [str(page.data) for page in page_of("few-evaluate-grounding-report")]
-    assert "<script" not in shown
+    assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
     train(world, shine=True)
     assert (run_folder(trained) / "report.html").read_text(encoding="utf-8") == page, "training's holds less"
@@ -252,7 +252,7 @@ def test_numbers_are_told_to_six_decimals() -> None:
     [
         ("good", " ", {}, "the query is empty"),
         ("good", "caf\udce9", {}, "is the terminal's encoding UTF-8"),
-        ("good", "a cat.", {"run": "zzz"}, r"no \*/metrics matches 'zzz'; the newest: qd_detr"),
+        ("good", "a cat.", {"run": "zzz"}, r"no \*/metrics matches 'zzz'; the newest: .*qd_detr-"),
         ("good", "a cat.", {"run": ""}, r"no \*/metrics matches ''"),
         ("good", "a cat.", {"dataset": "other"}, "no data set .other. is known below"),
         ("good", "a cat.", {"output": "x.png"}, "name a .svg file"),
