@@ -33,12 +33,14 @@ from tasks.imports.stage import Imports
 from tasks.in_video_negatives import Pairing, pair
 from tasks.masks import Masking
 from tasks.negatives import Choosing
+from tasks.patch_features import encode_patches
 from tasks.quality.judging import Judging
+from tasks.scenes.videos import is_sample, render_scenes
 from tasks.tags import Tagging
 from tasks.text_features import NONE, Texts, encode_queries
 from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
-from tasks.video_features import Videos
+from tasks.video_features import Videos, videos_folder
 
 
 @dataclass
@@ -65,6 +67,8 @@ class Materials:
         found: dict[str, Any] = {"negatives": key, "video_features": self._videos(row)}
         if row.settings.reads_in_video and not row.settings.inputs.in_video_negatives:
             found["in_video_negatives"] = self._once(row.of(("encoding", "pairing")), partial(self._pairs, row)).key
+        if row.settings.patches_of and not row.settings.inputs.patch_features:
+            found["patch_features"] = self._once(row.of(("clip", "videos")), partial(self._patches, row)).key
         if not row.settings.inputs.text_features:
             groups = row.of(("clip", "texts"))
             groups["texts"] = groups["texts"].model_copy(update={"negatives": key or NONE})
@@ -74,6 +78,12 @@ class Materials:
     def _pairs(self, row: Plan) -> Artifact:
         encoding, pairing = row.of(("encoding", "pairing")).values()
         return pair(self.annotations, embed(self.annotations, encoding), pairing)
+
+    def _patches(self, row: Plan) -> Artifact:
+        clip, videos = row.of(("clip", "videos")).values()
+        if is_sample(self.dataset):
+            render_scenes(str(videos_folder(self.dataset.name, videos)), videos.workers)
+        return encode_patches(self.annotations, clip, videos)
 
     def _videos(self, row: Plan) -> tuple[str, ...]:
         """Those named by key or encoder; made where videos or imports are said, or none are there; else the newest."""

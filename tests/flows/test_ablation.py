@@ -12,16 +12,18 @@ from typer.testing import CliRunner
 
 from artifacts.manifest import Artifact, Manifest, Part, Work
 from artifacts.store import Store
-from flows.ablation import ablation
+from flows import ablation as module
+from flows.ablation import Materials, ablation
 from flows.command_line import app
 from flows.running import ParameterError, prepare, run_flow
+from tasks.ablation.grids import plan
 from tasks.ablation.stage import RowsFailedError, table_text
 from tasks.annotations import parts as annotation_parts
 from tasks.clip import Clip
 from tasks.dataset import SHIPPED, Dataset
 from tasks.features import lists_of
 from tasks.fills import Filling
-from tasks.training.settings import Model, Training
+from tasks.training.settings import Inputs, Model, Training
 from tasks.training.stage import run_folder
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
@@ -90,6 +92,23 @@ def trainings(store: Store, made: Artifact) -> dict[tuple[str, int], Manifest]:
     metrics = [next(p for p in evaluation.parents if p.stage == "metrics") for evaluation in evaluations]
     places = [(label, seed) for label, seed in manifest.parameters["rows"]]
     return dict(zip(places, map(store.manifest, metrics), strict=True))
+
+
+def test_patches_are_made_for_the_rows_that_read_them(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stage(name: str) -> Artifact:
+        return Artifact(root="r", dataset="little", stage=name, key=f"key of {name}")
+
+    asked: list[str] = []
+    monkeypatch.setattr(module, "encode_queries", lambda *_, **__: stage("text_features"))
+    monkeypatch.setattr(
+        module, "encode_patches", lambda _, clip, __: asked.append(clip.encoder) or stage("patch_features")
+    )
+    said = {"clip": SAID["clip"], "inputs": Inputs(video_features=("videos",))}
+    _, rows = plan("vdi", ("context", "all"), "little", None, said)
+    materials = Materials(dataset, stage("annotations"))
+    found = {row.row.label: materials.inputs(row, None).patch_features for row in (*rows, rows[-1])}
+    assert found == {"context": None, "all": "key of patch_features"}
+    assert asked == ["tiny-clip"], "once"
 
 
 def test_each_row_trains_on_its_own_negatives_and_their_features(world: tuple[Store, Artifact], made: Artifact) -> None:
