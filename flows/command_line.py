@@ -1,8 +1,10 @@
 """The `penumbra` command: everything that a deployment does, from a terminal."""
 
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -181,21 +183,45 @@ def tell_version(asked: bool) -> None:
         raise typer.Exit
 
 
+PATIENCE = 10.0  # seconds that a run which is ended may take to tell its server
+ENDED = "penumbra: ended; the same command goes on from here\n"
+
+
 @contextmanager
 def goes_on() -> Iterator[None]:
-    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130."""
+    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130.
+
+    A signal to the whole process group ends Prefect's temporary server as well, which Prefect then asks for minutes,
+    with handlers of its own. After `PATIENCE` seconds the process ends all the same, and loses nothing by it.
+    """
 
     def terminate(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    over = threading.Event()
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+
+    def watch() -> None:
+        for number in iter(lambda: os.read(readable, 1), b""):
+            if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(PATIENCE):
+                sys.stderr.write(ENDED)
+                sys.stderr.flush()
+                os._exit(128 + number[0])
+        os.close(readable)
+
+    before, told = signal.signal(signal.SIGTERM, terminate), signal.set_wakeup_fd(writable)
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as ended:
-        sys.stderr.write("penumbra: ended; the same command goes on from here\n")
+        sys.stderr.write(ENDED)
         raise SystemExit(128 + signal.SIGINT if isinstance(ended, KeyboardInterrupt) else ended.code) from None
     finally:
+        over.set()
+        signal.set_wakeup_fd(told)
         signal.signal(signal.SIGTERM, before)
+        os.close(writable)
 
 
 @app.callback()
@@ -386,14 +412,14 @@ def quality(
 @app.command()
 def compare(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set with two evaluated runs.")],
-    first: Annotated[str, typer.Argument(metavar="RUN", help="Key of a run's metrics, or its first digits.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The run that may be better.")],
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="A run's key, its first digits, or its name.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help="The run that may be better.")],
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the queries of each split."""
     from tasks.evaluation.compare import compare as compare_runs
 
-    table = Table("split", "metric", "second − first", "95 % interval", "p")
+    table = Table("split", "metric", f"{escape(second)} − {escape(first)}", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
         table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.told_p)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from artifacts.errors import PenumbraError
+from artifacts.errors import PenumbraError, what_there_is
 from models.losses.settings import LossSettings, losses_of
 from models.settings import ModelSettings
 from tasks.stage import Parameters
@@ -233,7 +233,7 @@ def with_preset(name: str | None, groups: dict[str, Parameters]) -> Settings:
     Raises `SettingsError` naming an unknown preset.
     """
     if name is not None and name not in presets():
-        raise SettingsError(f"no preset {name!r}; there is: {', '.join(presets())}")
+        raise SettingsError(f"no preset {name!r}: {what_there_is(name, list(presets()))}")
     base = presets()[name] if name else {}
     merged = {
         group: {**base.get(group, {}), **values.model_dump(exclude_unset=True)} for group, values in groups.items()

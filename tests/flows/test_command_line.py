@@ -138,6 +138,17 @@ def test_a_run_that_is_ended_says_that_it_goes_on(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_run_that_does_not_end_is_ended() -> None:
+    program = (
+        "import os, signal, time; from flows import command_line as it; it.PATIENCE = 0.2\n"
+        "with it.goes_on():\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: None)  # as Prefect has its own\n"
+        "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (143, "penumbra: ended; the same command goes on from here\n")
+
+
 def test_parameters_nest_and_are_json_where_they_can_be() -> None:
     pairs = ["masking.ratios=[0.1,0.2,0.3]", "filling.candidates=4", "tagging.spacy_model=en_core_web_sm"]
     assert parse_parameters(pairs) == {

@@ -288,7 +288,7 @@ def test_a_run_of_settings_that_are_no_longer_taken_is_named(store: Store) -> No
 def test_what_is_said_explicitly_beats_the_preset() -> None:
     chosen = with_preset("charades-cg-moment_detr-shine", groups(training=Training(epochs=3)))
     assert (chosen.training.epochs, chosen.training.learning_rate, chosen.losses.shine) == (3, 2e-4, True)
-    with pytest.raises(SettingsError, match="no preset 'charades'"):
+    with pytest.raises(SettingsError, match="no preset 'charades': did you mean charades-"):
         with_preset("charades", groups())
     with pytest.raises(ValueError, match="multiple of 4"):
         Settings(model=Model(hidden=18, heads=4))
