@@ -52,6 +52,7 @@ def run_stage(work: Work, parts: Callable[[], Iterable[Callable[[], Part]]], tot
     if manifest:
         get_run_logger().info("%s: found done, %s", work.stage, artifact.path)
     else:
+        get_run_logger().info("%s: being made", work.stage)
         store.build(work, parts(), total=total, progress=_Progress(work))
         manifest = store.manifest(artifact)
         get_run_logger().info(
