@@ -122,8 +122,10 @@ def test_a_server_that_does_not_answer_is_one_line_without_its_password(store: S
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_is_ended_says_that_it_goes_on(
-    number: int, code: int, prefect_server: None, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, prefect_server: None, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, usual))
     before = signal.getsignal(signal.SIGTERM)
 
     @flow

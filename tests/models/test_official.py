@@ -64,7 +64,8 @@ def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
     train(job(tmp_path / "first", first, count=8))
     weights = read_weights(str(tmp_path / "first"))
     for epochs, tolerance in ((0, 0.0), (1, 1e-6)):
-        work = job(tmp_path / str(epochs), settings({"epochs": epochs, "learning_rate": 1e-9}), count=8)
+        later_on = {"epochs": epochs, "learning_rate": 1e-9, "start_from": str(tmp_path / "first")}
+        work = job(tmp_path / str(epochs), settings(later_on), count=8)
         train(replace(work, weights=weights))
         later = read_weights(str(work.folder))
         for name, value in weights.items():
