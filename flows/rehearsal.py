@@ -30,7 +30,7 @@ from tasks.imports import stage as imported
 from tasks.merging import merge
 from tasks.scenes.videos import RenderingError, is_sample, rendered
 from tasks.training import stage as training
-from tasks.training.inputs import find_sources
+from tasks.training.inputs import sources_for
 from tasks.training.settings import Settings, with_preset
 
 IS_THERE, TO_MAKE = "is there", "would be made"
@@ -132,19 +132,16 @@ class Rehearsal:
         """With the newest features and negatives, or `made` by the same pipeline."""
         groups = {name: self.groups[name] for name in Settings.model_fields}
         settings = with_preset(self.groups["preset"], groups)
-        inputs = settings.inputs.model_copy(update=keys(made))
+        settings = settings.model_copy(update={"inputs": settings.inputs.model_copy(update=keys(made))})
         needed, split = list(made), visual_dynamic_queries
         if settings.reads_parts:
             needed.append(self.see(split.STAGE, lambda: split.work(split.newest_tags(self.annotations))))
 
         def work() -> Work:
-            sources = find_sources(
-                self.annotations, inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
-                settings.patches_of,
-            )  # fmt: skip
+            sources = sources_for(self.annotations, settings)
             for parent in sources.parents:
                 self.note(parent)
-            return training.work(sources, settings.model_copy(update={"inputs": inputs}))
+            return training.work(sources, settings)
 
         return self.see(training.STAGE, work, reads=needed)
 

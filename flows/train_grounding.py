@@ -9,7 +9,7 @@ from artifacts.manifest import Artifact
 from tasks.annotations import read_annotations
 from tasks.dataset import Dataset
 from tasks.run_report.stage import report_training
-from tasks.training.inputs import find_sources
+from tasks.training.inputs import sources_for
 from tasks.training.map_settings import Injection, Map, Mutual
 from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
 from tasks.training.stage import train_model
@@ -38,10 +38,6 @@ def train_grounding(
     annotations = read_annotations(dataset)
     if settings.reads_parts:
         split_queries(newest_tags(annotations))
-    sources = find_sources(
-        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
-        settings.patches_of,
-    )  # fmt: skip
-    metrics = train_model(sources, settings)
+    metrics = train_model(sources_for(annotations, settings), settings)
     report_training(metrics)
     return metrics

@@ -10,7 +10,7 @@ from artifacts.store import ArtifactError, Store
 from tasks.training.examples import Prepared, prepare
 from tasks.training.features import FeatureError, Features, joined, load_features, normalised
 from tasks.training.patches import load_patches
-from tasks.training.settings import Inputs
+from tasks.training.settings import Inputs, Settings
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
 
@@ -57,6 +57,14 @@ def find_sources(
     parts = store.newest(dataset, "visual_dynamic_queries") if with_parts else None
     patches = _patches(store, dataset, inputs.patch_features, patches_of) if patches_of else None
     return Sources(annotations, text, videos, negatives, in_video, parts, patches)
+
+
+def sources_for(annotations: Artifact, settings: Settings) -> Sources:
+    """What a training with these settings reads; raises as `find_sources` does."""
+    return find_sources(
+        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
+        settings.patches_of,
+    )  # fmt: skip
 
 
 def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artifact:
