@@ -14,11 +14,12 @@ COPY requirements.lock ./
 RUN pip install --constraint requirements.lock torch==2.13.0
 
 # An editable install of folders that are still empty: packages, the console command and the import paths.
-COPY pyproject.toml ./
-RUN touch README.md && mkdir artifacts flows models prompts tasks \
+COPY pyproject.toml setup.py ./
+RUN touch README.md && mkdir penumbra artifacts flows models prompts tasks \
     && pip install --constraint requirements.lock --editable '.[offline,compose]'
 
 COPY README.md prefect.yaml ./
+COPY penumbra penumbra
 COPY prompts prompts
 COPY models models
 COPY artifacts artifacts

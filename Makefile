@@ -33,7 +33,13 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-lint: setup
+# The folders under their import names, as an installed package has them: mypy follows these links.
+.typing/penumbra: setup
+	rm -rf $@ && mkdir -p $@
+	ln -s ../../penumbra/__init__.py $@/__init__.py
+	for room in artifacts flows models tasks; do ln -s ../../$$room $@/$$room; done
+
+lint: setup .typing/penumbra
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,11 +56,11 @@ bench: setup
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup
 	$(BIN)/pip install --quiet --constraint requirements.lock --editable '.[tagger]'
-	$(BIN)/python -m tasks.tagger.train $(TREEBANK)
+	$(BIN)/python -m penumbra.tasks.sample.tagger.train $(TREEBANK)
 
 # About a quarter of an hour on one core; the weights that come with the project were made by this.
 tiny-clip: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m tasks.tiny_clip.train
+	OMP_NUM_THREADS=1 $(BIN)/python -m penumbra.tasks.sample.tiny_clip.train
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from artifacts.drawing import COLOURS, GREY, INK, Drawing, box, line, path, text
+from penumbra.artifacts.drawing import COLOURS, GREY, INK, Drawing, box, line, path, text
 
 LEFT, WIDE, LINE, TOP = 230, 470, 24, 22
 WIDTH = LEFT + WIDE + 60

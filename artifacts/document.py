@@ -11,9 +11,8 @@ from pathlib import Path
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
-
-from artifacts.drawing import Drawing, printable
-from artifacts.interface import markdown_table
+from penumbra.artifacts.drawing import Drawing, printable
+from penumbra.artifacts.interface import markdown_table
 
 TEMPLATE = Path(__file__).with_name("document.html")
 NUMBER = re.compile(r"[-+−]?[\d,.]+( %)?$|–$")

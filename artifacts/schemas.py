@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError
 
 
 class SchemaError(PenumbraError):

@@ -22,12 +22,11 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
+from penumbra.artifacts.schemas import conform, fitted, is_features, lengths, table_of
+from penumbra.artifacts.settings import artifacts_root
 from pydantic import ValidationError
-
-from artifacts.errors import PenumbraError, what_there_is, without_secrets
-from artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work, software_versions
-from artifacts.schemas import conform, fitted, is_features, lengths, table_of
-from artifacts.settings import artifacts_root
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 DRAFTS = "drafts"  # folder of what a stage has done of a part that is not whole

@@ -1,4 +1,4 @@
-"""`ablation`: the papers' tables, a grid of trainings over one data set each (`tasks/ablation/grids.yaml`).
+"""`ablation`: the papers' tables, a grid of trainings over one data set each (`tasks/grounding/ablation/grids.yaml`).
 
 penumbra ablation losses scenes
 """
@@ -9,38 +9,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, cast
 
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.patches import encode_patches
+from penumbra.tasks.features.text import NONE, Texts, encode_queries
+from penumbra.tasks.features.video import Videos, videos_folder
+from penumbra.tasks.grounding.ablation.grids import FEATURES, NEGATIVES, TRAINING, Plan, plan
+from penumbra.tasks.grounding.ablation.results import Results, Run
+from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
+from penumbra.tasks.grounding.evaluation.choice import sources_of_run
+from penumbra.tasks.grounding.evaluation.figures import evaluate
+from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
+from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.selection import Choosing
+from penumbra.tasks.sample.scenes.videos import is_sample, render_scenes
+from penumbra.tasks.text.embeddings import Encoding, embed
+from penumbra.tasks.text.masks import Masking
+from penumbra.tasks.text.tags import Tagging
 from prefect import flow, get_run_logger
 from pydantic import Field
-
-from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact
-from artifacts.store import Store
-from flows.build_negatives import build_negatives
-from flows.extract_features import extract_features
-from flows.train_grounding import train_grounding
-from tasks.ablation.grids import FEATURES, NEGATIVES, TRAINING, Plan, plan
-from tasks.ablation.results import Results, Run
-from tasks.ablation.stage import RowsFailedError, tabulate
-from tasks.annotations import read_annotations
-from tasks.clip import Clip
-from tasks.dataset import Dataset
-from tasks.embeddings import Encoding, embed
-from tasks.evaluation.choice import sources_of_run
-from tasks.evaluation.predictions import predict_model
-from tasks.evaluation.stage import evaluate
-from tasks.fills import Filling
-from tasks.imports.stage import Imports
-from tasks.in_video_negatives import Pairing, pair
-from tasks.masks import Masking
-from tasks.negatives import Choosing
-from tasks.patch_features import encode_patches
-from tasks.quality.judging import Judging
-from tasks.scenes.videos import is_sample, render_scenes
-from tasks.tags import Tagging
-from tasks.text_features import NONE, Texts, encode_queries
-from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
-from tasks.video_features import Videos, videos_folder
 
 
 @dataclass

@@ -4,24 +4,23 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.ask import ask
+from penumbra.tasks.negatives.fills import Filling, fill, substitute
+from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.quality.assessment import assess
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.rejected import gather_rejected
+from penumbra.tasks.negatives.reports.run import report_negatives
+from penumbra.tasks.negatives.selection import Choosing, choose_negatives
+from penumbra.tasks.text.dictionary import count
+from penumbra.tasks.text.embeddings import Encoding, embed
+from penumbra.tasks.text.masks import Masking, mask
+from penumbra.tasks.text.tags import Tagging, tag
 from prefect import State, flow
 from prefect.states import Completed
-
-from artifacts.manifest import Artifact
-from tasks.annotations import read_annotations
-from tasks.ask import ask
-from tasks.dataset import Dataset
-from tasks.dictionary import count
-from tasks.embeddings import Encoding, embed
-from tasks.fills import Filling, fill, substitute
-from tasks.in_video_negatives import Pairing, pair
-from tasks.masks import Masking, mask
-from tasks.negatives import Choosing, choose_negatives
-from tasks.quality.judging import Judging
-from tasks.quality.stage import assess
-from tasks.rejected import gather_rejected
-from tasks.report import report_negatives
-from tasks.tags import Tagging, tag
 
 
 @flow(name="build-negatives", flow_run_name="{dataset.name}")

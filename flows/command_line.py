@@ -14,16 +14,15 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.schemas import shortened
+from penumbra.artifacts.store import NAME, ArtifactError, Store
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 from typer.core import TyperCommand
-
-from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact, Manifest
-from artifacts.schemas import shortened
-from artifacts.store import NAME, ArtifactError, Store
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
@@ -43,7 +42,7 @@ class Run(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, and the parameters."""
-        from flows.parameters import described
+        from penumbra.flows.parameters import described
 
         return super().get_help(ctx) + (described(ctx.obj) if ctx.obj else "")
 
@@ -256,11 +255,11 @@ def run(
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from flows.running import run_flow
+    from penumbra.flows.running import run_flow
 
     changes = parse_parameters(param or [])
     if dry_run:
-        from flows.rehearsal import price, rehearse
+        from penumbra.flows.rehearsal import price, rehearse
 
         table = Table("stage", "", "key")
         for row in rehearse(flow, dataset, changes):
@@ -279,7 +278,8 @@ def ablation(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A grid of tasks/ablation/grids.yaml: losses, llms, ratios, margins, prepositions, systems …",
+            help="A grid of tasks/grounding/ablation/grids.yaml: losses, llms, "
+            "ratios, margins, prepositions, systems …",
         ),
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
@@ -301,9 +301,9 @@ def ablation(
     Each row builds its negatives and features, trains and is judged on every test split. What was done before is found,
     so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
     """
-    from flows.running import prepare, run_flow
-    from tasks.ablation.grids import GROUPS, listing, plan
-    from tasks.ablation.stage import RowsFailedError, table_text
+    from penumbra.flows.running import prepare, run_flow
+    from penumbra.tasks.grounding.ablation.grids import GROUPS, listing, plan
+    from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
@@ -335,7 +335,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
     """Start server, work pool, worker and all deployments for one machine; Ctrl-C ends them all."""
-    from flows.serving import serve as serve_all
+    from penumbra.flows.serving import serve as serve_all
 
     serve_all(host, port)
 
@@ -356,7 +356,7 @@ def export(
     seed: Annotated[int, typer.Option(help="Seed of the sheet's sample.")] = 0,
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, one negative a row, or as a sheet for people."""
-    from tasks.export import export_rows, review_sheet, write_lines, write_text
+    from penumbra.tasks.negatives.export import export_rows, review_sheet, write_lines, write_text
 
     if format_ is Format.review:
         write_text([review_sheet(Store(), dataset, count, seed)], output)
@@ -393,7 +393,7 @@ def quality(
     page: Annotated[Path | None, typer.Option(help="Write tables and charts as markdown, too.")] = None,
 ) -> None:
     """Judge negatives, anyone's: every figure a level and a provider, with intervals and two controls."""
-    from tasks.quality.command import judge_reference
+    from penumbra.tasks.negatives.quality.command import judge_reference
 
     settings = {"sample": sample, "classifiers": classifier or None, "sampling_seed": seed}
     judged = judge_reference(negatives, dataset, settings, human, review)
@@ -417,7 +417,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the queries of each split."""
-    from tasks.evaluation.compare import compare as compare_runs
+    from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
 
     table = Table("split", "metric", f"{escape(second)} − {escape(first)}", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
@@ -439,7 +439,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
 ) -> None:
     """Find the moments of a video that sentences describe, with a trained run."""
-    from tasks.prediction import command
+    from penumbra.tasks.grounding.prediction import command
 
     watched, found = command.predict(video, query, run, dataset, output)
     for note in watched.notes:
@@ -456,7 +456,7 @@ def predict(
 @app.command()
 def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:
     """Download a data set's public annotation files into PENUMBRA_DATA, digests checked."""
-    from tasks.fetch import fetch as fetch_files
+    from penumbra.tasks.data.fetch import fetch as fetch_files
 
     for file in fetch_files(dataset):
         console.print(f"{file}", soft_wrap=True)

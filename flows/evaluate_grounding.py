@@ -3,15 +3,14 @@
 penumbra run evaluate-grounding charades-cg
 """
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, sources_of_run
+from penumbra.tasks.grounding.evaluation.figures import evaluate
+from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.report.pages import Judged, report_evaluation
 from prefect import flow
-
-from artifacts.manifest import Artifact
-from tasks.annotations import read_annotations
-from tasks.dataset import Dataset
-from tasks.evaluation.choice import Choice, chosen_run, sources_of_run
-from tasks.evaluation.predictions import predict_model
-from tasks.evaluation.stage import evaluate
-from tasks.run_report.stage import Judged, report_evaluation
 
 
 @flow(name="evaluate-grounding", flow_run_name="{dataset.name}")

@@ -4,19 +4,18 @@ penumbra run extract-features scenes
 prefect deployment run extract-features/charades-cg
 """
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.imports.importer import Imports, import_features
+from penumbra.tasks.features.patches import encode_patches
+from penumbra.tasks.features.report import report_features
+from penumbra.tasks.features.text import Texts, encode_queries
+from penumbra.tasks.features.video import Videos, encode_videos, videos_folder
+from penumbra.tasks.sample.scenes.videos import is_sample, render_scenes
 from prefect import State, flow
 from prefect.states import Completed
-
-from artifacts.manifest import Artifact
-from tasks.annotations import read_annotations
-from tasks.clip import Clip
-from tasks.dataset import Dataset
-from tasks.feature_report import report_features
-from tasks.imports.stage import Imports, import_features
-from tasks.patch_features import encode_patches
-from tasks.scenes.videos import is_sample, render_scenes
-from tasks.text_features import Texts, encode_queries
-from tasks.video_features import Videos, encode_videos, videos_folder
 
 
 @flow(name="extract-features", flow_run_name="{dataset.name}")

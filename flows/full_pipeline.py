@@ -6,30 +6,29 @@ prefect deployment run full-pipeline/scenes
 
 from typing import Any, cast
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.evaluate_grounding import evaluate_grounding
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.patches import encode_patches
+from penumbra.tasks.features.text import Texts, encode_queries
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.evaluation.choice import Choice
+from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
+from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.selection import Choosing
+from penumbra.tasks.text.embeddings import Encoding, embed
+from penumbra.tasks.text.masks import Masking
+from penumbra.tasks.text.tags import Tagging
 from prefect import flow
-
-from artifacts.manifest import Artifact
-from flows.build_negatives import build_negatives
-from flows.evaluate_grounding import evaluate_grounding
-from flows.extract_features import extract_features
-from flows.train_grounding import train_grounding
-from tasks.annotations import read_annotations
-from tasks.clip import Clip
-from tasks.dataset import Dataset
-from tasks.embeddings import Encoding, embed
-from tasks.evaluation.choice import Choice
-from tasks.fills import Filling
-from tasks.imports.stage import Imports
-from tasks.in_video_negatives import Pairing, pair
-from tasks.masks import Masking
-from tasks.negatives import Choosing
-from tasks.patch_features import encode_patches
-from tasks.quality.judging import Judging
-from tasks.tags import Tagging
-from tasks.text_features import Texts, encode_queries
-from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
-from tasks.video_features import Videos
 
 
 @flow(name="full-pipeline", flow_run_name="{dataset.name}")

@@ -7,10 +7,9 @@ from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from penumbra.flows.running import flow_of
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
-
-from flows.running import flow_of
 
 WIDTH = 80
 

@@ -3,35 +3,28 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact, Work
-from artifacts.store import Store
-from flows.running import ParameterError, prepare, run_flow
-from tasks import (
-    annotations,
-    dictionary,
-    embeddings,
-    fills,
-    in_video_negatives,
-    masks,
-    negatives,
-    patch_features,
-    tags,
-    text_features,
-    video_features,
-    visual_dynamic_queries,
-)
-from tasks.dataset import Dataset
-from tasks.evaluation import predictions
-from tasks.evaluation import stage as evaluation
-from tasks.evaluation.choice import chosen_run, sources_of_run
-from tasks.fills import Filling
-from tasks.imports import stage as imported
-from tasks.merging import merge
-from tasks.scenes.videos import RenderingError, is_sample, rendered
-from tasks.training import stage as training
-from tasks.training.inputs import sources_for
-from tasks.training.settings import Settings, with_preset
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Work
+from penumbra.artifacts.store import Store
+from penumbra.flows.running import ParameterError, prepare, run_flow
+from penumbra.tasks.data import annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features import patches as patch_features
+from penumbra.tasks.features import text as text_features
+from penumbra.tasks.features import video as video_features
+from penumbra.tasks.features.imports import importer as imported
+from penumbra.tasks.grounding.batches.inputs import sources_for
+from penumbra.tasks.grounding.evaluation import figures as evaluation
+from penumbra.tasks.grounding.evaluation import predictions
+from penumbra.tasks.grounding.evaluation.choice import chosen_run, sources_of_run
+from penumbra.tasks.grounding.training import run as training
+from penumbra.tasks.grounding.training.settings import Settings, with_preset
+from penumbra.tasks.negatives import fills, in_video_negatives
+from penumbra.tasks.negatives import selection as negatives
+from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.sample.scenes.videos import RenderingError, is_sample, rendered
+from penumbra.tasks.stage import merge
+from penumbra.tasks.text import dictionary, embeddings, masks, tags, visual_dynamic_queries
 
 IS_THERE, TO_MAKE = "is there", "would be made"
 Row = tuple[str, str, str]  # a stage, whether it is there, and its key or why that can't be told yet
@@ -182,7 +175,7 @@ def keys(made: Sequence[Artifact]) -> dict[str, Any]:
 
 
 def rehearse(name: str, dataset: str, changes: dict[str, Any]) -> Iterator[Row]:
-    """Each stage of a flow in its order; raises as `flows.running.prepare` does."""
+    """Each stage of a flow in its order; raises as `penumbra.flows.running.prepare` does."""
     flow, _, known = prepare(name, dataset, changes)
     if not hasattr(Rehearsal, flow.fn.__name__):
         raise ParameterError(f"`penumbra ablation NAME {dataset} --dry-run` lists a grid's rows")

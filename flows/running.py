@@ -7,23 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import yaml
-
-from artifacts.errors import PenumbraError, without_secrets
-from artifacts.manifest import Artifact
-from artifacts.settings import PROJECT
-from tasks.merging import merge
+from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.stage import merge
 
 if TYPE_CHECKING:
     from prefect import Flow
 
 DEPLOYMENTS = PROJECT / "prefect.yaml"
 FLOWS = {  # where each flow is; the modules are imported when one runs
-    "build-negatives": ("flows.build_negatives", "build_negatives"),
-    "train-grounding": ("flows.train_grounding", "train_grounding"),
-    "evaluate-grounding": ("flows.evaluate_grounding", "evaluate_grounding"),
-    "extract-features": ("flows.extract_features", "extract_features"),
-    "full-pipeline": ("flows.full_pipeline", "full_pipeline"),
-    "ablation": ("flows.ablation", "ablation"),
+    "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
+    "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
+    "evaluate-grounding": ("penumbra.flows.evaluate_grounding", "evaluate_grounding"),
+    "extract-features": ("penumbra.flows.extract_features", "extract_features"),
+    "full-pipeline": ("penumbra.flows.full_pipeline", "full_pipeline"),
+    "ablation": ("penumbra.flows.ablation", "ablation"),
 }
 
 

@@ -10,8 +10,8 @@ import urllib.request
 from collections.abc import Mapping
 from urllib.error import URLError
 
-from artifacts.errors import PenumbraError
-from artifacts.settings import PROJECT
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.settings import PROJECT
 
 POOLS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # and what their workers are started with
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"

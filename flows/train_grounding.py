@@ -3,17 +3,16 @@
 penumbra run train-grounding charades-cg-qd_detr-shine
 """
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.data.annotations import read_annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.grounding.batches.inputs import sources_for
+from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.report.pages import report_training
+from penumbra.tasks.grounding.training.run import train_model
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
+from penumbra.tasks.text.visual_dynamic_queries import newest_tags, split_queries
 from prefect import flow
-
-from artifacts.manifest import Artifact
-from tasks.annotations import read_annotations
-from tasks.dataset import Dataset
-from tasks.run_report.stage import report_training
-from tasks.training.inputs import sources_for
-from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
-from tasks.training.stage import train_model
-from tasks.visual_dynamic_queries import newest_tags, split_queries
 
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")

@@ -7,19 +7,18 @@ that it fits the query and does not fit the negative one (Eq. 1 to 5).
 from typing import cast
 
 import torch
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.layers import MLP
+from penumbra.models.outputs import Inputs, Outputs, Texts
+from penumbra.models.positions import clip_positions
+from penumbra.models.settings import ModelSettings
+from penumbra.models.spans import inverse_sigmoid
+from penumbra.models.transformer.anchor_decoder import AnchorDecoder
+from penumbra.models.transformer.attention import padding_bias
+from penumbra.models.transformer.decoder import Decoder
+from penumbra.models.transformer.encoder import EncoderLayer
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.grounding import GroundingModel
-from models.layers import MLP
-from models.outputs import Inputs, Outputs, Texts
-from models.positions import clip_positions
-from models.settings import ModelSettings
-from models.spans import inverse_sigmoid
-from models.transformer.anchor_decoder import AnchorDecoder
-from models.transformer.attention import padding_bias
-from models.transformer.decoder import Decoder
-from models.transformer.encoder import EncoderLayer
 
 
 class Scorer(nn.Module):

@@ -1,10 +1,10 @@
 """The models by the names that users type."""
 
-from models.bm_detr import BMDETR
-from models.grounding import GroundingModel
-from models.moment_detr import MomentDETR
-from models.qd_detr import QDDETR
-from models.settings import ModelSettings
+from penumbra.models.bm_detr import BMDETR
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.moment_detr import MomentDETR
+from penumbra.models.qd_detr import QDDETR
+from penumbra.models.settings import ModelSettings
 
 MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
 

@@ -1,12 +1,11 @@
 """What all DETR-style grounding models share: features projected, texts stacked, heads over moment queries."""
 
 import torch
+from penumbra.models.layers import MLP, InputProjection
+from penumbra.models.outputs import Inputs, Outputs, Texts, stack_texts
+from penumbra.models.positions import TextPositions
+from penumbra.models.settings import ModelSettings
 from torch import Tensor, nn
-
-from models.layers import MLP, InputProjection
-from models.outputs import Inputs, Outputs, Texts, stack_texts
-from models.positions import TextPositions
-from models.settings import ModelSettings
 
 
 class GroundingModel(nn.Module):

@@ -2,9 +2,8 @@
 
 from itertools import pairwise
 
+from penumbra.models.transformer.dropout import Dropout
 from torch import Tensor, nn
-
-from models.transformer.dropout import Dropout
 
 
 class MLP(nn.Module):

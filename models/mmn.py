@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
+from penumbra.models.proposals import ProposalConvolution
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.moment_map import Kind, MomentMap, candidate_cells
-from models.proposals import ProposalConvolution
 
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 TextPooling = Literal["mean", "given"]

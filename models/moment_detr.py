@@ -1,16 +1,15 @@
 """Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives where they are asked for."""
 
 import torch
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.positions import clip_positions
+from penumbra.models.settings import ModelSettings
+from penumbra.models.transformer.attention import padding_bias
+from penumbra.models.transformer.decoder import Decoder
+from penumbra.models.transformer.encoder import EncoderLayer
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.grounding import GroundingModel
-from models.outputs import Inputs, Outputs
-from models.positions import clip_positions
-from models.settings import ModelSettings
-from models.transformer.attention import padding_bias
-from models.transformer.decoder import Decoder
-from models.transformer.encoder import EncoderLayer
 
 
 class MomentDETR(GroundingModel):

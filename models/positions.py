@@ -3,9 +3,8 @@
 import math
 
 import torch
+from penumbra.models.transformer.dropout import Dropout
 from torch import Tensor, nn
-
-from models.transformer.dropout import Dropout
 
 TEMPERATURE = 10000.0
 

@@ -1,10 +1,9 @@
 """Convolutions over the map of candidate moments, normalised by how many candidates each saw (2D-TAN, MMN)."""
 
 import torch
+from penumbra.models.fft_convolution import convolve
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.fft_convolution import convolve
 
 
 class BorderedNorm(nn.Module):

@@ -3,16 +3,15 @@
 import math
 
 import torch
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.outputs import Inputs, Outputs, Texts
+from penumbra.models.positions import clip_positions
+from penumbra.models.settings import ModelSettings
+from penumbra.models.spans import inverse_sigmoid
+from penumbra.models.transformer.anchor_decoder import AnchorDecoder
+from penumbra.models.transformer.attention import padding_bias
+from penumbra.models.transformer.encoder import EncoderLayer, TextToVideoLayer
 from torch import Tensor, nn
-
-from models.grounding import GroundingModel
-from models.outputs import Inputs, Outputs, Texts
-from models.positions import clip_positions
-from models.settings import ModelSettings
-from models.spans import inverse_sigmoid
-from models.transformer.anchor_decoder import AnchorDecoder
-from models.transformer.attention import padding_bias
-from models.transformer.encoder import EncoderLayer, TextToVideoLayer
 
 
 class QDDETR(GroundingModel):

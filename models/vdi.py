@@ -2,7 +2,8 @@
 
 There is no published code; section numbers are the paper's. MMN without its linear layer takes CLIP's frame features,
 and CLIP's text encoder, which is trained, gives the query's feature and those of its static and dynamic part
-(`tasks.visual_dynamic_queries`). Two losses inject what frames show into the dynamic part; prediction needs neither.
+(`penumbra.tasks.text.visual_dynamic_queries`). Two losses inject what frames show into the dynamic part; prediction
+needs neither.
 
 What the paper leaves open, and is chosen here:
 
@@ -21,10 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from penumbra.models.losses.injection import context_loss, dynamics_loss
+from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from torch import Tensor, nn
-
-from models.losses.injection import context_loss, dynamics_loss
-from models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 
 Sequence = Literal["lstm", "transformer"]
 

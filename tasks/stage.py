@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+from penumbra.artifacts.interface import publish_stage, stage_key
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.store import Store
 from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from pydantic import BaseModel, ConfigDict
-
-from artifacts.interface import publish_stage, stage_key
-from artifacts.manifest import Artifact, Part, Work
-from artifacts.store import Store
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 
@@ -21,6 +21,15 @@ class Parameters(BaseModel):
     """Base of the flows' parameter groups: a name that a group does not know is an error, not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with `changes` on top, group by group."""
+    merged = dict(base)
+    for name, value in changes.items():
+        old = merged.get(name)
+        merged[name] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
 
 
 class _Progress:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from artifacts.settings import PROJECT, data_folder
+from penumbra.artifacts.settings import PROJECT, data_folder
 
 SHARED = PROJECT.parent / "shared" / "data"
 LATER = ("rejected", "in_video_negatives")
@@ -30,12 +30,11 @@ def timed(work: Callable[[], object]) -> float:
 
 def measure(dataset: str) -> dict[str, object]:
     """Build a data set's negatives twice in an empty store, then time the libraries alone."""
+    from penumbra.artifacts.store import Store
+    from penumbra.flows.running import run_flow
+    from penumbra.tasks.text.embeddings import Encoding, encode
+    from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
     from prefect.testing.utilities import prefect_test_harness
-
-    from artifacts.store import Store
-    from flows.running import run_flow
-    from tasks.embeddings import Encoding, encode
-    from tasks.tags import SHIPPED_PIPELINE, load_pipeline
 
     with prefect_test_harness(server_startup_timeout=120):
         first = timed(lambda: run_flow("build-negatives", dataset, {}))

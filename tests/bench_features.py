@@ -25,19 +25,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, load, side_by_side
+from penumbra.tasks.features.decoding.encode import FrameEncoder
+from penumbra.tasks.features.decoding.extraction import cores
+from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features.reading import read_features
+from penumbra.tasks.features.text import batches_of_one_length, encode_texts
+from penumbra.tasks.features.video import features_table
+from penumbra.tasks.sample.scenes.render import read_scripts, render
 from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-from artifacts.manifest import Part, Work
-from artifacts.store import Store
-from tasks.clip import FOLDER, Clip, Encoder, Processing, load, side_by_side
-from tasks.features import read_features
-from tasks.scenes.render import read_scripts, render
-from tasks.text_features import batches_of_one_length, encode_texts
-from tasks.video.encode import FrameEncoder
-from tasks.video.extraction import cores
-from tasks.video.pool import Pool, Video
-from tasks.video_features import features_table
 
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512
@@ -83,7 +82,7 @@ def fastest(encoder: Encoder, batches: list[Callable[[], object]]) -> float:
 
 def texts() -> dict[str, Any]:
     """Queries of the sample, each as often as it occurs there with its three negatives' worth of repetition."""
-    queries = [sentence for path in sorted((Path("tasks/scenes/data")).glob("*.json"))
+    queries = [sentence for path in sorted((Path("tasks/sample/scenes/data")).glob("*.json"))
                for video in json.loads(path.read_text()).values() for sentence in video["sentences"]]  # fmt: skip
     chance = np.random.default_rng(0)
     some = [queries[i] for i in chance.integers(0, len(queries) // 4, TEXTS)]

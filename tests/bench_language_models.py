@@ -40,7 +40,7 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
         encoding = tiktoken.get_encoding("cl100k_base")
         return "tiktoken cl100k_base", lambda text: len(encoding.encode(text))
     except Exception as error:
-        from tasks.embeddings import Encoding, load_encoder
+        from penumbra.tasks.text.embeddings import Encoding, load_encoder
 
         pieces = load_encoder(Encoding().sentence_model).tokenizer
         return f"all-MiniLM-L6-v2 word pieces ({type(error).__name__} from tiktoken)", lambda t: len(pieces.tokenize(t))
@@ -48,14 +48,14 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
 
 def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]]:
     """Questions, queries, masked queries and dictionary words of a data set's first training queries."""
-    from tasks.annotations import parts
-    from tasks.dataset import Dataset
-    from tasks.dictionary import Dictionary, dictionary_part
-    from tasks.fills import Filling, masked_queries, training_sentences
-    from tasks.masks import mask_part
-    from tasks.providers.hosted import questions
-    from tasks.providers.options import Options
-    from tasks.tags import load_pipeline, tag_part
+    from penumbra.tasks.data.annotations import parts
+    from penumbra.tasks.data.dataset import Dataset
+    from penumbra.tasks.negatives.fills import Filling, masked_queries, training_sentences
+    from penumbra.tasks.negatives.providers.hosted import questions
+    from penumbra.tasks.negatives.providers.options import Options
+    from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+    from penumbra.tasks.text.masks import mask_part
+    from penumbra.tasks.text.tags import load_pipeline, tag_part
 
     name = "charades-cg" if "PENUMBRA_DATA" in os.environ else "scenes"
     annotations = next(iter(parts(Dataset(name=name))))().rows
@@ -75,10 +75,10 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
 
 def tokens_a_query(count: int, queries_a_request: int) -> dict[str, object]:
     """Tokens of a query in both ways, everything that is sent and answered counted, the schema too."""
-    from tasks.prompts import load_prompt
-    from tasks.providers.openai import OpenAIService
-    from tasks.providers.questions import letters
-    from tasks.providers.settings import OpenAI
+    from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.prompts import load_prompt
+    from penumbra.tasks.negatives.providers.questions import letters
+    from penumbra.tasks.negatives.providers.settings import OpenAI
 
     name, tokens = tokenizer()
     asked, texts, masked, words = corner(count)
@@ -113,12 +113,12 @@ def tokens_a_query(count: int, queries_a_request: int) -> dict[str, object]:
 
 def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
     """Requests a second of the client, one query in each, answers parsed and stored."""
-    from tasks.prompts import load_prompt
-    from tasks.providers.answers import Answers
-    from tasks.providers.asking import Client
-    from tasks.providers.openai import OpenAIService
-    from tasks.providers.prices import Budget
-    from tasks.providers.settings import OpenAI
+    from penumbra.tasks.negatives.providers.answers import Answers
+    from penumbra.tasks.negatives.providers.asking import Client
+    from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.prices import Budget
+    from penumbra.tasks.negatives.providers.prompts import load_prompt
+    from penumbra.tasks.negatives.providers.settings import OpenAI
 
     settings = OpenAI(base_url=url, in_flight=in_flight)
     asked = corner(requests)[0][:requests]
@@ -143,7 +143,7 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
 
 def measure(requests: int) -> dict[str, object]:
     """Both measurements."""
-    from tasks.fills import Filling
+    from penumbra.tasks.negatives.fills import Filling
 
     with ProtocolServer(latency=LATENCY, log=None) as server:
         runs = [throughput(server.openai_url, in_flight, requests) for in_flight in IN_FLIGHT]

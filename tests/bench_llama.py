@@ -37,10 +37,11 @@ def stand_in() -> list[str]:
 
 MISSING = stand_in()
 
-from tasks.masks import slot_counts  # noqa: E402
-from tasks.prompts import load_prompt  # noqa: E402
-from tasks.providers import MaskedQuery, Slot  # noqa: E402
-from tasks.providers.llama import WordScorer, fill_slots  # noqa: E402
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot  # noqa: E402
+from penumbra.tasks.negatives.providers.llama import WordScorer, fill_slots  # noqa: E402
+from penumbra.tasks.negatives.providers.prompts import load_prompt  # noqa: E402
+from penumbra.tasks.text.masks import slot_counts  # noqa: E402
+
 from tests import tiny_llama  # noqa: E402
 
 SHAPES = {

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
+from penumbra.models.mmn import MMN
+from penumbra.tasks.grounding.batches.examples import prepare
+from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
+from penumbra.tasks.grounding.families.map_settings import Map
+from penumbra.tasks.grounding.families.step import autocast, make_optimiser
+from penumbra.tasks.grounding.training.memory import keep_memory
 from torch import Tensor, nn
 
-from models.losses.mmn import MMNLossSettings, mmn_losses
-from models.mmn import MMN
-from tasks.training.examples import prepare
-from tasks.training.features import Features
-from tasks.training.map_data import MapBatch, MapData
-from tasks.training.map_settings import Map
-from tasks.training.memory import keep_memory
-from tasks.training.step import autocast, make_optimiser
 from tests import plain_mmn
 
 CLIPS, VIDEO, WORDS, TEXT, SENTENCES = 75, 1024, 16, 512, 7  # sentences of three videos

@@ -14,17 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from penumbra.tasks.grounding.batches.examples import Examples, prepare
+from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.metrics.retrieval import score_queries
+from penumbra.tasks.grounding.metrics.windows import align
+from penumbra.tasks.grounding.training.memory import keep_memory
+from penumbra.tasks.grounding.training.settings import Settings
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from tasks.evaluation.retrieval import score_queries
-from tasks.evaluation.windows import align
-from tasks.training.examples import Examples, prepare
-from tasks.training.features import Features
-from tasks.training.memory import keep_memory
-from tasks.training.settings import Settings
-from tasks.training.step import TrainingStep, make_optimiser
-from tasks.training.systems import system_of
 
 BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,

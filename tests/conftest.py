@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.store import Store
 from spacy.language import Language
-
-from artifacts.settings import PROJECT
-from artifacts.store import Store
 
 HOME = tempfile.mkdtemp(prefix="penumbra-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -43,7 +42,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture(scope="session")
 def nlp() -> Language:
     """The shipped spaCy pipeline."""
-    from tasks.tags import load_pipeline  # only here: it imports prefect
+    from penumbra.tasks.text.tags import load_pipeline  # only here: it imports prefect
 
     return load_pipeline("penumbra")
 

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from tasks.training.examples import Prepared, prepare
-from tasks.training.features import Features
-from tasks.training.job import Job
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
+from penumbra.tasks.grounding.batches.examples import Prepared, prepare
+from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.training.job import Job
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}

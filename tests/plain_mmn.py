@@ -1,13 +1,12 @@
 """MMN as one would write it down first, to compare with: the whole padded map, loops over videos and sentences."""
 
 import torch
+from penumbra.models.losses.candidates import MapTargets
+from penumbra.models.losses.mmn import MMNLossSettings
+from penumbra.models.mmn import IOU_SCALE, MMN, MapInputs, MapOutputs, unit
+from penumbra.models.spans import iou
 from torch import Tensor
 from torch.nn import functional
-
-from models.losses.candidates import MapTargets
-from models.losses.mmn import MMNLossSettings
-from models.mmn import IOU_SCALE, MMN, MapInputs, MapOutputs, unit
-from models.spans import iou
 
 Norms = list[torch.nn.BatchNorm2d]
 

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.masks import ORDER, slot_counts
-from tasks.prompts import Prompt, load_prompt
-from tasks.providers import Fill, MaskedQuery, Slot
-from tasks.providers.answers import Answers
-from tasks.providers.asking import Client
-from tasks.providers.dialogue import dialogue
-from tasks.providers.hosted import HostedProvider
-from tasks.providers.prices import Budget
-from tasks.providers.questions import Question
-from tasks.providers.service import Service
-from tasks.providers.settings import Gemini, Hosted, OpenAI
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.asking import Client
+from penumbra.tasks.negatives.providers.dialogue import dialogue
+from penumbra.tasks.negatives.providers.hosted import HostedProvider
+from penumbra.tasks.negatives.providers.prices import Budget
+from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
+from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.service import Service
+from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
+from penumbra.tasks.text.masks import ORDER, slot_counts
+
 from tests.protocol_server import ProtocolServer
 from tests.protocol_server.answers import pick
 from tests.protocol_server.openai import tokens
@@ -72,7 +73,7 @@ def gemini_settings(server: ProtocolServer, **settings: Any) -> Gemini:
 
 
 def service_of(settings: Hosted, prompt: Prompt = PROMPT) -> Service:
-    from tasks.ask import make_service
+    from penumbra.tasks.negatives.ask import make_service
 
     return make_service(settings, prompt)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from artifacts.settings import PROJECT
+from penumbra.artifacts.settings import PROJECT
 
 BEGIN, END, HEADER, HEADER_END = "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"
 CHAT_TEMPLATE = (
@@ -30,7 +30,7 @@ SENTENCES = (
 
 def scene_sentences() -> list[str]:
     """The training queries of the shipped scenes, in the order of their file."""
-    videos = json.loads((PROJECT / "tasks" / "scenes" / "data" / "train.json").read_text())
+    videos = json.loads((PROJECT / "tasks" / "sample" / "scenes" / "data" / "train.json").read_text())
     return [sentence for video in videos.values() for sentence in video["sentences"]]
 
 

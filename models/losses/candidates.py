@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
+from penumbra.models.moment_map import candidate_windows
+from penumbra.models.spans import hull_iou, iou
 from torch import Tensor
-
-from models.moment_map import candidate_windows
-from models.spans import hull_iou, iou
 
 
 @dataclass

@@ -3,9 +3,8 @@
 from typing import Literal
 
 import torch
+from penumbra.models.losses.targets import Targets, masked_mean
 from torch import Tensor
-
-from models.losses.targets import Targets, masked_mean
 
 Ranking = Literal["relative", "absolute"]
 

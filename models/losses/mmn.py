@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 
 import torch
+from penumbra.models.losses.candidate_iou import candidate_iou_loss
+from penumbra.models.losses.candidates import MapTargets
+from penumbra.models.losses.hard_moments import hard_order
+from penumbra.models.losses.mutual import among_moments, among_sentences, kept_sentences
+from penumbra.models.losses.total import Losses
+from penumbra.models.mmn import MapOutputs
 from torch import Tensor
-
-from models.losses.candidate_iou import candidate_iou_loss
-from models.losses.candidates import MapTargets
-from models.losses.hard_moments import hard_order
-from models.losses.mutual import among_moments, among_sentences, kept_sentences
-from models.losses.total import Losses
-from models.mmn import MapOutputs
 
 
 @dataclass(frozen=True)

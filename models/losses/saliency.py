@@ -1,9 +1,8 @@
 """Saliency losses of the base models: the pair hinge (Moment-DETR) and the negative pair (QD-DETR, Eq. 5)."""
 
+from penumbra.models.losses.targets import Targets
 from torch import Tensor
 from torch.nn import functional
-
-from models.losses.targets import Targets
 
 
 def pair_hinge(saliency: Tensor, targets: Targets, margin: float) -> Tensor:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from models.losses.fine import Ranking
-from models.matching import MatchingCosts
+from penumbra.models.losses.fine import Ranking
+from penumbra.models.matching import MatchingCosts
 
 Variant = Literal["paper", "released"]
 BASES = ("moment_detr", "qd_detr", "bm_detr")

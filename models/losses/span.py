@@ -1,9 +1,8 @@
 """Localisation of the matched moment queries: L1 on (centre, width), and generalised IoU (DETR, ECCV 2020, Eq. 2)."""
 
+from penumbra.models.losses.targets import masked_mean
+from penumbra.models.spans import generalised_iou, to_windows
 from torch import Tensor
-
-from models.losses.targets import masked_mean
-from models.spans import generalised_iou, to_windows
 
 
 def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

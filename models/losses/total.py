@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 
 import torch
+from penumbra.models.losses import coarse, contrastive, saliency
+from penumbra.models.losses.fine import fine_terms
+from penumbra.models.losses.label import class_error, label_loss
+from penumbra.models.losses.probability import frame_probability
+from penumbra.models.losses.semantic import semantic_alignment
+from penumbra.models.losses.settings import LossSettings
+from penumbra.models.losses.span import span_losses
+from penumbra.models.losses.targets import Targets
+from penumbra.models.matching import match
+from penumbra.models.outputs import Outputs
 from torch import Tensor
-
-from models.losses import coarse, contrastive, saliency
-from models.losses.fine import fine_terms
-from models.losses.label import class_error, label_loss
-from models.losses.probability import frame_probability
-from models.losses.semantic import semantic_alignment
-from models.losses.settings import LossSettings
-from models.losses.span import span_losses
-from models.losses.targets import Targets
-from models.matching import match
-from models.outputs import Outputs
 
 
 @dataclass

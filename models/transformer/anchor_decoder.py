@@ -3,14 +3,13 @@
 from typing import Literal, NamedTuple
 
 import torch
+from penumbra.models.layers import MLP
+from penumbra.models.positions import span_embedding
+from penumbra.models.spans import inverse_sigmoid
+from penumbra.models.transformer.attention import attend
+from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.transformer.feed_forward import FeedForward
 from torch import Tensor, nn
-
-from models.layers import MLP
-from models.positions import span_embedding
-from models.spans import inverse_sigmoid
-from models.transformer.attention import attend
-from models.transformer.dropout import Dropout
-from models.transformer.feed_forward import FeedForward
 
 Order = Literal["centre, width", "width, centre"]
 

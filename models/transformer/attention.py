@@ -3,10 +3,9 @@
 import math
 
 import torch
+from penumbra.models.transformer.dropout import Dropout, cheaply, kept
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.transformer.dropout import Dropout, cheaply, kept
 
 
 def padding_bias(mask: Tensor) -> Tensor:

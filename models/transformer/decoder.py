@@ -1,11 +1,10 @@
 """Moment-DETR's decoder: learned moment queries look at the encoded tokens (Lei et al., NeurIPS 2021)."""
 
 import torch
+from penumbra.models.transformer.attention import Attention
+from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.transformer.feed_forward import FeedForward
 from torch import Tensor, nn
-
-from models.transformer.attention import Attention
-from models.transformer.dropout import Dropout
-from models.transformer.feed_forward import FeedForward
 
 
 class DecoderLayer(nn.Module):

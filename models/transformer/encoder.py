@@ -1,10 +1,9 @@
 """Encoder layers: post-norm self-attention, and QD-DETR's cross-attention from video to text."""
 
+from penumbra.models.transformer.attention import Attention
+from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.transformer.feed_forward import Activation, FeedForward
 from torch import Tensor, nn
-
-from models.transformer.attention import Attention
-from models.transformer.dropout import Dropout
-from models.transformer.feed_forward import Activation, FeedForward
 
 
 class EncoderLayer(nn.Module):

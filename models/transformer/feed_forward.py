@@ -8,10 +8,9 @@ tensor of a model, and a PReLU's backward alone costs a twentieth of a training 
 from typing import Any, Literal
 
 import torch
+from penumbra.models.transformer.dropout import Dropout, kept
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.transformer.dropout import Dropout, kept
 
 Activation = Literal["relu", "prelu"]
 

@@ -5,12 +5,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-
-from artifacts import interface
-from artifacts.interface import first_rows, markdown_table, publish_report, publish_stage, stage_key, stage_page
-from artifacts.manifest import Artifact, Manifest, Part, Work, rejection
-from artifacts.schemas import table_of
-from artifacts.store import Store
+from penumbra.artifacts import interface
+from penumbra.artifacts.interface import (
+    first_rows,
+    markdown_table,
+    publish_report,
+    publish_stage,
+    stage_key,
+    stage_page,
+)
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 
 
 def mask_row(index: int) -> dict[str, Any]:

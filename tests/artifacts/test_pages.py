@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from artifacts.pages import plain_values
-from artifacts.store import FEATURE_FILES
+from penumbra.artifacts.pages import plain_values
+from penumbra.artifacts.store import FEATURE_FILES
 
 DIMENSION = 24
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-from artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
+from penumbra.artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
 
 DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage between fills and negatives
     "annotations": "qid vid split query duration windows novel saliency",

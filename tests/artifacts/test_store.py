@@ -18,11 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from artifacts.manifest import Artifact, Part, Work, file_digest, rejection
-from artifacts.schemas import SCHEMAS, SchemaError, table_of
-from artifacts.settings import PROJECT
-from artifacts.store import ArtifactError, Store
+from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
+from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.store import ArtifactError, Store
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
 WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
@@ -210,9 +209,9 @@ CHILD = f"""
 import sys, time
 from collections import Counter
 from functools import partial
-from artifacts.manifest import Artifact, Part, Work, rejection
-from artifacts.schemas import table_of
-from artifacts.store import Store
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 
 {inspect.getsource(part)}
 

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-
-from artifacts.manifest import Part, Work, rejection
-from artifacts.schemas import table_of
-from artifacts.store import ArtifactError, Store
+from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs (pip install 'penumbra[s3]')")
 moto = pytest.importorskip("moto.server", reason="needs moto[server]")

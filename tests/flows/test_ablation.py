@@ -8,23 +8,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.store import Store
+from penumbra.flows import ablation as module
+from penumbra.flows.ablation import Materials, ablation
+from penumbra.flows.command_line import app
+from penumbra.flows.running import ParameterError, prepare, run_flow
+from penumbra.tasks.data.annotations import parts as annotation_parts
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.reading import lists_of
+from penumbra.tasks.grounding.ablation.grids import plan
+from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+from penumbra.tasks.grounding.training.run import run_folder
+from penumbra.tasks.grounding.training.settings import Inputs, Model, Training
+from penumbra.tasks.negatives.fills import Filling
 from typer.testing import CliRunner
-
-from artifacts.manifest import Artifact, Manifest, Part, Work
-from artifacts.store import Store
-from flows import ablation as module
-from flows.ablation import Materials, ablation
-from flows.command_line import app
-from flows.running import ParameterError, prepare, run_flow
-from tasks.ablation.grids import plan
-from tasks.ablation.stage import RowsFailedError, table_text
-from tasks.annotations import parts as annotation_parts
-from tasks.clip import Clip
-from tasks.dataset import SHIPPED, Dataset
-from tasks.features import lists_of
-from tasks.fills import Filling
-from tasks.training.settings import Inputs, Model, Training
-from tasks.training.stage import run_folder
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.quality.judging import Judging
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-
-from artifacts.manifest import Artifact
-from artifacts.store import Store
-from flows.build_negatives import build_negatives
-from tasks.dataset import SHIPPED, Dataset
-from tasks.fills import Filling
-from tasks.quality.judging import Judging
 
 STAGES = {
     "annotations",
@@ -137,11 +136,11 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
 
 RUN = """
 import sys
-from flows.build_negatives import build_negatives
-from tasks import annotations
-from tasks.dataset import Dataset
-from tasks.fills import Filling
-from tasks.quality.judging import Judging
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data import annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.quality.judging import Judging
 annotations.ROWS_A_PART = 12
 annotations.parts.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),

@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 import typer
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.flows.command_line import app, goes_on, parse_parameters
+from penumbra.flows.rehearsal import IS_THERE, rehearse
+from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, prepare
+from penumbra.tasks.stage import merge
 from prefect import flow
 from typer.testing import CliRunner
 
-from artifacts.manifest import Part, Work
-from artifacts.schemas import table_of
-from artifacts.store import Store
-from flows.command_line import app, goes_on, parse_parameters
-from flows.rehearsal import IS_THERE, rehearse
-from flows.running import NoServerError, ParameterError, deployment_parameters, prepare
-from tasks.merging import merge
-
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.command_line", *arguments]
+    command = [sys.executable, "-m", "penumbra.flows.command_line", *arguments]
     variables = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
@@ -268,14 +267,14 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     ],
 )
 def test_values_are_yaml_and_else_text(pair: str, expected: dict[str, object]) -> None:
-    from flows.command_line import parse_parameters
+    from penumbra.flows.command_line import parse_parameters
 
     assert parse_parameters([pair]) == expected
 
 
 def test_a_parameter_finds_its_group() -> None:
-    from flows.build_negatives import build_negatives
-    from flows.running import in_groups
+    from penumbra.flows.build_negatives import build_negatives
+    from penumbra.flows.running import in_groups
 
     placed = in_groups(build_negatives, {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9})
     assert placed == {"filling": {"providers": ["openai"], "seed": 3}, "choosing": {"ceiling": 0.9}}
@@ -283,10 +282,9 @@ def test_a_parameter_finds_its_group() -> None:
 
 
 def test_a_parameter_of_two_groups_needs_its_group() -> None:
+    from penumbra.flows.running import ParameterError, in_groups
+    from penumbra.tasks.negatives.fills import Filling
     from prefect import flow
-
-    from flows.running import ParameterError, in_groups
-    from tasks.fills import Filling
 
     @flow
     def twice(first: Filling, second: Filling) -> None:

@@ -15,22 +15,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.clip import FOLDER, Clip
+from penumbra.tasks.features.decoding.drafts import draft_name
+from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.reading import read_features
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.video import Videos
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from artifacts.manifest import Artifact
-from artifacts.store import Store
-from flows.extract_features import extract_features
-from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
-from tasks.clip import FOLDER, Clip
-from tasks.dataset import Dataset
-from tasks.features import read_features
-from tasks.text_features import Texts
-from tasks.video.drafts import draft_name
-from tasks.video.frames import Film, clip_frames
-from tasks.video_features import Videos
 from tests.films import cut, film, lie_about_duration, sound, turn
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
@@ -178,19 +178,19 @@ def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Ar
 RUN = """
 import sys
 from pathlib import Path
-from flows.extract_features import extract_features
-from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
-from tasks import video_features
-from tasks.clip import Clip
-from tasks.dataset import Dataset
-from tasks.text_features import Texts
-from tasks.video import pool
-from tasks.video_features import Videos
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
+from penumbra.tasks.features import video as video_features
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.decoding import pool
+from penumbra.tasks.features.video import Videos
 folder, log = sys.argv[1:]
 video_features.VIDEOS_A_PART = 8
 pool.COMMAND = (sys.executable, "-c", f'''
 import time
-from tasks.video import worker
+from penumbra.tasks.features.decoding import worker
 decode = worker.clip_frames
 def clip_frames(path, *others):
     with open({log!r}, "a") as log:
@@ -253,7 +253,7 @@ def tree(root: Path) -> dict[str, bytes]:
 def test_no_folder_of_videos_is_told_at_once(
     prefect_server: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.video_features import VideosError
+    from penumbra.tasks.features.video import VideosError
 
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
     with pytest.raises(VideosError, match=r"no folder .*/nowhere of video files"):

@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 import yaml
-
-from artifacts.manifest import Artifact
-from flows import full_pipeline as module
-from flows.running import DEPLOYMENTS, FLOWS, deployment_parameters
-from tasks.dataset import Dataset
-from tasks.evaluation.choice import Choice
-from tasks.fills import Filling
-from tasks.text_features import Texts
-from tasks.training.map_settings import Injection
-from tasks.training.settings import Inputs, presets
-from tasks.video_features import Videos
+from penumbra.artifacts.manifest import Artifact
+from penumbra.flows import full_pipeline as module
+from penumbra.flows.running import DEPLOYMENTS, FLOWS, deployment_parameters
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.evaluation.choice import Choice
+from penumbra.tasks.grounding.families.map_settings import Injection
+from penumbra.tasks.grounding.training.settings import Inputs, presets
+from penumbra.tasks.negatives.fills import Filling
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 

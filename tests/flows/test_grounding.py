@@ -9,28 +9,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.settings import runs_folder
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.evaluate_grounding import evaluate_grounding
+from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
+from penumbra.flows.running import run_flow
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.data.annotations import parts as annotation_parts
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.inputs import find_sources
+from penumbra.tasks.grounding.evaluation.choice import Choice
+from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
+from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.metrics.windows import EvaluationError
+from penumbra.tasks.grounding.training.checkpoint import RunError
+from penumbra.tasks.grounding.training.run import run_folder, run_name
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Training
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
-
-from artifacts.manifest import Artifact, Part, Work
-from artifacts.schemas import table_of
-from artifacts.settings import runs_folder
-from artifacts.store import ArtifactError, Store
-from flows.evaluate_grounding import evaluate_grounding
-from flows.rehearsal import IS_THERE, TO_MAKE, rehearse
-from flows.running import run_flow
-from flows.train_grounding import train_grounding
-from tasks.annotations import parts as annotation_parts
-from tasks.dataset import SHIPPED, Dataset
-from tasks.evaluation.choice import Choice
-from tasks.evaluation.compare import compare, predictions_of, scores_by_split
-from tasks.evaluation.predictions import predict_model
-from tasks.evaluation.windows import EvaluationError
-from tasks.training.checkpoint import RunError
-from tasks.training.features import FeatureError
-from tasks.training.inputs import find_sources
-from tasks.training.settings import Inputs, Losses, Model, Ranking, Training
-from tasks.training.stage import run_folder, run_name
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
@@ -337,7 +336,7 @@ def test_runs_and_splits_that_are_not_there_are_named(world: Path, trained: Arti
 
 
 def _settings_and_key(trained: Artifact) -> Any:
-    from tasks.training.stage import load_run
+    from penumbra.tasks.grounding.training.run import load_run
 
     return load_run(trained)[1], trained.key
 

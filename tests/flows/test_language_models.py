@@ -18,23 +18,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.negatives.ask import UnansweredError
+from penumbra.tasks.negatives.fills import SUBSTITUTED, Filling
+from penumbra.tasks.negatives.providers import asking
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.prices import BudgetError
+from penumbra.tasks.negatives.providers.prompts import load_prompt
+from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL
 
-from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact
-from artifacts.store import Store
-from flows.build_negatives import build_negatives
-from tasks.ask import UnansweredError
-from tasks.dataset import SHIPPED, Dataset
-from tasks.fills import SUBSTITUTED, Filling
-from tasks.prompts import load_prompt
-from tasks.providers import asking
-from tasks.providers.answers import Answers
-from tasks.providers.prices import BudgetError
-from tasks.providers.settings import Gemini, Hosted, OpenAI
 from tests.protocol_server import ProtocolServer
 from tests.talks import SLOT, lines_of, tokens_of
 from tests.tiny_llama import build
@@ -110,10 +110,10 @@ class Corner:
             self.made = parents[4]
             return self.made[0]
 
-        self.patch.setattr("flows.build_negatives.choose_negatives", choose)
+        self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
         for stage in ("embed", "pair", "gather_rejected"):
-            self.patch.setattr(f"flows.build_negatives.{stage}", lambda *_: None)
-        self.patch.setattr("flows.build_negatives.report_negatives", lambda *_: "cut short")
+            self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
+        self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
     def filling(self, *providers: str, **settings: Any) -> Filling:
         openai = {"model": "gpt-4o-mini", "base_url": self.server.openai_url, "in_flight": 4, "price": PRICE}
@@ -359,7 +359,7 @@ def test_where_nobody_answers_the_run_says_so_and_makes_nothing_up(corner_of: Co
 
 def test_a_missing_key_costs_the_others_nothing(corner_of: Corner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Either nothing is sent before all keys are there, or what was sent is kept."""
-    from tasks.providers.gemini import GeminiService
+    from penumbra.tasks.negatives.providers.gemini import GeminiService
 
     send = GeminiService.send
 
@@ -412,9 +412,9 @@ def test_another_model_than_was_asked_is_warned_of(corner_of: Corner, caplog: py
 
 RUN = """
 import json, logging, sys
-from flows.build_negatives import build_negatives
-from tasks.dataset import Dataset
-from tasks.fills import Filling
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.fills import Filling
 logging.basicConfig(level=logging.DEBUG)
 build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=Filling(**json.loads(sys.argv[2])))
 """

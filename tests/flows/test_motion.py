@@ -9,33 +9,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.schemas import shortened
+from penumbra.artifacts.store import Store
+from penumbra.flows.evaluate_grounding import evaluate_grounding
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.full_pipeline import full_pipeline
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.models.vdi import VDI, injection_losses
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.features.clip import Clip, load, patch_sizes
+from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.decoding.pixels import preprocess
+from penumbra.tasks.features.patches import quantised
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.inputs import find_sources
+from penumbra.tasks.grounding.batches.inputs import load as load_inputs
+from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.training.run import load_run
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Settings, Training
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.text.tags import Tagging, tag
 from prefect import flow
 
-from artifacts.manifest import Artifact
-from artifacts.schemas import shortened
-from artifacts.store import Store
-from flows.evaluate_grounding import evaluate_grounding
-from flows.extract_features import extract_features
-from flows.full_pipeline import full_pipeline
-from flows.train_grounding import train_grounding
-from models.vdi import VDI, injection_losses
-from tasks.clip import Clip, load, patch_sizes
-from tasks.dataset import Dataset
-from tasks.evaluation.choice import Choice, sources_of_run
-from tasks.patch_features import quantised
-from tasks.quality.judging import Judging
-from tasks.tags import Tagging, tag
-from tasks.text_features import Texts
-from tasks.training.features import FeatureError
-from tasks.training.inputs import find_sources
-from tasks.training.inputs import load as load_inputs
-from tasks.training.map_settings import Injection, Map, Mutual
-from tasks.training.settings import Inputs, Losses, Model, Settings, Training
-from tasks.training.stage import load_run
-from tasks.training.systems import system_of
-from tasks.video.frames import Film, clip_frames
-from tasks.video.pixels import preprocess
-from tasks.video_features import Videos
 from tests.films import film
 
 TINY = Clip(encoder="tiny-clip", device="cpu")

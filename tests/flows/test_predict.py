@@ -10,41 +10,40 @@ from typing import Any
 
 import numpy as np
 import pytest
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.flows.command_line import app
+from penumbra.flows.evaluate_grounding import evaluate_grounding
+from penumbra.flows.extract_features import extract_features
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.decoding.pool import Decoded, Video
+from penumbra.tasks.features.reading import read_features
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.batches.inputs import find_sources
+from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
+from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.families.map_settings import Map
+from penumbra.tasks.grounding.prediction import Grounder, PredictionError
+from penumbra.tasks.grounding.prediction.command import as_json
+from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
+from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
+from penumbra.tasks.grounding.report.examples import RunOnData
+from penumbra.tasks.grounding.report.pages import saliency_section
+from penumbra.tasks.grounding.training.live import Watcher
+from penumbra.tasks.grounding.training.progress import Progress
+from penumbra.tasks.grounding.training.run import run_folder, train_model
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Settings, Training
+from penumbra.tasks.sample.scenes.render import read_scripts, render
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from typer.testing import CliRunner
-
-from artifacts.errors import PenumbraError
-from artifacts.manifest import Artifact, Part, Work
-from artifacts.schemas import table_of
-from artifacts.store import Store
-from flows.command_line import app
-from flows.evaluate_grounding import evaluate_grounding
-from flows.extract_features import extract_features
-from flows.train_grounding import train_grounding
-from tasks.clip import Clip
-from tasks.dataset import SHIPPED, Dataset
-from tasks.evaluation.choice import Choice, sources_of_run
-from tasks.evaluation.predictions import predict_model
-from tasks.features import read_features
-from tasks.prediction import Grounder, PredictionError
-from tasks.prediction.command import as_json
-from tasks.prediction.grounder import Grounding, Window
-from tasks.prediction.watching import FRAMES, FilmStrip, UnreadableError
-from tasks.run_report.examples import RunOnData
-from tasks.run_report.live import Watcher
-from tasks.run_report.stage import saliency_section
-from tasks.scenes.render import read_scripts, render
-from tasks.text_features import Texts
-from tasks.training.inputs import find_sources
-from tasks.training.map_settings import Map
-from tasks.training.progress import Progress
-from tasks.training.settings import Inputs, Losses, Model, Settings, Training
-from tasks.training.stage import run_folder, train_model
-from tasks.video.pool import Decoded, Video
-from tasks.video_features import Videos
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -287,7 +286,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
 
 
 def test_a_run_whose_encoder_is_gone_is_refused(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.clip.FOLDER", Path("/nowhere"))
+    monkeypatch.setattr("penumbra.tasks.features.clip.FOLDER", Path("/nowhere"))
     with pytest.raises(PredictionError, match="CLIP 'tiny-clip', which is not there or is no longer the same"):
         Grounder.of_run(trained.key)
 

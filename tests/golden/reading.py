@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from penumbra.artifacts.settings import PROJECT
+from penumbra.models.bm_detr import BMDETR
+from penumbra.models.checkpoints import convert, load_weights, official_settings
+from penumbra.models.losses.settings import LossSettings, losses_of
+from penumbra.models.losses.targets import Targets
+from penumbra.models.matching import MatchingCosts
+from penumbra.models.moment_detr import MomentDETR
+from penumbra.models.outputs import Inputs
+from penumbra.models.qd_detr import QDDETR
 from torch import Tensor, nn
-
-from artifacts.settings import PROJECT
-from models.bm_detr import BMDETR
-from models.checkpoints import convert, load_weights, official_settings
-from models.losses.settings import LossSettings, losses_of
-from models.losses.targets import Targets
-from models.matching import MatchingCosts
-from models.moment_detr import MomentDETR
-from models.outputs import Inputs
-from models.qd_detr import QDDETR
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
 MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR,

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from penumbra.models.checkpoints import load_weights
+from penumbra.models.losses.total import compute_losses
+from penumbra.models.matching import match
+from penumbra.models.outputs import Outputs
+from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.training.run import read_weights
+from penumbra.tasks.grounding.training.settings import Inputs as InputSettings
+from penumbra.tasks.grounding.training.settings import Model, Settings
 from torch import Tensor
 
-from models.checkpoints import load_weights
-from models.losses.total import compute_losses
-from models.matching import match
-from models.outputs import Outputs
-from tasks.training.device_data import ENDPOINTS
-from tasks.training.settings import Inputs as InputSettings
-from tasks.training.settings import Model, Settings
-from tasks.training.stage import read_weights
-from tasks.training.systems import system_of
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("bm_detr")

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 import torch
+from penumbra.models.checkpoints import convert, load_weights, our_name
+from penumbra.models.losses.candidates import MapTargets, candidate_overlap
+from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
+from penumbra.models.losses.total import Losses
+from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
+from penumbra.models.moment_map import candidate_windows
+from penumbra.models.postprocessing import suppress
+from penumbra.models.segments import segment_means
+from penumbra.tasks.grounding.metrics.retrieval import score_queries
+from penumbra.tasks.grounding.metrics.windows import align
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import convert, load_weights, our_name
-from models.losses.candidates import MapTargets, candidate_overlap
-from models.losses.mmn import MMNLossSettings, mmn_losses
-from models.losses.total import Losses
-from models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from models.moment_map import candidate_windows
-from models.postprocessing import suppress
-from models.segments import segment_means
-from tasks.evaluation.retrieval import score_queries
-from tasks.evaluation.windows import align
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("mmn")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from penumbra.models.checkpoints import our_name
+from penumbra.models.losses.coarse import inter, intra
+from penumbra.models.losses.fine import divergence, fine_terms
+from penumbra.models.losses.settings import LossSettings
+from penumbra.models.losses.total import compute_losses
+from penumbra.models.matching import match
+from penumbra.models.outputs import Outputs
 from torch import Tensor, nn
 
-from models.checkpoints import our_name
-from models.losses.coarse import inter, intra
-from models.losses.fine import divergence, fine_terms
-from models.losses.settings import LossSettings
-from models.losses.total import compute_losses
-from models.matching import match
-from models.outputs import Outputs
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from penumbra.models.losses.probability import frame_probability
+from penumbra.models.losses.semantic import semantic_alignment
+from penumbra.models.losses.settings import losses_of
+from penumbra.models.losses.total import compute_losses
+from penumbra.models.outputs import Inputs, Outputs
 
-from models.losses.probability import frame_probability
-from models.losses.semantic import semantic_alignment
-from models.losses.settings import losses_of
-from models.losses.total import compute_losses
-from models.outputs import Inputs, Outputs
 from tests.models.test_losses import targets
 from tests.models.test_models import CLIPS, alone, inputs, model
 

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from penumbra.models import fft_convolution
+from penumbra.models.fft_convolution import convolve
 from torch.nn import functional
-
-from models import fft_convolution
-from models.fft_convolution import convolve
 
 # batch, channels in and out, size of the map, kernel, padding
 SHAPES = [(3, 5, 7, 11, 5, 4), (2, 4, 6, 12, 5, 0), (2, 3, 4, 9, 3, 1), (2, 3, 4, 10, 4, 2), (1, 2, 3, 30, 3, 2)]

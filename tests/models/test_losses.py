@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from penumbra.models.losses.coarse import inter, intra, top_mean
+from penumbra.models.losses.contrastive import alignment
+from penumbra.models.losses.fine import fine_terms
+from penumbra.models.losses.saliency import negative_pair
+from penumbra.models.losses.settings import LossSettings, losses_of
+from penumbra.models.losses.targets import Targets
+from penumbra.models.losses.total import compute_losses
+from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
+from penumbra.models.outputs import Outputs
 from torch import Tensor
-
-from models.losses.coarse import inter, intra, top_mean
-from models.losses.contrastive import alignment
-from models.losses.fine import fine_terms
-from models.losses.saliency import negative_pair
-from models.losses.settings import LossSettings, losses_of
-from models.losses.targets import Targets
-from models.losses.total import compute_losses
-from models.matching import MatchingCosts, _assign, cost_matrix, match
-from models.outputs import Outputs
 
 B, L, Q = 3, 8, 5
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from penumbra.models.losses.candidates import MapTargets, candidate_overlap
+from penumbra.models.losses.hard_moments import hard_order
+from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
+from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
+from penumbra.models.moment_map import candidate_cells, schedule
+from penumbra.models.postprocessing import suppress
+from penumbra.models.segments import segment_means
 from torch import Tensor
 
-from models.losses.candidates import MapTargets, candidate_overlap
-from models.losses.hard_moments import hard_order
-from models.losses.mmn import MMNLossSettings, mmn_losses
-from models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from models.moment_map import candidate_cells, schedule
-from models.postprocessing import suppress
-from models.segments import segment_means
 from tests import plain_mmn
 
 SENTENCES = (3, 1, 2, 4)

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from penumbra.models.catalogue import build_model
+from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.settings import ModelSettings
+from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
+from penumbra.models.transformer.dropout import Dropout, kept
 from torch import nn
-
-from models.catalogue import build_model
-from models.checkpoints import CheckpointError, load_weights, our_name, read_official
-from models.grounding import GroundingModel
-from models.outputs import Inputs, Outputs
-from models.settings import ModelSettings
-from models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
-from models.transformer.dropout import Dropout, kept
 
 SIZES: dict[str, Any] = {
     "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,

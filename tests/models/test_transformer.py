@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
+from penumbra.models.transformer.attention import Attention, attend, padding_bias
+from penumbra.models.transformer.dropout import Dropout, kept
+from penumbra.models.transformer.feed_forward import Activation, FeedForward
 from torch import Tensor, nn
 from torch.nn import functional
-
-from models.transformer.attention import Attention, attend, padding_bias
-from models.transformer.dropout import Dropout, kept
-from models.transformer.feed_forward import Activation, FeedForward
 
 
 def gradients(out: Tensor, net: nn.Module, values: Tensor) -> list[Tensor]:

@@ -1,0 +1,1 @@
+"""Hierarchical hard negatives for temporal grounding, and the training that uses them."""

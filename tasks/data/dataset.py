@@ -1,0 +1,272 @@
+"""A data set's own files: where they are, and their queries as they stand, before anything is checked.
+
+Three formats are read: the Compositional-Temporal-Grounding JSON (Charades-CG, ActivityNet-CG), the JSON lines of
+the Moment-DETR family (Charades-STA, QVHighlights, TACoS, anyone's own) and SHINE's JSON lines. A file that is no
+data set raises `DatasetError`; a row that can't be read says so in `RawRow.fault`.
+"""
+
+import json
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.artifacts.settings import data_folder
+from penumbra.tasks.data.fetch import FILES as FETCHABLE
+from penumbra.tasks.stage import Parameters
+from pydantic import Field
+
+LONGEST_NUMBER = 300  # digits
+CG_KEYS = {"sentences", "timestamps", "duration"}
+CG_FILES = {
+    "train": "train.json",
+    "test": "test_trivial.json",
+    "composition": "novel_composition.json",
+    "word": "novel_word.json",
+}
+SHIPPED = Path(__file__).resolve().parents[1] / "sample" / "scenes" / "data"
+
+
+class DatasetError(PenumbraError):
+    """A data set, or one of its files, can't be used at all; the message names it and the remedy."""
+
+
+class Dataset(Parameters):
+    """Which data set to read."""
+
+    name: str = Field(description="Name of the data set: the first folder below the artifacts' root.",
+                      pattern=r"^[a-z0-9][a-z0-9._-]*$")  # fmt: skip
+    folder: str | None = Field(
+        None, description="Folder with the annotation files. Default: the folder of this name below PENUMBRA_DATA."
+    )
+    files: dict[str, str] = Field(
+        {},
+        description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
+        "Default: what lies in the folder under the usual names.",
+    )
+
+    def location(self) -> Path:
+        """The folder that holds the files; the shipped sample's own for `scenes`."""
+        if self.folder:
+            return Path(self.folder).expanduser()
+        own = data_folder() / self.name
+        return SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own  # it may hold videos only
+
+    def split_files(self) -> dict[str, Path]:
+        """Each split's file; raises `DatasetError` where one is missing or none is known."""
+        folder = self.location()
+        if not folder.is_dir():
+            raise DatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
+        names = self.files or _usual_files(folder)
+        if not names:
+            raise DatasetError(f"{folder} holds no train.json and no *train*.jsonl: name its files with dataset.files")
+        paths = {split: folder / name for split, name in names.items()}
+        for split, path in paths.items():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise DatasetError(f"file {path} of split {split} lies outside {folder}: name files inside it")
+            if not path.is_file():
+                fetch = f"run `penumbra fetch {self.name}` or " if self.name in FETCHABLE else ""
+                raise DatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
+        return paths
+
+    def _remedy(self) -> str:
+        if self.folder:
+            return "name the one that holds its files with dataset.folder"
+        if self.name in FETCHABLE:
+            return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
+        there = {path.name for path in data_folder().glob("*/")}
+        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *there}))}"
+
+
+def _usual_files(folder: Path) -> dict[str, str]:
+    if (folder / CG_FILES["train"]).is_file():
+        return {split: name for split, name in CG_FILES.items() if (folder / name).is_file()}
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for split in ("train", "val", "test"):
+            if split in path.stem.lower().replace("-", "_").split("_"):
+                if split in found:
+                    raise DatasetError(
+                        f"{folder} holds two {split} files, {found[split]} and {path.name}: take one away, or name the "
+                        f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
+                    )
+                found[split] = path.name
+    return found
+
+
+@dataclass
+class RawRow:
+    """One query as its file has it, before anything is checked.
+
+    `fault` is set where it can't even be read; `labelled` says whether its split has windows (a hidden test split
+    has none).
+    """
+
+    qid: str
+    vid: Any = ""
+    query: Any = ""
+    duration: Any = None
+    windows: Any = None
+    novel: list[dict[str, Any]] = field(default_factory=list)
+    saliency: tuple[Any, Any] = (None, None)
+    fault: str = ""
+    labelled: bool = True
+
+
+def read_rows(path: Path, split: str) -> Iterator[RawRow]:
+    """Yield the queries of a file in its order; raises `DatasetError` where it is no data set."""
+    try:
+        reader = _read_json_lines if path.suffix == ".jsonl" else _read_compositional
+        rows = reader(path, split)
+        first = next(rows, None)
+        if first is None:
+            raise DatasetError(f"{path} holds no query: is it the right file?")
+        yield first
+        yield from rows
+    except OSError as error:
+        raise DatasetError(f"{path} can't be read ({error.strerror}): check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): convert it or fetch it again") from None
+
+
+def _members(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a JSON object one by one, so that a repeated key is seen and memory stays small."""
+    text, decoder = path.read_text(encoding="utf-8-sig"), json.JSONDecoder(parse_int=_whole_number)
+    space = re.compile(r"[ \t\r\n]*")
+
+    def skip(position: int) -> int:
+        match = space.match(text, position)
+        return match.end() if match else position
+
+    def expect(position: int, wanted: str) -> str:
+        if text[position : position + 1] not in tuple(wanted):
+            raise json.JSONDecodeError(f"expected one of {wanted}", text, position)
+        return text[position]
+
+    try:
+        position = skip(0)
+        expect(position, "{")
+        position = skip(position + 1)
+        if text[position : position + 1] == "}":
+            return
+        while True:
+            expect(position, '"')
+            key, position = decoder.raw_decode(text, position)
+            position = skip(position)
+            expect(position, ":")
+            value, position = decoder.raw_decode(text, skip(position + 1))
+            yield key, value
+            position = skip(position)
+            if expect(position, ",}") == "}":
+                if text[position + 1 :].strip():
+                    raise json.JSONDecodeError("more text after the object", text, position + 1)
+                return
+            position = skip(position + 1)
+    except json.JSONDecodeError as error:
+        raise DatasetError(
+            f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
+        ) from None
+    except RecursionError:
+        raise DatasetError(f"{path} is nested too deeply for a data set: fetch it again") from None
+
+
+def _whole_number(digits: str) -> float:
+    """JSON knows integers of any length; no video does."""
+    return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
+
+
+def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
+    good: set[str] = set()
+    for vid, video in _members(path):
+        lacking = sorted(CG_KEYS - (video.keys() if isinstance(video, dict) else set()))
+        if lacking and not good:
+            raise DatasetError(
+                f"{path}: entry {vid!r} lacks {', '.join(lacking)}: this is no Compositional-Temporal-Grounding file; "
+                "name the right one with dataset.files"
+            )
+        if lacking:
+            yield RawRow(f"{vid}_{split}_0", vid, fault=f"video lacks {', '.join(lacking)}")
+            continue
+        repeated = "video id occurs twice in the file" if vid in good else ""
+        good.add(vid)
+        sentences, timestamps = video["sentences"], video["timestamps"]
+        if not isinstance(sentences, list) or not isinstance(timestamps, list):
+            yield RawRow(f"{vid}_{split}_0", vid, fault="sentences or timestamps are no list")
+            continue
+        labels = video.get("novels") or video.get("news")
+        labels = labels if isinstance(labels, list) else []
+        fault = "" if len(sentences) == len(timestamps) else "sentences and timestamps differ in number"
+        for i in range(max(len(sentences), len(timestamps))):
+            yield RawRow(
+                qid=f"{vid}_{split}_{i}",
+                vid=vid,
+                query=sentences[i] if i < len(sentences) else "",
+                duration=video["duration"],
+                windows=[timestamps[i]] if i < len(timestamps) else [],
+                novel=_novel_labels(labels[i]) if i < len(labels) else [],
+                fault=repeated or fault,
+            )
+
+
+def _novel_labels(labels: Any) -> list[dict[str, Any]]:
+    """{'v-n': [['put', 'cup']]} or {'NOUN': ['cup']} as rows of type and words."""
+    found = []
+    for kind, entries in labels.items() if isinstance(labels, dict) else ():
+        for entry in entries if isinstance(entries, list) else [entries]:
+            found.append(
+                {"type": str(kind), "words": [str(w) for w in (entry if isinstance(entry, list) else [entry])]}
+            )
+    return found
+
+
+def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
+    """Yield Moment-DETR's and SHINE's rows: qid, query, vid, duration, relevant_windows.
+
+    Such files may mix videos; a video's rows are brought together, in order of first appearance, by their places
+    in the file, so that memory holds no row.
+    """
+    videos: dict[str, array[int]] = {}  # offset and line number of each row
+    labelled, good, offset = False, False, 0
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                row, fault = _json_row(line)
+                if fault and not good:
+                    raise DatasetError(
+                        f"{path} line {number}: {fault}: this is no grounding data set; fetch it again or name another"
+                    )
+                good = True
+                labelled = labelled or bool(row.get("relevant_windows"))
+                videos.setdefault(str(row.get("vid")), array("q")).extend((offset, number))
+            offset += len(line)
+        for places in videos.values():
+            for at, number in zip(places[::2], places[1::2], strict=True):
+                stream.seek(at)
+                row, fault = _json_row(stream.readline())
+                if fault:
+                    yield RawRow(f"{path.name}:{number}", fault=fault)
+                    continue
+                yield RawRow(
+                    qid="" if row["qid"] is None else str(row["qid"]).strip(),
+                    vid=row["vid"],
+                    query=row["query"],
+                    duration=row.get("duration"),
+                    windows=row.get("relevant_windows", []),
+                    saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
+                    labelled=labelled,
+                )
+
+
+def _json_row(line: bytes) -> tuple[dict[str, Any], str]:
+    """A line's row and why it can't be read (or '')."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"), parse_int=_whole_number)
+    except (json.JSONDecodeError, RecursionError):
+        return {}, "line is not JSON"
+    if not isinstance(row, dict) or not {"qid", "query", "vid"} <= row.keys():
+        return {}, "row lacks qid, query or vid"
+    return row, ""

@@ -1,0 +1,82 @@
+"""`penumbra fetch`: the public annotation files of Charades-CG and ActivityNet-CG, digests checked.
+
+They come from the Compositional-Temporal-Grounding repository (Li et al., CVPR 2022), at one commit.
+"""
+
+import hashlib
+import os
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import URLError
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.settings import data_folder
+
+REPOSITORY = "https://raw.githubusercontent.com/YYJMJC/Compositional-Temporal-Grounding"
+COMMIT = "2372337e9166b8e26b83ce936a8474c6ae127290"
+TIMEOUT = 60  # seconds without an answer
+
+FILES = {
+    "charades-cg": (
+        "Charades-CG",
+        {
+            "train.json": "c66556077d8b6a1fd7ee91641f994cd1341c11adfa4fc078434c9fe7a4b93d8d",
+            "test_trivial.json": "45eec9d3c46187235309344ab937a065b409cbdc3f3f9d926da6fd05302d822d",
+            "novel_composition.json": "c92beda2c861bb0da356d94bba131d49e20a59d893d6e182bda1ee68a852514d",
+            "novel_word.json": "f3ccd59c9f18e221028138faaf9bdddb5215e2550215ca62c8f24659168eb7f3",
+        },
+    ),
+    "activitynet-cg": (
+        "ActivityNet_CG",
+        {
+            "train.json": "31a6e0aa938f1f0d469bcb8d5492de7f9e9f77f74ba5676772db052057e26102",
+            "test_trivial.json": "32c4d12ff1cdf35f4b48cf4d93bbb2c71beb802d693f57e0afc90347aaa937a4",
+            "novel_composition.json": "d44d2c456974a4661bf14008d6316926e3b04d7ab9d48ed694861dc28602fe1b",
+            "novel_word.json": "74e071738ece6d75ab1237c04a9a8cdebc939d3d65b015181596a84ae14f782c",
+        },
+    ),
+}
+
+
+class FetchError(PenumbraError):
+    """A file could not be downloaded, or is not the one that was asked for."""
+
+
+def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
+    """Download the files that are missing or differ; yield a line about each.
+
+    Raises `FetchError` with the remedy where there is no network, or where a digest is wrong.
+    """
+    if dataset not in FILES:
+        raise FetchError(f"nothing to fetch for {dataset!r}; there is: {', '.join(FILES)} (`scenes` needs nothing)")
+    folder_there, digests = FILES[dataset]
+    folder = data_folder() / dataset
+    for name, digest in digests.items():
+        file = folder / name
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
+            yield f"{file} is there"
+            continue
+        url = f"{source}/{COMMIT}/{folder_there}/{name}"
+        data = _download(url, folder)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise FetchError(f"{url} is not the file it was (SHA-256 differs): nothing was written; try again later")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{name}.part")
+        draft.write_bytes(data)
+        os.replace(draft, file)
+        yield f"{file} fetched, {len(data):,} bytes"
+
+
+def _download(url: str, folder: Path) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:  # noqa: S310 (https, or a test's server)
+            data: bytes = answer.read()
+            return data
+    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        raise FetchError(
+            f"no answer from {url} ({reason}): on a machine with a network download it there, "
+            f"copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
+        ) from None

@@ -1,0 +1,1 @@
+"""Features of texts and videos: computed with CLIP, or brought in from others."""

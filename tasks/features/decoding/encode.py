@@ -1,0 +1,167 @@
+"""Frames of many videos in full batches through CLIP, and the features of each video as soon as its last one is there.
+
+Batches are always full (the last one is filled up with zeros) and so each frame's features are the same in whatever
+company it comes: a run that was killed and goes on ends with the same bytes. While one batch is computed, the next one
+is gathered.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from penumbra.tasks.features.clip import Encoder, side_by_side
+from penumbra.tasks.features.decoding.frames import Film, Picture
+from penumbra.tasks.features.decoding.pixels import TOGETHER, preprocess
+from penumbra.tasks.features.decoding.pool import Decoded, Video
+
+Halves = npt.NDArray[np.float16]
+States = Callable[[Any, torch.Tensor], torch.Tensor]  # of CLIP and of frames' pixels, one row a frame
+
+
+def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Frames in the space that they share with texts [frames, dimension]."""
+    found: torch.Tensor = model.get_image_features(pixels).pooler_output
+    return found
+
+
+def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """The last hidden states of frames' patches, before the projection [frames, patches, width]."""
+    found: torch.Tensor = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]  # the first is the class
+    return found
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A video's features (clips, …) with what is known of it; or the reason why it has none."""
+
+    video: Video
+    features: Halves | None = None
+    film: Film = field(default_factory=Film)
+    thumbnail: Picture | None = None
+    reason: str = ""
+    value: str = ""
+
+
+@dataclass
+class _Open:
+    """A video whose features are not all there."""
+
+    video: Video
+    rows: list[Halves | None] = field(default_factory=list)
+    film: Film | None = None
+    missing: int = 0
+    thumbnail: Picture | None = None
+
+
+@dataclass
+class _Batch:
+    """Frames, those under way to the encoder's form, the places where their features go, and at last the features."""
+
+    pictures: list[Picture] = field(default_factory=list)
+    pixels: "list[Future[torch.Tensor]]" = field(default_factory=list)
+    places: list[tuple[_Open, int]] = field(default_factory=list)
+    features: "Future[Halves] | None" = None
+
+
+class FrameEncoder:
+    """Takes frames as they come, hands out videos as they are done; `states` says which features a frame has.
+
+    `seen` are the clips whose frame, or the last one before it, is handed out as a thumbnail, by video id.
+    """
+
+    def __init__(
+        self, encoder: Encoder, batch_size: int, seen: Mapping[str, int] | None = None, states: States = frame_states
+    ) -> None:
+        self.states, self.encoder, self.batch_size, self.seen = states, encoder, batch_size, seen or {}
+        self._filling = _Batch()
+        self._under_way: deque[_Batch] = deque()
+        self._preparing: deque[Future[torch.Tensor]] = deque()
+        self._open: dict[str, _Open] = {}
+        self._threads, self._together = side_by_side(encoder)
+
+    def encode(self, told: Iterable[Decoded]) -> Generator[Encoded, None, None]:
+        """Yield each video once: with its features, or with the reason why it has none."""
+        try:
+            for decoded in told:
+                yield from self._take(decoded)
+            if self._filling.places:
+                yield from self._launch()
+            while self._under_way:
+                yield from self._collect()
+        finally:
+            self._threads.shutdown(cancel_futures=True)
+
+    def _take(self, decoded: Decoded) -> Iterator[Encoded]:
+        vid = decoded.video.vid
+        video = self._open.setdefault(vid, _Open(decoded.video))
+        if decoded.picture is not None:
+            if len(video.rows) <= self.seen.get(vid, -1):
+                video.thumbnail = decoded.picture
+            yield from self._add(video, decoded.picture)
+        elif decoded.film is not None:
+            video.film = decoded.film
+            if not video.missing:
+                yield self._done(video)
+        else:
+            del self._open[vid]
+            yield Encoded(decoded.video, reason=decoded.reason, value=decoded.value)
+
+    def _add(self, video: _Open, picture: Picture) -> Iterator[Encoded]:
+        batch = self._filling
+        batch.pictures.append(picture)
+        batch.places.append((video, len(video.rows)))
+        video.rows.append(None)
+        video.missing += 1
+        if len(batch.places) == self.batch_size:
+            yield from self._launch()
+        elif sum(picture.nbytes for picture in batch.pictures) > TOGETHER:
+            self._prepare(batch)
+
+    def _prepare(self, batch: _Batch) -> None:
+        """Start preprocessing, of a part of a batch where frames are large; so many parts may be under way."""
+        if batch.pictures:
+            ready = self._threads.submit(preprocess, batch.pictures, self.encoder.processing, self.encoder.device)
+            batch.pixels.append(ready)
+            batch.pictures = []
+            self._preparing.append(ready)
+        if len(self._preparing) > self._together + 1:
+            self._preparing.popleft().result()
+
+    def _launch(self) -> Iterator[Encoded]:
+        """Start on the batch; collect the oldest one when as many are under way as can be."""
+        batch, self._filling = self._filling, _Batch()
+        self._prepare(batch)
+        batch.features = self._threads.submit(self._compute, batch.pixels)
+        self._under_way.append(batch)
+        if len(self._under_way) > self._together + 1:
+            yield from self._collect()
+
+    def _compute(self, ready: "list[Future[torch.Tensor]]") -> Halves:
+        """Features (frames, …) of at most batch_size frames; whose preprocessing was started before."""
+        with torch.inference_mode():
+            pixels = torch.cat([part.result() for part in ready])
+            frames = len(pixels)
+            if frames < self.batch_size:
+                pixels = torch.cat([pixels, pixels.new_zeros(self.batch_size - frames, *pixels.shape[1:])])
+            features = self.states(self.encoder.model, pixels.to(self.encoder.dtype))
+            halves: Halves = features[:frames].half().cpu().numpy()
+        return halves
+
+    def _collect(self) -> Iterator[Encoded]:
+        batch = self._under_way.popleft()
+        features = batch.features.result() if batch.features else np.zeros((0, 0), np.float16)
+        for (video, clip), row in zip(batch.places, features, strict=True):
+            video.rows[clip] = row
+            video.missing -= 1
+            if not video.missing and video.film is not None:
+                yield self._done(video)
+
+    def _done(self, video: _Open) -> Encoded:
+        del self._open[video.video.vid]
+        features = np.stack([row for row in video.rows if row is not None])
+        return Encoded(video.video, features, video.film or Film(), video.thumbnail)

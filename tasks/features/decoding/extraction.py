@@ -1,0 +1,79 @@
+"""Decoding and encoding the videos of a run: what is done is kept at once, and what is kept is not done again."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from penumbra.tasks.features.clip import Encoder
+from penumbra.tasks.features.decoding.drafts import Draft, Drafts
+from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder, States, frame_states
+from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features.decoding.sheet import contact_sheet, thumbnail
+
+BATCHES_AHEAD = 4
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Extraction:
+    """The videos that are still to be done.
+
+    Args:
+        files: the file of each video, in the order in which they are wanted
+        drafts: where finished videos are kept
+        encoder: CLIP
+        on_sheet: the videos of the contact sheet with the second that is to be seen there
+        states: which features a frame has
+
+    """
+
+    def __init__(self, files: dict[str, Path], drafts: Drafts, encoder: Encoder, on_sheet: dict[str, float],
+                 states: States = frame_states) -> None:  # fmt: skip
+        self.files, self.drafts, self.encoder, self.on_sheet = files, drafts, encoder, on_sheet
+        self.states = states
+        self._finished: Iterator[Encoded] = iter(())
+
+    @contextmanager
+    def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
+              batch_size: int) -> Iterator[None]:  # fmt: skip
+        """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for."""
+        pool = Pool(workers, clip_length, device, seconds, memory, BATCHES_AHEAD * batch_size)
+        seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
+        finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
+        self._finished = finished
+        try:
+            yield
+        finally:
+            finished.close()
+            pool.close()
+
+    def _videos(self) -> Iterator[Video]:
+        for vid, file in self.files.items():
+            if self.drafts.read(vid) is None:
+                yield Video(vid, file)
+
+    def finish(self, vids: Sequence[str]) -> dict[str, Draft]:
+        """The drafts of these videos, as soon as all that have a file are done."""
+        found = {vid: draft for vid in vids if (draft := self.drafts.read(vid))}
+        missing = {vid for vid in vids if vid in self.files} - found.keys()
+        while missing:
+            encoded = next(self._finished)
+            picture = encoded.thumbnail
+            self.drafts.write(encoded, b"" if picture is None else thumbnail(picture))
+            vid = encoded.video.vid
+            if vid in missing:
+                missing.remove(vid)
+                draft = self.drafts.read(vid)
+                if draft:
+                    found[vid] = draft
+        return found
+
+    def contact_sheet(self) -> bytes:
+        """A JPEG of the videos that are to be seen, or nothing where none is there."""
+        drafts = [self.drafts.read(vid) for vid in self.on_sheet]
+        thumbnails = [draft.thumbnail for draft in drafts if draft and draft.thumbnail]
+        return contact_sheet(thumbnails) if thumbnails else b""

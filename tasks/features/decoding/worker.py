@@ -1,0 +1,69 @@
+"""A worker process: is told of one video a line, answers with the frame of each of its clips.
+
+Started by `penumbra.tasks.features.decoding.pool` as `python -m penumbra.tasks.features.decoding.worker`, and ended by
+it where a decoder hangs. A job is a line of JSON on standard input (path, clip_length, device). An answer is a line of
+JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `film`, when the video is at its end;
+or `reason` and `value`, where it can't be used. Imports neither torch nor Prefect, so that it starts in a moment.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+from penumbra.tasks.features.decoding.frames import Film, VideoError, clip_frames
+
+WATCH_EVERY = 2.0  # seconds
+
+
+def answer(job: dict[str, str], out: BinaryIO) -> None:
+    """Decode one video."""
+    film = Film()
+    try:
+        for picture in clip_frames(Path(job["path"]), float(job["clip_length"]), film, job["device"]):
+            _tell(out, {"rows": picture.shape[0], "columns": picture.shape[1]})
+            out.write(picture.data)
+        _tell(out, {"film": asdict(film)})
+    except VideoError as error:
+        _tell(out, {"reason": error.reason, "value": str(error.value)})
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        _tell(out, {"reason": "decoder failed", "value": f"{type(error).__name__}: {error}"})
+
+
+def _tell(out: BinaryIO, message: dict[str, object]) -> None:
+    out.write(json.dumps(message).encode() + b"\n")
+    out.flush()
+
+
+def _end_with_parent() -> None:
+    """End when the process that started this one is killed, even in the middle of a video."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    _end_with_parent()
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the answers
+    try:
+        for line in sys.stdin.buffer:
+            answer(json.loads(line), out)
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Stage `video_features` from features that others have extracted, one source or several side by side.
+
+Lengths are reconciled as Moment-DETR does it: each source may be cut to its first rows, all are cut to the shortest
+among them, and their columns stand side by side. Nothing is normalised: that is training's. What a source has none of,
+that is no number, of another dimension, or of another number of clips than the duration asks for (ceil(duration /
+clip_length), give or take `tolerance`) is rejected.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.settings import data_folder
+from penumbra.tasks.features.decoding.files import content_digest, is_inside
+from penumbra.tasks.features.imports.files import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
+from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.video import STAGE, durations_of, features_table
+from penumbra.tasks.stage import Parameters, run_stage
+from prefect import task
+from pydantic import Field
+
+VERSION = 1
+VIDEOS_A_PART = 64
+LARGEST_HALF = float(np.finfo(np.float16).max)
+
+
+class Source(Parameters):
+    """One extractor's features."""
+
+    path: str = Field(
+        description="An HDF5 file, or a folder of .npy or .npz files named by video id; from the data set's folder "
+        "below PENUMBRA_DATA if it is relative."
+    )
+    name: str = Field("", description="What the encoder is called. Default: the name of the folder or file.")
+    key: str = Field("", description="The array of a video where its file or group holds several.")
+    dimension: int = Field(0, ge=0, description="Columns that every video must have; 0: as the first one has.")
+    longest: int = Field(0, ge=0, description="Rows that count; 0: all (max_v_l of the DETR family cuts to 75).")
+
+    def called(self) -> str:
+        """The name that is written down."""
+        return self.name or Path(self.path).stem
+
+
+class Imports(Parameters):
+    """Features of videos that others have extracted, instead of our own."""
+
+    sources: list[Source] = Field([], description="Sources whose columns stand side by side, as SlowFast and CLIP.")
+    tolerance: float = Field(
+        0.05, ge=0, description="Share of the clips that may be missing or too many; one clip always may."
+    )
+
+
+Opened = FeatureFolder | Hdf5File
+
+
+def check_matrix(array: Array, dimension: int) -> npt.NDArray[np.float32]:
+    """A video's features as (clips, dimension); raises `FeatureFault`."""
+    if array.dtype.kind not in "fiu":
+        raise FeatureFault("features are no numbers", array.dtype)
+    matrix = array.reshape(array.shape[0], -1) if array.ndim > 2 and array[:1].size == array.shape[-1] else array
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise FeatureFault("features are no matrix of clips and dimensions", array.shape)
+    if dimension and matrix.shape[1] != dimension:
+        raise FeatureFault(f"features are not {dimension}-dimensional", array.shape)
+    floats: npt.NDArray[np.float32] = matrix.astype(np.float32)
+    if not np.isfinite(floats).all():
+        raise FeatureFault("features hold NaN or infinity", f"{(~np.isfinite(floats)).sum()} of {floats.size}")
+    if np.abs(floats).max() > LARGEST_HALF:
+        raise FeatureFault("features are not finite in half precision", float(np.abs(floats).max()))
+    return floats
+
+
+def reconcile(matrices: Sequence[npt.NDArray[np.float32]], longest: Sequence[int]) -> Halves:
+    """Sources side by side, each cut to its longest, all to the shortest: (clips, sum of dimensions)."""
+    cut = [matrix[:most] if most else matrix for matrix, most in zip(matrices, longest, strict=True)]
+    clips = min(len(matrix) for matrix in cut)
+    return np.concatenate([matrix[:clips] for matrix in cut], axis=1).astype(np.float16)
+
+
+def check_length(clips: int, duration: float, clip_length: float, imports: Imports) -> int:
+    """How many clips the duration asks for; raises `FeatureFault` where there is quite another number."""
+    asked = max(1, ceil(duration / clip_length - 1e-9))
+    cuts = [source.longest for source in imports.sources if source.longest]
+    asked = min([asked, *cuts])
+    if abs(clips - asked) > max(1, imports.tolerance * asked):
+        raise FeatureFault("another number of clips than the duration asks for", f"{clips} instead of {asked}")
+    return asked
+
+
+class Importer:
+    """Reads videos from all sources; the first good video settles each source's dimension where none is asked for."""
+
+    def __init__(self, imports: Imports, clip_length: float, opened: Sequence[Opened], vids: Sequence[str]) -> None:
+        self.imports, self.clip_length, self.opened = imports, clip_length, opened
+        self.dimensions = [
+            source.dimension or self._usual(place, vids) for source, place in zip(imports.sources, opened, strict=True)
+        ]
+
+    @staticmethod
+    def _usual(place: Opened, vids: Sequence[str]) -> int:
+        """The commonest dimension among the first videos that are there."""
+        seen: Counter[int] = Counter()
+        for vid in vids:
+            try:
+                array = place.read(vid)
+                if array is not None:
+                    seen[check_matrix(array, 0).shape[1]] += 1
+            except FeatureFault:
+                continue
+            if seen.total() == 9:
+                break
+        return seen.most_common(1)[0][0] if seen else 0
+
+    def read(self, vid: str, duration: float) -> tuple[Halves, list[str]]:
+        """A video's features and what is to be said of them; raises `FeatureFault`."""
+        if not is_inside(vid):
+            raise FeatureFault("video id points outside the folder", vid)
+        matrices = []
+        for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
+            array = place.read(vid)
+            if array is None:
+                raise FeatureFault(f"no features in {source.called()}")
+            matrices.append(check_matrix(array, dimension))
+        lengths = {len(matrix) for matrix in matrices}
+        features = reconcile(matrices, [source.longest for source in self.imports.sources])
+        asked = check_length(len(features), duration, self.clip_length, self.imports)
+        told = ["sources of different lengths cut to the shortest"] if len(lengths) > 1 else []
+        told += ["a clip more or fewer than the duration asks for"] if len(features) != asked else []
+        return features, told
+
+
+def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:
+    """One part's features; a video without any is rejected."""
+    rows, rejected, notes = [], [], Counter[str]()
+    for vid in vids:
+        try:
+            features, told = importer.read(vid, durations[vid])
+        except FeatureFault as fault:
+            rejected.append(rejection(vid, STAGE, fault.reason, fault.value))
+            continue
+        notes.update(told)
+        rows.append((vid, durations[vid], features))
+    encoder = "+".join(source.called() for source in importer.imports.sources)
+    table = features_table(encoder, importer.clip_length, rows, sum(importer.dimensions) or 1)
+    return Part(table, len(vids), len(rows), rejected, notes)
+
+
+def work(
+    annotations: Artifact, imports: Imports, clip_length: float, opened: Sequence[Opened], vids: Sequence[str]
+) -> Work:
+    """Key material: the sources' files and how they are read."""
+    inputs = {}
+    for number, (source, place) in enumerate(zip(imports.sources, opened, strict=True)):
+        if isinstance(place, FeatureFolder):
+            files = ((vid, file) for vid in vids for file in [place.file(vid)])
+            inputs[f"{number}: {source.called()}"] = content_digest(files)
+        else:
+            inputs[f"{number}: {source.called()}"] = file_digest(place.path)
+    told = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in imports.sources]
+    return Work(
+        dataset=annotations.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={"imported": told, "clip_length": clip_length, "tolerance": imports.tolerance,
+                    "videos_a_part": VIDEOS_A_PART},
+        parents=(annotations,),
+        inputs=inputs,
+        unit="video",
+    )  # fmt: skip
+
+
+def open_sources(annotations: Artifact, imports: Imports) -> list[Opened]:
+    """The sources, opened; raises `SourceError` naming one that is not there."""
+    folder = data_folder() / annotations.dataset
+    return [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
+
+
+@task(name=STAGE)
+def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
+    """Bring others' features into our table; each row of them covers `clip_length` seconds."""
+    opened, durations = open_sources(annotations, imports), durations_of(annotations)
+    vids = list(durations)
+    chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        importer = Importer(imports, clip_length, opened, vids)
+        return (partial(import_part, chunk, durations, importer) for chunk in chunks)
+
+    return run_stage(work(annotations, imports, clip_length, opened, vids), parts, len(chunks))

@@ -1,0 +1,172 @@
+"""Features as training reads them: one contiguous array of halves for a whole data set, with the place of each row.
+
+features = read_features(Store().newest("scenes", "video_features"))
+features["S0001"]                                # (clips, dimension), a view
+features.values, features.offsets, features.names  # everything at once, as for a GPU
+"""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.pages import plain_values
+from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
+from penumbra.artifacts.store import Store
+
+Halves = npt.NDArray[np.float16]
+NAMES = {"text_features": "text", "video_features": "vid"}
+LISTS = {"text_features": "tokens", "video_features": "features"}
+READERS = 8
+
+
+@dataclass(frozen=True)
+class Features:
+    """All vectors of an artifact in one array.
+
+    `values` (vectors, dimension) holds the vectors of row after row; row i, called `names[i]`, has
+    `values[offsets[i] : offsets[i + 1]]`. `pooled` (rows, dimension) is there for texts. `durations` and
+    `clip_length`, both in seconds, are there for videos.
+    """
+
+    values: Halves
+    offsets: npt.NDArray[np.int64]
+    names: list[str]
+    pooled: Halves | None = None
+    durations: npt.NDArray[np.float64] | None = None
+    clip_length: float | None = None
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The row of each video id or text."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    def __getitem__(self, name: str) -> Halves:
+        """The vectors of a video or text, a view; raises `KeyError` where there are none."""
+        row = self.index[name]
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there are features of a video or text."""
+        return name in self.index
+
+    def __len__(self) -> int:
+        """How many videos or texts there are."""
+        return len(self.names)
+
+
+def read_features(artifact: Artifact) -> Features:
+    """Read an artifact of `text_features` or `video_features` in one pass, its parts side by side.
+
+    Raises:
+        ArtifactError: there is no such artifact
+
+    """
+    store, stage = Store(artifact.root), artifact.stage
+    records = store.manifest(artifact).parts
+    with ThreadPoolExecutor(READERS) as readers:
+        parts = [part for part in readers.map(partial(_Part, store, artifact), range(len(records))) if part.names]
+        counts = np.concatenate([[0], *(part.lengths(LISTS[stage]) for part in parts)])
+        offsets = counts.cumsum().astype(np.int64)
+        rows = np.cumsum([0, *(len(part.names) for part in parts)])
+        dimension = parts[0].dimension(LISTS[stage]) if parts else 0
+        values = np.empty((offsets[-1], dimension), np.float16)
+        targets = [values[offsets[start] : offsets[end]] for start, end in pairwise(rows)]
+        list(readers.map(lambda part, target: part.copy(LISTS[stage], target), parts, targets))
+        pooled = None
+        if stage == "text_features":
+            pooled = np.empty((rows[-1], parts[0].dimension("pooled") if parts else 0), np.float16)
+            slices = [pooled[start:end] for start, end in pairwise(rows)]
+            list(readers.map(lambda part, target: part.copy("pooled", target), parts, slices))
+    names = [name for part in parts for name in part.names]
+    if stage == "text_features":
+        return Features(values, offsets, names, pooled)
+    durations = np.concatenate([np.zeros(0), *(part.table["duration"].to_numpy() for part in parts)])
+    return Features(
+        values, offsets, names, None, durations, parts[0].table["clip_length"][0].as_py() if parts else None
+    )
+
+
+class _Part:
+    """One part: its small columns read, its features still where they lie."""
+
+    def __init__(self, store: Store, artifact: Artifact, index: int) -> None:
+        self._data = store.raw(artifact, index)
+        self._file = pq.ParquetFile(pa.BufferReader(self._data))
+        small = [field.name for field in SCHEMAS[artifact.stage] if not is_features(field.type)]
+        self.table = self._file.read(small)
+        self.names: list[str] = self.table[NAMES[artifact.stage]].to_pylist()
+        told = (self._file.schema_arrow.metadata or {}).get(b"penumbra", b"{}")
+        self._told = json.loads(told).get("lengths", {})
+        self._read: dict[str, pa.Array] = {}
+
+    def lengths(self, column: str) -> npt.NDArray[np.int64]:
+        """How many vectors each row has."""
+        if column not in self._told:
+            self._told[column] = lengths(self._column(column))
+        return np.array(self._told[column], np.int64)
+
+    def dimension(self, column: str) -> int:
+        """How wide a vector is."""
+        kind = self._file.schema_arrow.field(column).type
+        width: int = (kind.value_type if pa.types.is_list(kind) else kind).list_size
+        return width
+
+    def _column(self, column: str) -> pa.Array:
+        if column not in self._read:
+            self._read[column] = self._file.read([column])[column].combine_chunks()
+        return self._read[column]
+
+    def copy(self, column: str, target: Halves) -> None:
+        """Put a column's vectors into (vectors, dimension)."""
+        pages = self._pages(column)
+        if pages is None or sum(map(len, pages)) != target.nbytes:
+            vectors = self._column(column)
+            target[:] = halves(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
+            return
+        flat, start = target.reshape(-1), 0
+        for page in pages:
+            values = np.frombuffer(page, np.float16)
+            flat[start : start + len(values)] = values
+            start += len(values)
+
+    def _pages(self, column: str) -> list[memoryview] | None:
+        if column in self._read:
+            return None
+        found: list[memoryview] = []
+        for group in range(self._file.num_row_groups):
+            chunks = self._file.metadata.row_group(group)
+            [chunk] = [
+                c for c in map(chunks.column, range(chunks.num_columns)) if c.path_in_schema.split(".")[0] == column
+            ]
+            pages = plain_values(self._data, chunk)
+            if pages is None:
+                return None
+            found += pages
+        return found
+
+
+def halves(vectors: pa.FixedSizeListArray, dimension: int) -> Halves:
+    """A column of vectors as (rows, dimension), without a copy."""
+    flat: Halves = vectors.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(-1, dimension)
+
+
+def vectors_of(values: Halves) -> pa.FixedSizeListArray:
+    """(rows, dimension) as a column of vectors, without a copy."""
+    flat = pa.array(np.ascontiguousarray(values, np.float16).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def lists_of(several: Sequence[Halves], dimension: int) -> pa.ListArray:
+    """Arrays (rows, dimension) as a column of lists of vectors."""
+    offsets = np.concatenate([[0], [len(values) for values in several]]).cumsum().astype(np.int32)
+    values = np.concatenate(several) if several else np.zeros((0, dimension), np.float16)
+    return pa.ListArray.from_arrays(pa.array(offsets), vectors_of(values))

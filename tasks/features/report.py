@@ -1,0 +1,120 @@
+"""The report of an `extract-features` run: frames, lengths, what is missing, how fast it went, in the Prefect UI."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from penumbra.artifacts.charts import Bar, bars
+from penumbra.artifacts.interface import markdown_table, publish_report
+from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.decoding.sheet import as_image
+from penumbra.tasks.features.video import SHEET
+from prefect import get_run_logger, task
+
+FLOW = "extract-features"
+SHOWN = 20  # refused videos, by name
+EDGES = (0, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600)  # seconds
+UNUSED = "queries of videos without features: training leaves them out"
+
+Counts = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+
+def lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "") -> tuple[Counts, Seconds]:
+    """How many vectors each row has, and each row's duration where a column tells it."""
+    counts: list[Counts] = [np.zeros(0, np.int64)]
+    durations: list[Seconds] = [np.zeros(0)]
+    for part in store.parts(artifact, [lists, *([seconds] if seconds else [])]):
+        counts.append(pc.list_value_length(part[lists]).to_numpy().astype(np.int64))
+        if seconds:
+            durations.append(part[seconds].to_numpy())
+    return np.concatenate(counts), np.concatenate(durations)
+
+
+def queries_without_features(store: Store, annotations: Artifact, videos: Artifact) -> Counter[str]:
+    """How many queries of each split have a video without features."""
+    there = {vid for part in store.parts(videos, ["vid"]) for vid in part["vid"].to_pylist()}
+    missing: Counter[str] = Counter()
+    for part in store.parts(annotations, ["vid", "split"]):
+        pairs = zip(part["vid"].to_pylist(), part["split"].to_pylist(), strict=True)
+        missing.update(split for vid, split in pairs if vid not in there)
+    return missing
+
+
+def _duration_chart(durations: Seconds) -> str:
+    edges = [*EDGES, float("inf")]
+    counts, _ = np.histogram(durations, edges)
+    used = [i for i, count in enumerate(counts) if count]
+    lines = [Bar(f"{edges[i]:g} to {edges[i + 1]:g} s", counts[i] / len(durations)) for i in used]
+    high = max(0.05, 1.05 * max(line.value for line in lines))
+    return bars("durations", lines, high, [tick / 10 for tick in range(0, int(10 * high) + 1, 2)]).image()
+
+
+def _refused(store: Store, artifact: Artifact) -> Iterator[tuple[str, str, str]]:
+    for part in store.rejected(artifact):
+        for row in part.to_pylist():
+            yield row["qid"], row["reason"], row["value"]
+
+
+def _speed(manifest: Manifest, count: int) -> str:
+    return f"{count / manifest.seconds:,.1f}" if manifest.seconds else "–"
+
+
+def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
+    """The report's markdown."""
+    told, made = store.manifest(texts), store.manifest(videos)
+    clips, durations = lengths(store, videos, "features", "duration")
+    tokens, _ = lengths(store, texts, "tokens")
+    unused = queries_without_features(store, annotations, videos)
+    rows = [
+        ("videos with features", f"{made.kept:,} of {made.taken:,}"),
+        ("clips", f"{clips.sum():,} of {made.parameters['clip_length']:g} s"),
+        ("clips a video, median (least, most)", _spread(clips)),
+        ("seconds a video, median (least, most)", _spread(durations)),
+        ("clips a second", _speed(made, int(clips.sum()))),
+        ("texts", f"{told.kept:,} of {told.taken:,}"),
+        ("tokens a text, median (least, most)", _spread(tokens)),
+        ("texts a second", _speed(told, told.taken)),
+        (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
+    ]
+    sheet = store.kept(videos, SHEET)
+    refused = list(_refused(store, videos))
+    shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
+    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/rejected`."] if len(refused) > SHOWN else []
+    sections = [
+        f"# {made.dataset}: features",
+        f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
+        *(["## Frames", as_image("frames", sheet)] if sheet else []),
+        "## Figures",
+        markdown_table(("what", "how much"), rows),
+        *(["## Durations", _duration_chart(durations)] if len(durations) else []),
+        f"## Videos without features: {len(refused):,}",
+        markdown_table(("reason", "videos"), Counter(reason for _, reason, _ in refused).most_common()),
+        *([markdown_table(("video", "reason", "found"), shown), *left] if shown else []),
+    ]
+    return "\n\n".join(sections)
+
+
+def _spread(values: Counts | Seconds) -> str:
+    return f"{np.median(values):g} ({values.min():g}, {values.max():g})" if len(values) else "–"
+
+
+def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
+    """How a run ended, in one line."""
+    told, made = store.manifest(texts), store.manifest(videos)
+    missing = made.taken - made.kept
+    line = f"features of {made.kept:,} videos and {told.kept:,} texts"
+    return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
+
+
+@task(name="report")
+def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
+    """Publish the report of a run; returns its outcome in one line."""
+    store = Store()
+    publish_report(annotations.dataset, FLOW, write_report(store, annotations, texts, videos))
+    line = outcome(store, texts, videos)
+    get_run_logger().info(line)
+    return line

@@ -1,0 +1,1 @@
+"""Grounding models: trained, judged, compared, and asked."""

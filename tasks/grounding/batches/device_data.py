@@ -1,0 +1,164 @@
+"""A data set on the device: features in one tensor, batches gathered and padded without a loop over samples.
+
+Lengths are kept on the host as well, so that a batch's own longest video and text are known before anything is asked
+of the device, and a step never waits for it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from penumbra.models.losses.targets import Targets
+from penumbra.models.outputs import Inputs
+from penumbra.tasks.grounding.batches.examples import Examples
+from penumbra.tasks.grounding.batches.features import Features
+from torch import Tensor
+
+ENDPOINTS = 2  # channels of a clip beside its features
+MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
+
+
+class Ragged:
+    """Rows of many items in one tensor on the device, the last row being zeros for padding."""
+
+    def __init__(self, values: Tensor, offsets: Tensor, device: torch.device) -> None:
+        self.values = torch.cat((values, values.new_zeros(1, *values.shape[1:]))).to(device)
+        self.starts, self.lengths = offsets[:-1].to(device), offsets.diff().to(device)
+        self.host_lengths = offsets.diff().numpy()
+
+    def longest(self, rows: np.ndarray) -> int:
+        """Rows of the longest item among some, known to the host."""
+        return int(self.host_lengths[rows].max())
+
+    def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Items [...] of the device as [..., longest, channels], zeros for padding, and their mask [..., longest]."""
+        place = torch.arange(longest, device=items.device)
+        mask = place < self.lengths[items][..., None]
+        index = torch.where(mask, self.starts[items][..., None] + place, len(self.values) - 1)
+        return self.values[index], mask
+
+
+def endpoint_features(mask: Tensor) -> Tensor:
+    """Temporal endpoint features [B, Lv, 2]: where clip t of n begins and ends, t/n and t/n + 1/n; 0 for padding."""
+    count = mask.sum(1, keepdim=True)
+    start = torch.arange(mask.shape[1], device=mask.device) / count
+    return torch.stack((start, start + 1 / count), dim=-1) * mask[..., None]
+
+
+def draw_pairs(relevant: Tensor, mask: Tensor, extremes: Tensor) -> tuple[Tensor, Tensor]:
+    """Two pairs of clips [B, 2] for the saliency hinge: inside, and outside.
+
+    Where clips have scores (`extremes` [B, 2] is not -1) the first pair is the highest and the lowest relevant clip
+    and the second a random relevant and a random irrelevant one; otherwise both are random, inside and outside.
+    A moment that covers the video has no clip outside: both sides are then the same clips, which teaches nothing.
+    """
+    inside, outside = relevant & mask, mask & ~relevant
+    noise = torch.rand(mask.shape, device=mask.device)
+    high, low = _two_of(inside, noise), _two_of(outside, noise)
+    some = outside.any(1, keepdim=True)
+    low = torch.where(some, low, high)
+    graded = extremes[:, :1] >= 0
+    graded_high = torch.cat((extremes[:, :1], torch.where(some, high[:, :1], extremes[:, :1])), dim=1)
+    graded_low = torch.cat((extremes[:, 1:], torch.where(some, low[:, :1], extremes[:, 1:])), dim=1)
+    return torch.where(graded, graded_high, high), torch.where(graded, graded_low, low)
+
+
+def _two_of(flags: Tensor, noise: Tensor) -> Tensor:
+    """Two distinct random places [B, 2] of each row's flags; the only one twice where there is one."""
+    chosen = noise.masked_fill(~flags, -1.0).topk(min(2, flags.shape[1]), dim=1).indices
+    first, second = chosen[:, :1], chosen[:, -1:]
+    return torch.cat((first, torch.where(flags.sum(1, keepdim=True) > 1, second, first)), dim=1)
+
+
+@dataclass
+class Batch:
+    """What a step takes."""
+
+    inputs: Inputs
+    targets: Targets
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
+    """The order of the training queries in an epoch: a function of seed and epoch, so that a resumed run has it too."""
+    generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)
+
+
+class DeviceData:
+    """Examples and their features on one device; batches hold hard negatives where `hard`."""
+
+    def __init__(
+        self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, batch_size: int = 32,
+        hard: bool = False, fixed_size: bool = False,
+    ) -> None:  # fmt: skip
+        self.examples, self.device, self.clip_length = examples, device, videos.clip_length
+        self.batch_size, self.hard = batch_size, hard
+        self.videos = Ragged(videos.values, videos.offsets, device)
+        self.texts = Ragged(texts.values, texts.offsets, device)
+        columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
+        self.clips = Ragged(columns, examples.clip_offsets, device)
+        names = ("video", "text", "hard", "hard_present", "windows", "window_count", "extremes")
+        self.columns = {name: getattr(examples, name).to(device) for name in names}
+        self.host = {name: getattr(examples, name).numpy() for name in ("video", "text", "hard")}
+        self.fixed = self._sizes(np.arange(len(examples)), hard=True) if fixed_size and len(examples) else None
+
+    def __len__(self) -> int:
+        """How many queries."""
+        return len(self.examples)
+
+    @property
+    def video_dim(self) -> int:
+        """Width of a model's video input: the features and the two temporal endpoint channels."""
+        return self.videos.values.shape[1] + ENDPOINTS
+
+    @property
+    def text_dim(self) -> int:
+        """Width of a model's text input."""
+        return self.texts.values.shape[1]
+
+    def _sizes(self, rows: np.ndarray, hard: bool) -> tuple[int, int]:
+        """Longest video and longest text of some queries; the same for all batches where shapes must not change."""
+        texts = self.texts.longest(self.host["text"][rows])
+        if hard:
+            texts = max(texts, self.texts.longest(self.host["hard"][:, rows]))
+        return self.videos.longest(self.host["video"][rows]), texts
+
+    def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
+        """Gather the queries `rows` [B] (on the CPU), with their hard negatives or without."""
+        longest, words = self.fixed or self._sizes(rows.numpy(), hard)
+        index = rows.to(self.device, non_blocking=True)
+        video, video_mask = self.videos.gather(self.columns["video"][index], longest)
+        video = torch.cat((video.float(), endpoint_features(video_mask)), dim=-1)
+        text, text_mask = self.texts.gather(self.columns["text"][index], words)
+        if not hard:
+            return Inputs(video, video_mask, text.float(), text_mask)
+        hard_text, hard_mask = self.texts.gather(self.columns["hard"][:, index], words)
+        return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
+
+    def batches(self, seed: int, epoch: int) -> list[Tensor]:
+        """The rows of each batch of an epoch."""
+        return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The inputs and the truth of the queries `rows` [B] (on the CPU)."""
+        inputs = self.inputs(rows, self.hard)
+        index = rows.to(self.device, non_blocking=True)
+        mask = inputs.video_mask
+        scores, relevant = self.clips.gather(index, mask.shape[1])[0].unbind(-1)
+        high, low = draw_pairs(relevant > 0, mask, self.columns["extremes"][index])
+        windows, present = self._windows(index)
+        seconds = mask.sum(1)[:, None] * self.clip_length
+        start, end = windows[..., 0] / seconds, windows[..., 1] / seconds
+        spans = torch.stack((0.5 * (start + end), end - start), dim=-1)
+        missing = self.columns["hard_present"][:, index] if self.hard else None
+        return Batch(inputs, Targets(spans, present, scores, mask, high, low, missing))
+
+    def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Windows [B, W, 2] and which are there [B, W], W at most five."""
+        windows, count = self.columns["windows"][index], self.columns["window_count"][index]
+        present = torch.arange(windows.shape[1], device=self.device) < count[:, None]
+        if windows.shape[1] <= MOST_WINDOWS:
+            return windows, present
+        noise = torch.rand(present.shape, device=self.device).masked_fill(~present, -1.0)
+        chosen = noise.topk(MOST_WINDOWS, dim=1).indices
+        return windows.gather(1, chosen[..., None].expand(-1, -1, 2)), present.gather(1, chosen)

@@ -1,0 +1,173 @@
+"""Queries as training sees them: which rows of the features, which windows, which clips, how salient.
+
+The rules are those of the published loaders: a window is cut to clips by truncation, with at least one clip; spans are
+fractions of all clips and are not clamped; QVHighlights' clips carry the sum of three annotators' scores, other data
+1 inside the moment.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from penumbra.artifacts.manifest import rejection
+from penumbra.tasks.grounding.batches.features import Features
+from torch import Tensor
+
+LEVELS = 3
+STAGE = "training"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N queries. Every tensor is on the CPU until `DeviceData` takes it.
+
+    video and text [N] are rows of the features; hard [3, N] those of the hard negatives (the query's own text where
+    hard_present [3, N] is False); windows [N, W, 2] in seconds with window_count [N]; duration [N] in seconds.
+    clip_scores and clip_relevant are one number a clip, queries one after the other at clip_offsets [N + 1];
+    extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
+    in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
+    [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split; there
+    are none where nobody asks.
+    """
+
+    qids: tuple[str, ...]
+    video: Tensor
+    text: Tensor
+    hard: Tensor
+    hard_present: Tensor
+    windows: Tensor
+    window_count: Tensor
+    duration: Tensor
+    clip_scores: Tensor
+    clip_relevant: Tensor
+    clip_offsets: Tensor
+    extremes: Tensor
+    in_video: Tensor
+    in_video_offsets: Tensor
+    parts: tuple[tuple[str, str], ...] = ()
+
+    def __len__(self) -> int:
+        """How many queries."""
+        return len(self.qids)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Examples, the queries that could not be used with their reasons, and what was done without."""
+
+    examples: Examples
+    rejected: list[dict[str, str]]
+    notes: Counter[str]
+
+
+def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
+    """First and last clip of a window (both included): truncated, inside the video, at least one clip."""
+    last = max(0, min(int(end / clip_length), clips) - 1)
+    return min(int(start / clip_length), last), last
+
+
+def prepare(
+    rows: Iterable[Mapping[str, Any]], negatives: Mapping[str, Mapping[int, str]], videos: Features, texts: Features,
+    stage: str = STAGE, in_video: Mapping[str, Sequence[str]] | None = None,
+    parts: Mapping[str, tuple[str, str]] | None = None,
+) -> Prepared:  # fmt: skip
+    """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
+
+    `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; `parts` the two of its
+    `visual_dynamic_queries`; None: nobody asks.
+    """
+    unusable = {"video": videos.unusable(), "text": texts.unusable()}
+    good, rejected, notes = [], [], Counter[str]()
+    for row in rows:
+        reason, value = _fault(row, videos, texts, unusable)
+        if reason:
+            rejected.append(rejection(row["qid"], stage, reason, value))
+            continue
+        levels = {level: text for level, text in negatives.get(row["qid"], {}).items()
+                  if text in texts.index and text not in unusable["text"]}  # fmt: skip
+        if negatives and len(levels) < LEVELS:
+            notes[f"query with {len(levels)} of {LEVELS} hard negatives"] += 1
+        others = [text for text in (in_video or {}).get(row["qid"], ()) if text in texts.index
+                  and text not in unusable["text"]]  # fmt: skip
+        if in_video is not None and not others and row.get("split", "train") == "train":
+            notes["query without a negative in its video"] += 1
+        good.append((row, levels, others))
+    examples = _examples(good, videos, texts)
+    if parts is not None:
+        halves = tuple(parts.get(row["qid"], (row["query"], row["query"])) for row, _, _ in good)
+        notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
+        examples = replace(examples, parts=halves)
+    return Prepared(examples, rejected, +notes)
+
+
+def _fault(
+    row: Mapping[str, Any], videos: Features, texts: Features, unusable: Mapping[str, set[str]]
+) -> tuple[str, str]:
+    """Why a row can't be used (or ''), and what of it."""
+    if row["vid"] not in videos.index:
+        return "no features of its video", row["vid"]
+    if row["query"] not in texts.index:
+        return "no features of its text", row["query"]
+    if row["vid"] in unusable["video"]:
+        return "features of its video are empty or hold a NaN", row["vid"]
+    if row["query"] in unusable["text"]:
+        return "features of its text are empty or hold a NaN", row["query"]
+    return "", ""
+
+
+def _examples(
+    good: Sequence[tuple[Mapping[str, Any], Mapping[int, str], Sequence[str]]], videos: Features, texts: Features
+) -> Examples:
+    most = max((len(row["windows"]) for row, _, _ in good), default=1) or 1
+    windows = torch.zeros(len(good), most, 2)
+    scores: list[np.ndarray] = []
+    relevant: list[np.ndarray] = []
+    extremes: list[tuple[int, int]] = []
+    hard, present = [], []
+    lengths = videos.lengths
+    for number, (row, levels, _) in enumerate(good):
+        clips = int(lengths[videos.index[row["vid"]]])
+        if row["windows"]:
+            windows[number, : len(row["windows"])] = torch.tensor(row["windows"], dtype=torch.float32)
+        score, inside, extreme = _clips(row, clips, videos.clip_length)
+        scores.append(score)
+        relevant.append(inside)
+        extremes.append(extreme)
+        hard.append([texts.index[levels.get(level, row["query"])] for level in range(1, LEVELS + 1)])
+        present.append([level in levels for level in range(1, LEVELS + 1)])
+    counts = [len(part) for part in scores]
+    return Examples(
+        qids=tuple(row["qid"] for row, _, _ in good),
+        video=torch.tensor([videos.index[row["vid"]] for row, _, _ in good], dtype=torch.long),
+        text=torch.tensor([texts.index[row["query"]] for row, _, _ in good], dtype=torch.long),
+        hard=torch.tensor(hard, dtype=torch.long).view(-1, LEVELS).T.contiguous(),
+        hard_present=torch.tensor(present, dtype=torch.bool).view(-1, LEVELS).T.contiguous(),
+        windows=windows,
+        window_count=torch.tensor([len(row["windows"]) for row, _, _ in good], dtype=torch.long),
+        duration=torch.tensor([row["duration"] for row, _, _ in good], dtype=torch.float64),
+        clip_scores=torch.from_numpy(np.concatenate([*scores, np.zeros(0, np.float32)])),
+        clip_relevant=torch.from_numpy(np.concatenate([*relevant, np.zeros(0, bool)])),
+        clip_offsets=torch.tensor([0, *np.cumsum(counts)], dtype=torch.long),
+        extremes=torch.tensor(extremes, dtype=torch.long).view(-1, 2),
+        in_video=torch.tensor([texts.index[text] for _, _, others in good for text in others], dtype=torch.long),
+        in_video_offsets=torch.tensor([0, *np.cumsum([len(others) for _, _, others in good])], dtype=torch.long),
+    )
+
+
+def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """Scores [clips], which clips are relevant [clips], and the relevant clips of the highest and lowest score."""
+    scores, relevant = np.zeros(clips, np.float32), np.zeros(clips, bool)
+    judged = row.get("saliency") or []
+    if judged:
+        places = np.minimum([clip["clip"] for clip in judged], clips - 1)
+        sums = np.array([sum(clip["scores"]) for clip in judged])
+        order = np.argsort(sums)  # unstable as in the published loader, whose ties it decides
+        scores[places], relevant[places] = sums, True
+        return scores, relevant, (int(places[order[-1]]), int(places[order[0]]))
+    for start, end in row["windows"]:
+        first, last = clip_range(start, end, clips, clip_length)
+        scores[first : last + 1], relevant[first : last + 1] = 1, True
+    return scores, relevant, (-1, -1)

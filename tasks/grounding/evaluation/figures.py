@@ -1,0 +1,161 @@
+"""Stage `evaluation`: every figure of a run, by split and by type of novel composition.
+
+Retrieval (R@1 and R@5, mIoU, mAP), highlights where the data have them, and how often saliency inside the moment is in
+SHINE's order over queries that were held out of training.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from penumbra.artifacts.interface import markdown_table
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.grounding.batches.inputs import Sources, load
+from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics
+from penumbra.tasks.grounding.metrics.retrieval import retrieval_metrics, score_queries
+from penumbra.tasks.grounding.metrics.windows import Windows, align
+from penumbra.tasks.grounding.training.job import device_of
+from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
+from penumbra.tasks.stage import run_stage
+from prefect import get_run_logger, task
+
+STAGE = "evaluation"
+VERSION = 1
+ALL = "all"
+SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
+Rows = list[dict[str, Any]]
+
+
+def figures_of_split(
+    predictions: Rows, annotations: dict[str, dict[str, Any]], end: float | None
+) -> Iterator[tuple[str, str, float]]:
+    """(subset, metric, value) of one split, over all its queries and over those of each composition type.
+
+    `end`: see `Ranking.truth_ends`.
+    """
+    judged = [row for row in predictions if annotations[row["qid"]]["windows"]]
+    windows = aligned(judged, annotations, end)
+    if not windows.qids:
+        return  # a hidden test split: its windows are with the evaluation server
+    scores = score_queries(windows)
+    types: defaultdict[str, list[int]] = defaultdict(list)
+    for number, qid in enumerate(windows.qids):
+        for kind in {label["type"] for label in annotations[qid]["novel"]}:
+            types[kind].append(number)
+    for subset, numbers in ((ALL, range(len(windows.qids))), *sorted(types.items())):
+        mask = np.zeros(len(windows.qids), bool)
+        mask[list(numbers)] = True
+        yield from ((subset, name, value) for name, value in retrieval_metrics(scores, mask).items())
+        yield subset, "queries", float(mask.sum())
+    yield from ((ALL, name, value) for name, value in _highlights(judged, annotations).items())
+
+
+def aligned(
+    judged: Sequence[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]], end: float | None
+) -> Windows:
+    """Rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
+    return align(
+        {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
+        {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
+    ).until(end)
+
+
+def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[str, float]:
+    truth = [annotations[row["qid"]] for row in judged]
+    if not all(row["saliency"] for row in truth):
+        return {}
+    return highlight_metrics(
+        align_saliency(
+            [row["saliency"] for row in judged], [row["duration"] for row in truth],
+            [[clip["clip"] for clip in row["saliency"]] for row in truth],
+            [[clip["scores"] for clip in row["saliency"]] for row in truth],
+        )
+    )  # fmt: skip
+
+
+def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
+    """The model family's own figures on queries that were held out of training, or on those trained on if none were.
+
+    For the DETR models that is SHINE's order, for BM-DETR its clips' probabilities, both over queries with negatives.
+    """
+    model, settings = load_run(metrics)
+    loaded = load(sources, settings.inputs)
+    train, validation = split_rows(loaded, settings)
+    known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
+    with_negatives = [row for row in validation if row["qid"] in known]
+    prepared = loaded.prepare(with_negatives or train, STAGE)
+    if not len(prepared.examples):
+        return {}
+    device, system = device_of(settings.training.device), system_of(settings)
+    return system.figures(model.to(device), system.data(prepared.examples, loaded.videos, loaded.texts, device))
+
+
+def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
+    """All figures of a run."""
+    store = Store()
+    run, end = name_of(store.manifest(metrics)), truth_end(store.manifest(predictions))
+    annotations = {row["qid"]: row for part in store.parts(sources.annotations) for row in part.to_pylist()}
+    by_split: defaultdict[str, Rows] = defaultdict(list)
+    for part in store.parts(predictions):
+        for row in part.to_pylist():
+            by_split[row["split"]].append(row)
+    found = [
+        {"run": run, "split": split, "subset": subset, "metric": metric, "value": value}
+        for split, rows in by_split.items()
+        for subset, metric, value in figures_of_split(rows, annotations, end)
+    ]
+    if sources.negatives or sources.in_video_negatives:
+        found += [
+            {"run": run, "split": "train", "subset": "held out", "metric": name, "value": value}
+            for name, value in own_figures(metrics, sources).items()
+        ]
+    queries = sum(len(rows) for rows in by_split.values())
+    return Part(table_of(STAGE, found), queries, queries)
+
+
+def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header and the lines of the table that people look at, one for each split and composition type."""
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    lines = [
+        (split, subset, f"{values[split, subset, 'queries']:,.0f}",
+         *(f"{values[split, subset, metric]:.2f}" for metric in SHOWN))
+        for split, subset, metric in values
+        if metric == "queries"
+    ]  # fmt: skip
+    return ("split", "subset", "queries", *SHOWN), lines
+
+
+def results_table(rows: Rows) -> str:
+    """The same in markdown, with SHINE's order where there is one."""
+    orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
+    likely = [(row["metric"], f"{row['value']:.3f}") for row in rows if "probability" in row["metric"]]
+    tables = [markdown_table(*results(rows))]
+    if orders:
+        tables.append(markdown_table(("saliency inside the moment", "% in order"), orders))
+    if likely:
+        tables.append(markdown_table(("clips' probability, in and out of the moment", "mean"), likely))
+    return "\n\n".join(tables)
+
+
+def work(metrics: Artifact, predictions: Artifact, sources: Sources) -> Work:
+    """Key material: the run, its predictions, and what they are held against."""
+    parents = (metrics, predictions, *sources.parents)
+    return Work(dataset=metrics.dataset, stage=STAGE, version=VERSION, parents=parents)
+
+
+@task(name=STAGE)
+def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
+    """Judge a run's predictions."""
+
+    def parts() -> list[Callable[[], Part]]:
+        return [lambda: make_part(metrics, predictions, sources)]
+
+    artifact = run_stage(work(metrics, predictions, sources), parts, 1)
+    rows = Store().table(artifact).to_pylist()
+    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
+    return artifact

@@ -1,0 +1,1 @@
+"""The field's figures, from windows and scores alone."""

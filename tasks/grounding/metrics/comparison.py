@@ -1,0 +1,78 @@
+"""Two runs compared on the same queries, and several seeds summed up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
+
+RESAMPLES = 10_000
+INTERVAL = (2.5, 97.5)  # percentiles
+CELLS = 1 << 22  # counts held at once: memory does not grow with the number of queries
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Second minus first: its mean, 95 % interval, and the share of resamples on the other side of zero, doubled."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def told_p(self) -> str:
+        """`p` for people; so many resamples can't tell a smaller one from 0."""
+        return "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
+
+
+def paired_bootstrap(first: Floats, second: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Difference:
+    """Draw queries with replacement, both runs' scores [N] of a query together (Efron, 1979).
+
+    Drawing N of N queries is a multinomial, so that a resample is a row of counts and its mean a product.
+    """
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise EvaluationError(f"scores of the same queries are wanted, not {first.shape} and {second.shape}")
+    change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    values, counts = np.unique(change, return_counts=True)  # few distinct values for recall: a small multinomial
+    generator = np.random.default_rng(seed)
+    at_once = max(1, CELLS // len(values))
+    sizes = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
+    draws = (generator.multinomial(len(change), counts / len(change), size=size) for size in sizes)
+    means = np.concatenate([drawn @ values for drawn in draws]) / len(change)
+    low, high = np.percentile(means, INTERVAL)
+    tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
+    return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail))
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """Mean over seeds and the half width of its 95 % interval (Student's t); infinite for a single seed."""
+
+    mean: float
+    half_width: float
+    seeds: int
+
+
+def over_seeds(values: Sequence[float]) -> OverSeeds:
+    """Sum up one figure of several seeds."""
+    from scipy.stats import t
+
+    count = len(values)
+    if not count:
+        raise EvaluationError("no seed, no figure")
+    if count == 1:
+        return OverSeeds(float(values[0]), float("inf"), 1)
+    spread = float(np.std(values, ddof=1)) / count**0.5
+    return OverSeeds(float(np.mean(values)), float(t.ppf(0.975, count - 1)) * spread, count)
+
+
+def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether one figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
+
+    A bootstrap over queries takes the trained models as they are, so that a lucky seed looks like a better method.
+    """
+    from scipy.stats import ttest_ind
+
+    interval = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return bool(interval.low > 0 or interval.high < 0)

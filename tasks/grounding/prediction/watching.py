@@ -1,0 +1,85 @@
+"""A video as a trained model sees it: the features of its clips, as `extract-features` makes them, and some frames."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.features.clip import Encoder
+from penumbra.tasks.features.decoding.drafts import Draft
+from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
+from penumbra.tasks.features.decoding.extraction import BATCHES_AHEAD
+from penumbra.tasks.features.decoding.frames import Film
+from penumbra.tasks.features.decoding.pool import Decoded, Pool, Video
+from penumbra.tasks.features.decoding.sheet import thumbnail
+from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.video import Videos, changes
+
+FRAMES = 24  # kept for a picture, twice as many at most
+
+
+class UnreadableError(PenumbraError):
+    """A video can't be used; the message names it and the reason."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A video: features (clips, dimension) of each encoder, seconds, and small JPEGs by the second of their clip.
+
+    `notes` say what was wrong with the file and could be borne.
+    """
+
+    features: tuple[Halves, ...]
+    clip_length: float
+    duration: float
+    frames: tuple[tuple[float, bytes], ...]
+    notes: tuple[str, ...] = ()
+
+
+class FilmStrip:
+    """Keeps some frames, evenly spread, of a video whose length is known at its end only."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, bytes]] = []
+        self._every, self._clip = 1, 0
+
+    def see(self, told: Iterable[Decoded]) -> Iterator[Decoded]:
+        """Hand on what is told of a video, and keep every so many frames, fewer the longer it gets."""
+        for decoded in told:
+            if decoded.picture is not None:
+                if self._clip % self._every == 0:
+                    self.kept.append((self._clip, thumbnail(decoded.picture)))
+                if len(self.kept) > 2 * FRAMES:
+                    self.kept, self._every = self.kept[::2], 2 * self._every
+                self._clip += 1
+            yield decoded
+
+
+def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watched:
+    """Decode a video in a process of its own, and encode the frame of each clip; raises `UnreadableError`."""
+    if not path.is_file():
+        raise UnreadableError(f"no file {path}")
+    features: list[Halves] = []
+    strip, film = FilmStrip(), Film()
+    for encoder in encoders:
+        strip = FilmStrip()
+        encoded = _encode(path, encoder, clip_length, strip)
+        if encoded.features is None:
+            raise UnreadableError(f"{path}: {encoded.reason}{f' ({encoded.value})' if encoded.value else ''}")
+        features.append(encoded.features)
+        film = encoded.film
+    notes = changes(Draft(path.name, film), film.duration, clip_length)
+    frames = tuple(((clip + 0.5) * clip_length, frame) for clip, frame in strip.kept)
+    return Watched(tuple(features), clip_length, film.duration, frames, tuple(notes))
+
+
+def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
+    usual = Videos(clip_length=clip_length)
+    ahead = BATCHES_AHEAD * usual.batch_size
+    pool = Pool(1, clip_length, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
+    try:
+        told = strip.see(pool.decode([Video(path.name, path)]))
+        [encoded] = FrameEncoder(encoder, usual.batch_size).encode(told)
+    finally:
+        pool.close()
+    return encoded

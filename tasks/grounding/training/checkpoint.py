@@ -1,0 +1,84 @@
+"""Checkpoints of a run: one safetensors file with everything that is numbers, and a JSON file that names it.
+
+The JSON file is replaced last and in one go, so that a run killed at any moment leaves the checkpoint before, whole.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from penumbra.artifacts.errors import PenumbraError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+
+class RunError(PenumbraError):
+    """A run's files are missing or damaged."""
+
+
+@dataclass
+class Checkpoint:
+    """Weights under "model.", the optimiser's state under "optimiser.", random states under "random.", and the rest."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors below a prefix, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+
+
+def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
+    """Write `<name>.json` and the tensors that it names; what it named before is taken away afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = folder / f"{name}.json"
+    file = f"{name}-{checkpoint.state['epoch']:05d}.safetensors"
+    draft = folder / f".{file}.{os.getpid()}"
+    save_file({key: value.detach().cpu().contiguous() for key, value in checkpoint.tensors.items()}, draft)
+    with draft.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(draft, folder / file)
+    draft = folder / f".{name}.json.{os.getpid()}"
+    draft.write_text(json.dumps({**checkpoint.state, "tensors": file}, indent=1), encoding="utf-8")
+    os.replace(draft, described)
+    for old in folder.glob(f"{name}-*.safetensors"):
+        if old.name != file:
+            old.unlink()
+
+
+def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
+    """The checkpoint of this name, or None where there is none; raises `RunError` where it is damaged."""
+    described = folder / f"{name}.json"
+    if not described.is_file():
+        return None
+    try:
+        state = json.loads(described.read_text(encoding="utf-8"))
+        return Checkpoint(load_file(folder / state["tensors"]), state)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise RunError(
+            f"{described} or its tensors are damaged ({error}): take the folder away and train again"
+        ) from None
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """AdamW's moments and step counts by parameter name."""
+    return {
+        f"{kind}.{name}": value
+        for name, parameter in model.named_parameters()
+        for kind, value in optimiser.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` gave."""
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        kind, _, name = key.partition(".")
+        parameter = parameters[name]
+        place = value if kind == "step" and parameter.device.type == "cpu" else value.to(parameter.device)
+        optimiser.state[parameter][kind] = place.clone()

@@ -1,0 +1,154 @@
+"""Stage `metrics`: a training run; its rows are the losses of every epoch and the figures of every evaluation.
+
+The checkpoints lie in the run's folder (`PENUMBRA_RUNS`), named after the artifact's key: the same training is never
+done twice, and a killed one goes on after its last epoch.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, file_digest
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.settings import runs_folder
+from penumbra.artifacts.store import Store
+from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
+from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
+from penumbra.tasks.grounding.training.job import Job, held_out_videos
+from penumbra.tasks.grounding.training.live import Watcher
+from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.settings import NAMED_ARTIFACTS, Settings
+from penumbra.tasks.stage import run_stage
+from prefect import task
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+STAGE = "metrics"
+VERSION = 1
+USUAL_VALIDATION = "val"
+
+
+def run_folder(metrics: Artifact) -> Path:
+    """Where a run's checkpoints lie."""
+    return runs_folder() / metrics.dataset / metrics.key
+
+
+def run_name(settings: Settings, key: str) -> str:
+    """What a run is called in tables: model, losses and the first digits of its key."""
+    shine = "+shine" if settings.losses.shine else ""
+    return f"{settings.model.name}{shine}-{key[:6]}"
+
+
+def split_rows(loaded: Loaded, settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows to train on and rows to choose the best epoch by."""
+    train, splits = loaded.of_split(["train"]), loaded.splits()
+    wanted = settings.training.validation or ((USUAL_VALIDATION,) if USUAL_VALIDATION in splits else ())
+    unknown = set(wanted) - set(splits)
+    if unknown:
+        raise PenumbraError(f"no split {sorted(unknown)}; there is: {', '.join(splits)}")
+    if wanted:
+        return train, loaded.of_split(wanted)
+    usable = [row for row in train if row["vid"] in loaded.videos.index]
+    chosen = held_out_videos([row["vid"] for row in usable], settings.training.held_out, settings.training.seed)
+    return [row for row in train if row["vid"] not in chosen], [row for row in train if row["vid"] in chosen]
+
+
+def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:
+    """Train, and return the metrics; queries that can't be trained on are rejected with their reason."""
+    loaded = load(sources, settings.inputs)
+    train_rows, validation_rows = split_rows(loaded, settings)
+    train, validation = (loaded.prepare(rows, STAGE) for rows in (train_rows, validation_rows))
+    if not len(train.examples):
+        reasons = Counter(row["reason"] for row in train.rejected).most_common(1)
+        raise PenumbraError(f"no training query is left; most: {reasons[0][0] if reasons else 'there was none'}")
+    truth = {str(row["qid"]): row["windows"] for row in validation_rows}
+    weights = None
+    if settings.training.start_from:
+        weights = read_weights(settings.training.start_from)
+    job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
+    rows = [{"run": run, **row} for row in run_job(job, Watcher(sources.annotations.dataset, run))]
+    rejected = train.rejected + validation.rejected
+    kept = len(train.examples) + len(validation.examples)
+    notes = train.notes + validation.notes
+    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes)
+
+
+def read_weights(source: str) -> dict[str, Tensor]:
+    """Weights of an official checkpoint file, or of a run's folder; raises `RunError` where it is neither."""
+    path = Path(source).expanduser()
+    try:
+        if path.is_dir():
+            found = read_checkpoint(path, "best") or read_checkpoint(path, "last")
+            if found is None:
+                raise RunError(f"{path} holds no checkpoint")
+            return dict(found.part("model."))
+        return dict(read_official(path)[0])
+    except CheckpointError as error:
+        raise RunError(str(error)) from None
+
+
+def settings_of(metrics: Manifest) -> Settings:
+    """The settings of a run, by the manifest of its `metrics`; raises `RunError` where this version can't take them."""
+    try:
+        return Settings.model_validate(metrics.parameters.get("settings"))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise RunError(
+            f"run {metrics.key} of {metrics.dataset} has settings that can't be used ({place}: {fault['msg']}): "
+            "name another, or take it away and train again"
+        ) from None
+
+
+def name_of(metrics: Manifest) -> str:
+    """What a run is called, by the manifest of its `metrics`."""
+    return run_name(settings_of(metrics), metrics.key)
+
+
+def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
+    """The best model of a run, ready to predict, and the run's settings."""
+    settings = settings_of(Store().manifest(metrics))
+    folder = run_folder(metrics)
+    found = read_checkpoint(folder, "best") or read_checkpoint(folder, "last")
+    if found is None:
+        raise RunError(f"the checkpoints of {metrics.path} are not in {folder}: take the artifact away and train again")
+    weights = found.part("model.")
+    system = system_of(settings)
+    model = system.build(*system.widths(weights))
+    try:
+        load_weights(model, weights)
+    except CheckpointError as error:
+        raise RunError(f"{folder}: {error}") from None
+    return model.eval(), settings
+
+
+def work(sources: Sources, settings: Settings) -> Work:
+    """Key material: the queries, negatives and features, and every setting."""
+    start = settings.training.start_from
+    return Work(
+        dataset=sources.annotations.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={"settings": settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})},
+        parents=sources.parents,
+        inputs={"start_from": file_digest(Path(start).expanduser())}
+        if start and Path(start).expanduser().exists()
+        else {},
+        unit="query",
+    )
+
+
+@task(name=STAGE)
+def train_model(sources: Sources, settings: Settings) -> Artifact:
+    """Train a model, or find it trained."""
+    todo = work(sources, settings)
+    folder = run_folder(Store().artifact(todo))
+
+    def parts() -> list[Callable[[], Part]]:
+        return [lambda: make_part(sources, settings, folder, run_name(settings, todo.key))]
+
+    return run_stage(todo, parts, 1)

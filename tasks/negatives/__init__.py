@@ -1,0 +1,1 @@
+"""Hard negatives: who fills the masks, which fills are chosen, and how good they are."""

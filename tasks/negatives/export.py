@@ -1,0 +1,94 @@
+"""Export of negatives: JSON lines in SHINE's own format or one negative a row, or a sheet for people to judge."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
+from penumbra.tasks.negatives.quality.review import sheet_rows, sheet_text
+
+LEVELS = (1, 2, 3)
+
+
+def _ancestors(store: Store, negatives: Artifact) -> dict[str, Artifact]:
+    """The very annotations and masks that these negatives were made from."""
+    return {parent.stage: parent for parent in store.manifest(negatives).parents}
+
+
+def export_rows(store: Store, dataset: str, format_: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the newest negatives of a data set, in the order of its annotations.
+
+    `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
+    `jsonl` gives one row a negative.
+    """
+    negatives = store.newest(dataset, "negatives")
+    sources = _ancestors(store, negatives)
+    if not {"annotations", "masks"} <= sources.keys():
+        raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
+    streams = (store.parts(a) for a in (sources["annotations"], sources["masks"], negatives))
+    for annotations, masks, chosen in zip(*streams, strict=True):
+        masked = {(row["qid"], row["level"]): row["masked_query"] for row in masks.to_pylist()}
+        filled = {(row["qid"], row["level"]): row for row in chosen.to_pylist()}
+        for row in annotations.to_pylist():
+            if format_ == "shine":
+                if all((row["qid"], level) in filled for level in LEVELS):
+                    yield _shine_row(row, masked, filled)
+                continue
+            for level in LEVELS:
+                if (row["qid"], level) in filled:
+                    yield _negative_row(row, level, masked, filled)
+
+
+def _shine_row(row: dict[str, Any], masked: dict[Any, str], filled: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "qid": row["qid"],
+        "query": row["query"],
+        "duration": row["duration"],
+        "vid": row["vid"],
+        "relevant_windows": row["windows"],
+        "masked_queries": [masked[row["qid"], level] for level in LEVELS],
+        "recomposed_queries": [filled[row["qid"], level]["query"] for level in LEVELS],
+    }
+
+
+def _negative_row(
+    row: dict[str, Any], level: int, masked: dict[Any, str], filled: dict[Any, dict[str, Any]]
+) -> dict[str, Any]:
+    found = filled[row["qid"], level]
+    return {
+        "qid": row["qid"],
+        "vid": row["vid"],
+        "level": level,
+        "query": row["query"],
+        "masked_query": masked[row["qid"], level],
+        "negative": found["query"],
+        "words": found["words"],
+        "provider": found["provider"],
+        "model": found["model"],
+        "similarity": round(found["similarity"], 4),
+    }
+
+
+def review_sheet(store: Store, dataset: str, count: int, seed: int) -> str:
+    """A sheet of the newest negatives, as CSV: a seeded sample of `count` rows, as many of each level as can be."""
+    negatives = ArtifactNegatives(store, store.newest(dataset, "negatives"))
+    return sheet_text(sheet_rows(chain.from_iterable(negatives.parts()), count, seed))
+
+
+def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
+    """Write rows as JSON lines to a file, or to standard output where there is none."""
+    write_text((json.dumps(row) + "\n" for row in rows), output)
+
+
+def write_text(lines: Iterable[str], output: Path | None) -> None:
+    """Write text to a file, or to standard output where there is none."""
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    with output.open("w", encoding="utf-8") as stream:
+        stream.writelines(lines)

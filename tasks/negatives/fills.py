@@ -1,0 +1,273 @@
+"""Stage `fills`: a provider's candidates for every query at every level."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.schemas import SCHEMAS, table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.corpus import CorpusProvider
+from penumbra.tasks.negatives.providers.hosted import HostedProvider
+from penumbra.tasks.negatives.providers.llama import Llama, LlamaProvider
+from penumbra.tasks.negatives.providers.options import Options
+from penumbra.tasks.negatives.providers.prompts import load_prompt
+from penumbra.tasks.negatives.providers.random import RandomProvider
+from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
+from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
+from penumbra.tasks.text.masks import render
+from prefect import get_run_logger, task
+from prefect.runtime import flow_run
+from pydantic import Field
+
+STAGE = "fills"
+VERSION = 2
+FILLED, FAILED = "filled", "failed"
+LOCAL = ("corpus", "random")  # cost nothing, so they give many candidates
+SUBSTITUTED = "no provider that was asked filled it"
+
+
+class Filling(Parameters):
+    """Who fills the masks, how often, and what it may cost."""
+
+    providers: list[Literal["openai", "gemini", "llama", "corpus", "random"]] = Field(
+        ["corpus"],
+        min_length=1,
+        description="Whose candidates are chosen from; where two give the same text, it is the first one's. openai, "
+        "gemini: hosted language models; llama: local weights; corpus: the training text's own statistics, no key and "
+        "no network; random: any offered word, the paper's baseline.",
+    )
+    candidates: int = Field(32, ge=1, le=64, description="Candidates a query and level from corpus and random.")
+    asked_candidates: int = Field(1, ge=1, le=16, description="Candidates a query and level from a language model.")
+    seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
+    options: int = Field(6, ge=2, le=26, description="Words that a language model may choose from, for a slot.")
+    queries_a_request: int = Field(
+        16,
+        ge=1,
+        le=100,
+        description="Queries in one request to a hosted model: more are cheaper, fewer are better read.",
+    )
+    prompt: str = Field("fill-slots-1", description="Prompt of the hosted models: a file of prompts/, without .txt.")
+    substitute: bool = Field(
+        True, description="Whether corpus fills what no provider filled; otherwise it is left out."
+    )
+    max_cost_usd: float | None = Field(
+        None, gt=0, description="What a run may spend on hosted models; the answers that it got are kept."
+    )
+    dry_run: bool = Field(False, description="Say what the hosted models would cost, send nothing, and stop.")
+    openai: OpenAI = OpenAI()
+    gemini: Gemini = Gemini()
+    llama: Llama = Llama()
+
+    @property
+    def hosted(self) -> list[Hosted]:
+        """The settings of the hosted models among the providers."""
+        return [settings for settings in (self.openai, self.gemini) if settings.provider in self.providers]
+
+    def candidates_of(self, provider: str) -> int:
+        """How many candidates a provider gives."""
+        return self.candidates if provider in LOCAL else self.asked_candidates
+
+    def determines(self, provider: str) -> dict[str, Any]:
+        """The parameters that determine a provider's fills."""
+        shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
+        if provider in LOCAL:
+            return shared
+        if provider == "llama":
+            return {**shared, "options": self.options, **self.llama.determines()}
+        settings = next(settings for settings in (self.openai, self.gemini) if settings.provider == provider)
+        label = load_prompt(self.prompt, "queries").label
+        return {**shared, "options": self.options, "asked": settings.asked(label)}
+
+
+def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[dict[str, Any]]]:
+    """The tokens of every training query; `tagged` yields annotations and tags by part."""
+    for annotations, tags in tagged:
+        yield from tags.filter(pc.equal(annotations["split"], "train"))["tokens"].to_pylist()
+
+
+def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
+    """The lower-cased words of every training query."""
+    for tokens in training_tokens(tagged):
+        yield [token["text"].lower() for token in tokens]
+
+
+def make_provider(
+    name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
+) -> Provider:
+    """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
+    if name == "random":
+        return RandomProvider(dictionary, filling.seed)
+    if name == "corpus":
+        return CorpusProvider(training_tokens(tagged), dictionary, filling.seed)
+    sentences = training_sentences(tagged)
+    answers = Answers()
+    options = Options(sentences, dictionary, filling.options, filling.seed, answers)
+    if name == "llama":
+        return LlamaProvider(options, filling.llama, load_prompt(filling.llama.prompt, "sentence"), filling.seed)
+    settings = next(settings for settings in filling.hosted if settings.provider == name)
+    prompt = load_prompt(filling.prompt, "queries").label
+    return HostedProvider(name, settings.model, prompt, settings.asked(prompt), options, answers, run)
+
+
+def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
+    """Join a part of `masks` with its tokens."""
+    levels: dict[str, list[list[dict[str, Any]]]] = {}
+    for qid, slots in zip(masks["qid"].to_pylist(), masks["slots"].to_pylist(), strict=True):
+        levels.setdefault(qid, []).append(slots)
+    queries = []
+    for qid, tokens in zip(tags["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
+        if qid in levels:
+            slots = tuple(tuple(Slot(**s, lemma=tokens[s["token"]]["lemma"]) for s in level) for level in levels[qid])
+            queries.append(MaskedQuery(qid, tokens, slots))
+    return queries
+
+
+def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
+    """The query with a level's slots filled."""
+    placed = {}
+    for slot, word in zip(query.levels[level - 1], words, strict=True):
+        placed[slot.token] = slot.surface(word)
+    return render(query.tokens, placed)
+
+
+def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
+    """Fill one part; a query and level that got no candidate at all is rejected with the provider's reason."""
+    queries = {query.qid: query for query in masked_queries(tags, masks)}
+    fills = sorted(provider.fill(list(queries.values()), candidates), key=lambda fill: (fill.qid, fill.level))
+    filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
+    failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
+    rejected = [
+        rejection(qid, STAGE, f"{provider.name}: {problem}", f"level {level}")
+        for (qid, level), problem in failed.items()
+        if (qid, level) not in filled
+    ]
+    texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
+    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected)
+
+
+def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
+    """The rows of `fills`, built by column: there are many, and most columns hold one value."""
+    columns = {
+        "qid": [fill.qid for fill in fills],
+        "level": [fill.level for fill in fills],
+        "provider": [provider.name] * len(fills),
+        "model": [fill.model or provider.model for fill in fills],
+        "prompt": [provider.prompt] * len(fills),
+        "words": [fill.words for fill in fills],
+        "query": texts,
+        "status": [FAILED if fill.problem else FILLED for fill in fills],
+        "problem": [fill.problem or None for fill in fills],
+        "attempts": [fill.attempts for fill in fills],
+        "prompt_tokens": [fill.prompt_tokens for fill in fills],
+        "completion_tokens": [fill.completion_tokens for fill in fills],
+        "cost_usd": [fill.cost_usd for fill in fills],
+        "cached": [fill.cached for fill in fills],
+    }
+    return pa.table(columns, schema=SCHEMAS[STAGE])
+
+
+def work(
+    tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling, unanswered: str = ""
+) -> Work:
+    """Key material: what is filled, from which words, by whom and how, and what was not answered when it was filled."""
+    return Work(
+        dataset=masks.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={**filling.determines(provider), **({"unanswered": unanswered} if unanswered else {})},
+        parents=(tags, masks, dictionary),
+        unit="query and level",
+    )
+
+
+@task(name=STAGE, task_run_name="fills: {provider}")
+def fill(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling,
+    unanswered: str = "",
+) -> Artifact:  # fmt: skip
+    """Have one provider fill every level of every query; a hosted one has been asked before (task `ask`)."""
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        training = side_by_side(annotations, tags)
+        filler = make_provider(provider, load_dictionary(dictionary), training, filling, run_id())
+
+        def make(tagged: pa.Table, masked: pa.Table) -> Part:
+            return fill_part(tagged, masked, filler, filling.candidates_of(provider))
+
+        return part_by_part(make, tags, masks)()
+
+    return run_stage(work(tags, masks, dictionary, provider, filling, unanswered), parts, number_of_parts(masks))
+
+
+def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]:
+    """The queries and levels of a part that no provider filled."""
+    filled: set[tuple[str, int]] = set()
+    for table in fills:
+        some = table.filter(pc.equal(table["status"], FILLED))
+        filled.update(zip(some["qid"].to_pylist(), some["level"].to_pylist(), strict=True))
+    return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True)) - filled
+
+
+def substitute_part(tags: pa.Table, masks: pa.Table, fills: Sequence[pa.Table], provider: Provider, count: int) -> Part:
+    """Fill what a part lacks, and mark it so."""
+    missing = unfilled(masks, fills)
+    qids = {qid for qid, _ in missing}
+    wanted = pc.is_in(masks["qid"], pa.array(sorted(qids), pa.string()))
+    part = fill_part(tags, masks.filter(wanted), provider, count)
+    rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
+    for row in rows:
+        row["problem"] = row["problem"] or SUBSTITUTED
+    kept = {(row["qid"], row["level"]) for row in rows if row["status"] == FILLED}
+    rejected = [
+        rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
+        for qid, level in sorted(missing - kept)
+    ]
+    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected)
+
+
+@task(name="substitute")
+def substitute(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: list[Artifact],
+    filling: Filling,
+) -> list[Artifact]:  # fmt: skip
+    """The fills, and where some levels have none by anyone, `corpus`'s for just these."""
+    store = Store()
+    columns = ["qid", "level", "status"]
+    missing = sum(
+        len(unfilled(masked, filled))
+        for masked, *filled in zip(
+            store.parts(masks, columns[:2]), *(store.parts(artifact, columns) for artifact in fills), strict=True
+        )
+    )
+    if not missing or not filling.substitute or "corpus" in filling.providers:
+        return fills
+    get_run_logger().warning("%d queries and levels were filled by no provider: taken from corpus", missing)
+    key = Work(
+        dataset=masks.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={**filling.determines("corpus"), "substitutes": True},
+        parents=(tags, masks, dictionary, *fills),
+        unit="query and level",
+    )
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        corpus = make_provider("corpus", load_dictionary(dictionary), side_by_side(annotations, tags), filling)
+
+        def make(tagged: pa.Table, masked: pa.Table, *filled: pa.Table) -> Part:
+            return substitute_part(tagged, masked, filled, corpus, filling.candidates)
+
+        return part_by_part(make, tags, masks, *fills)()
+
+    return [*fills, run_stage(key, parts, number_of_parts(masks))]
+
+
+def run_id() -> str:
+    """The flow run that this is a part of, or a name of its own outside of one."""
+    return str(flow_run.id or uuid4())

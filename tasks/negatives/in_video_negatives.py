@@ -1,0 +1,84 @@
+"""Stage `in_video_negatives`: BM-DETR's second source of negatives, other queries of the same video.
+
+A pair qualifies when its windows overlap by less than 0.5 IoU and its queries' SentenceBERT cosine is below a
+threshold (Jung et al., "Background-aware Moment Detection", section 3.2).
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from penumbra.tasks.text.embeddings import vectors_by_text
+from prefect import task
+from pydantic import Field
+
+STAGE = "in_video_negatives"
+VERSION = 1
+
+
+class Pairing(Parameters):
+    """When another query of the same video is a negative."""
+
+    highest_iou: float = Field(0.5, ge=0, le=1, description="Windows must overlap by less than this IoU.")
+    highest_similarity: float = Field(0.9, ge=-1, le=1, description="Queries' cosine must be below this.")
+
+
+def iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
+    """Largest temporal IoU between any window of one query and any of the other."""
+    best = 0.0
+    for a in first:
+        for b in second:
+            inter = min(a[1], b[1]) - max(a[0], b[0])
+            if inter > 0:
+                best = max(best, inter / (max(a[1], b[1]) - min(a[0], b[0])))
+    return best
+
+
+def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> Part:
+    """All ordered pairs of one part; a part holds whole videos, so nothing lies across parts.
+
+    A query that is repeated with the same windows serves as a negative once.
+    """
+    vectors = vectors_by_text(embeddings)
+    videos: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in annotations.select(["qid", "vid", "split", "query", "windows"]).to_pylist():
+        if row["split"] == "train" and row["windows"]:
+            videos[row["vid"]].append(row)
+    rows = []
+    for members in videos.values():
+        distinct = list({(row["query"], str(row["windows"])): row for row in reversed(members)}.values())[::-1]
+        for query, other in product(members, distinct):
+            if query["qid"] == other["qid"]:
+                continue
+            overlap = iou(query["windows"], other["windows"])
+            similarity = round(float(np.dot(vectors[query["query"]], vectors[other["query"]])), 4)
+            if overlap < pairing.highest_iou and similarity < pairing.highest_similarity:
+                rows.append(
+                    {"qid": query["qid"], "negative_qid": other["qid"], "iou": overlap, "similarity": similarity}
+                )
+    return Part(table_of(STAGE, rows), len(rows), len(rows))
+
+
+def work(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Work:
+    """Key material: the queries, their vectors and the thresholds."""
+    return Work(
+        dataset=annotations.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters=pairing.model_dump(),
+        parents=(annotations, embeddings),
+        unit="pair",
+    )
+
+
+@task(name=STAGE)
+def pair(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Artifact:
+    """Pair every training query with the negatives in its own video."""
+    make = part_by_part(lambda queries, vectors: pair_part(queries, vectors, pairing), annotations, embeddings)
+    return run_stage(work(annotations, embeddings, pairing), make, number_of_parts(annotations))

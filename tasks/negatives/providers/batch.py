@@ -1,0 +1,208 @@
+"""OpenAI's Batch API: half the price, answers within a day, collected by this run or a later one.
+
+A job is written down in the store before it is submitted, under a token that the job carries too. So a run that is
+killed at any point leaves no job behind that the next run would not find, and nothing is submitted or paid twice:
+only what failed or expired goes out again.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import openai
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.providers.answers import Answers, Place
+from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, Estimate, Tally, keep, most_cost, places
+from penumbra.tasks.negatives.providers.dialogue import dialogue
+from penumbra.tasks.negatives.providers.openai import COMPLETIONS, OpenAIService, classed, reply
+from penumbra.tasks.negatives.providers.prices import BATCH, Budget, price_of
+from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.service import REFUSED
+from penumbra.tasks.negatives.providers.settings import OpenAI
+
+NOTES = "jobs"  # where jobs are written down, in the store
+POLL = 20.0  # seconds between two looks at jobs
+MOST_BYTES = 150_000_000  # of a job's file; the service takes 200 MB
+ENDED = {"completed", "failed", "expired", "cancelled"}
+MANAGEMENT_RETRIES = 5  # of calls that cost nothing: the library's own retries serve
+
+Job = dict[
+    str, Any
+]  # token, address, run, job (its id, None until it is known) and requests: id -> the places of their questions
+
+
+class BatchClient:
+    """Asks OpenAI everything that the cache does not know yet, through batch jobs."""
+
+    def __init__(
+        self, service: OpenAIService, answers: Answers, settings: OpenAI, budget: Budget, run: str,
+        queries_a_request: int, store: Store, total: int = 0,
+    ) -> None:  # fmt: skip
+        self.service, self.answers, self.settings, self.store = service, answers, settings, store
+        self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
+        self.price = settings.price or price_of(settings.model)
+        self.tally = Tally(total)
+        self.estimate = Estimate()
+        self.stopped = ""
+
+    async def ask(self, blocks: Iterable[Sequence[Question]]) -> Tally:
+        """Collect, submit, and wait as long as the settings say; `stopped` says what is left for the next run."""
+        questions = [question for block in blocks for question in block]
+        deadline = time.monotonic() + self.settings.batch_wait
+        try:
+            while True:
+                jobs = await self._collect()
+                pending = {key for job in jobs for request in job["requests"].values() for key, *_ in request["places"]}
+                unknown = self._unknown(questions, pending)
+                jobs += await self._submit(unknown) if unknown and not self.stopped else []
+                self.tally.in_flight = sum(len(job["requests"]) for job in jobs)
+                if not jobs or self.stopped:
+                    break
+                if time.monotonic() >= deadline:
+                    self.stopped = UNDER_WAY
+                    break
+                await asyncio.sleep(POLL)
+        except openai.APIStatusError as error:
+            self.stopped = classed(error).reason
+        except openai.APIConnectionError as error:
+            self.stopped = type(error).__name__
+        finally:
+            await self.service.close()
+        return self.tally
+
+    def _unknown(self, questions: Iterable[Question], pending: set[str]) -> list[Question]:
+        """What has no answer and is in no job, like shapes together; counts what is settled."""
+        left = [dialogue(question, self.service.asked, self.answers).next for question in questions]
+        done = sum(question is None for question in left)
+        self.tally.at_start = self.tally.at_start if self.tally.sent else done
+        self.tally.done = done
+        asked = self.service.asked
+        open_ones = {question.key(asked): question for question in left if question}  # the same text once
+        return sorted((q for key, q in open_ones.items() if key not in pending), key=lambda question: question.shape)
+
+    # -- collecting ------------------------------------------------------------------------------------------
+
+    async def _collect(self) -> list[Job]:
+        """Store the answers of the jobs that have ended; returns those that have not."""
+        mine = [job for job in self.store.notes(NOTES) if job["address"] == self.settings.address]
+        left = []
+        for job in mine:
+            found = await self._find(job)
+            if found is None:
+                self.store.forget(NOTES, job["token"])  # it was never submitted
+            elif found.status not in ENDED:
+                left.append(job)
+            else:
+                await self._harvest(job, found)
+                self.store.forget(NOTES, job["token"])
+        return left
+
+    async def _find(self, job: Job) -> Any:
+        """The service's record of a job; one whose id is not known is looked for by its token."""
+        client = self.service.client.with_options(max_retries=MANAGEMENT_RETRIES)
+        if job["job"]:
+            return await client.batches.retrieve(job["job"])
+        async for found in client.batches.list(limit=100):
+            if (found.metadata or {}).get("penumbra") == job["token"]:
+                job["job"] = found.id
+                self.store.note(NOTES, job["token"], job)
+                return found
+        return None
+
+    async def _harvest(self, job: Job, found: Any) -> None:
+        """Store every answer of a job that has ended; what it lacks stays open."""
+        client = self.service.client.with_options(max_retries=MANAGEMENT_RETRIES)
+        for file in filter(None, (found.output_file_id, found.error_file_id)):
+            content = await client.files.content(file)
+            for line in content.text.splitlines():
+                self._take(job, json.loads(line))
+        if found.status == "failed":
+            codes = {str(fault.code) for fault in (found.errors.data if found.errors else None) or []}
+            self.stopped = f"batch job failed: {', '.join(sorted(codes)) or 'no reason given'}"
+
+    def _take(self, job: Job, line: dict[str, Any]) -> None:
+        """One line of a job's output: an answer, a refusal, or something to be asked again."""
+        request = job["requests"].get(line.get("custom_id"))
+        response = line.get("response") or {}
+        status, body = response.get("status_code"), response.get("body")
+        if request is None:
+            return
+        if status == 200:
+            answered = reply(body or {}, {})
+            tokens = (answered.prompt_tokens, answered.completion_tokens, answered.cached_tokens)
+            cost = self.price.cost(*tokens) * BATCH if self.price else 0.0
+            keep(self.answers, [Place(*place) for place in request["places"]], answered, cost, job["run"], 0.0, 0)
+            self.tally.book(answered, cost, None)
+        elif status in REFUSED and len(request["places"]) == 1:
+            self.answers.refuse(request["places"][0][0], f"request refused: status {status}")
+            self.tally.refused[f"status {status}"] += 1
+        elif status in REFUSED:
+            self.answers.isolate([key for key, *_ in request["places"]])
+        else:
+            self.tally.faults[(line.get("error") or {}).get("code") or f"status {status}"] += 1
+
+    # -- submitting ------------------------------------------------------------------------------------------
+
+    async def _submit(self, questions: Sequence[Question]) -> list[Job]:
+        """Submit jobs for these questions, as many as the budget allows."""
+        jobs = []
+        for job, lines in self._jobs(questions):
+            self.store.note(NOTES, job["token"], job)
+            client = self.service.client
+            content = ("requests.jsonl", b"\n".join(lines))
+            file = await client.with_options(max_retries=MANAGEMENT_RETRIES).files.create(file=content, purpose="batch")
+            submitted = await client.batches.create(
+                input_file_id=file.id,
+                endpoint=f"/v1{COMPLETIONS}",  # type: ignore[arg-type]
+                completion_window="24h",
+                metadata={"penumbra": job["token"]},
+            )
+            job["job"] = submitted.id
+            self.store.note(NOTES, job["token"], job)
+            self.tally.sent += len(lines)
+            jobs.append(job)
+        return jobs
+
+    def _jobs(self, questions: Sequence[Question]) -> Iterator[tuple[Job, list[bytes]]]:
+        job, lines, size = self._new_job(), list[bytes](), 0
+        for batch in self._batches(questions):
+            name = f"{job['token']}-{len(lines)}"
+            body = self.service.payload(batch)
+            line = json.dumps({"custom_id": name, "method": "POST", "url": f"/v1{COMPLETIONS}", "body": body})
+            if not self.budget.reserve(most_cost(body, len(line), self.estimate, self.price) * BATCH):
+                self.stopped = OVER_BUDGET
+                break
+            lines.append(line.encode())
+            size += len(lines[-1])
+            job["requests"][name] = {"places": places(batch, self.service.asked)}
+            if len(lines) == self.settings.requests_a_job or size > MOST_BYTES:
+                yield job, lines
+                job, lines, size = self._new_job(), [], 0
+        if lines:
+            yield job, lines
+
+    def _new_job(self) -> Job:
+        return {
+            "token": uuid4().hex,
+            "job": None,
+            "address": self.settings.address,
+            "model": self.settings.model,
+            "run": self.run,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "requests": {},
+        }
+
+    def _batches(self, questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
+        """Requests of several questions; what was wrong before, or refused, goes alone."""
+        together = []
+        for question in questions:
+            if question.attempt > 1 or self.answers.is_isolated(question.key(self.service.asked)):
+                yield [question]
+            else:
+                together.append(question)
+        for start in range(0, len(together), self.queries_a_request):
+            yield together[start : start + self.queries_a_request]

@@ -1,0 +1,261 @@
+"""Provider `corpus`: words drawn from the training text's own statistics of what goes with what.
+
+A slot's word is drawn given the two words on either side, under a Kneser-Ney trigram model of the training queries, and
+given the words that it stands in a relation with (`penumbra.tasks.text.relations`). A candidate starts from the query,
+fills the slots of the first level and goes on from there: each level keeps the words of the level before and adds its
+own. Where a level adds several slots they are drawn in turn, several times over (Gibbs sampling). No key, no network,
+no model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers.draws import row_seed, uniform
+from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
+from penumbra.tasks.negatives.providers.preference import NONE, OTHERS, ROLES, Fit, Lexicon
+from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.text.relations import Edge, Preferences, Tokens, edges
+
+SWEEPS = 4  # rounds through the slots that a level adds, where it adds several
+DISTINCT = 20  # so many candidates begin with different words; the others may begin as one of them
+MOST_SLOTS = 512  # a query has at most 256 words
+TOGETHER = 128  # queries filled at once: what bounds the memory
+CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the cache
+
+Class = tuple[str, str]
+
+
+class CorpusProvider:
+    """Samples fills from the training split; the same seed gives the same fills everywhere."""
+
+    name = "corpus"
+    model = "kneser-ney-3+relations"
+    prompt = None
+
+    def __init__(self, parsed: Iterable[Tokens], dictionary: Dictionary, seed: int) -> None:
+        sentences = list(parsed)
+        self.language = KneserNey([token["text"].lower() for token in tokens] for tokens in sentences)
+        self.lexicon = Lexicon(Preferences(sentences))
+        self.dictionary, self.seed = dictionary, seed
+        self.texts = list(self.language.index)
+        self._offers: dict[Class, _Offer] = {}
+
+    def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
+        """Yield the fills of each level, each once; fewer than asked for where a level has no more to give."""
+        chains = [chain for query in queries for chain in query.chains()]
+        for start, end in pairwise([*range(0, len(chains), TOGETHER), len(chains)]):
+            yield from self._fill(chains[start:end], candidates)
+
+    def _fill(self, chains: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
+        stuck = [self._problem(chain) for chain in chains]
+        for chain, problem in zip(chains, stuck, strict=True):
+            if problem:
+                yield from (Fill(chain.qid, chain.first + i, (), problem) for i in range(len(chain.levels)))
+        sound = [chain for chain, problem in zip(chains, stuck, strict=True) if not problem]
+        if sound:
+            drawing = _Drawing(self, sound, candidates)
+            for depth in range(max(len(chain.levels) for chain in sound)):
+                yield from drawing.level(depth)
+
+    def _problem(self, chain: MaskedQuery) -> str:
+        """Why a chain can't be filled, or ''."""
+        for slot in chain.levels[-1]:
+            offer, own = slot.choice(self.dictionary)
+            if len(offer.words) == len(own):
+                return f"no other {slot.primitive} than {slot.word!r} in the training split"
+        return ""
+
+    def offer(self, key: Class) -> "_Offer":
+        """What a class and tag offer, with the scorers of its words."""
+        if key not in self._offers:
+            offer = self.dictionary.offer(*key)
+            words = np.array(self.language.ids(offer.words), dtype=np.int64)
+            lemmas = [self.dictionary.lemma(*key, word) for word in offer.words]
+            self._offers[key] = _Offer(
+                SlotScorer(self.language, words), Fit.of(self.lexicon, lemmas),
+                np.array(self.lexicon.ids(lemmas), dtype=np.int64), self.dictionary,
+            )  # fmt: skip
+        return self._offers[key]
+
+
+class _Offer:
+    """The words of one class and tag, and which of them each slot met so far may take: one row a kind of slot."""
+
+    def __init__(self, scorer: SlotScorer, fit: Fit, lemmas: Ids, dictionary: Dictionary) -> None:
+        self.scorer, self.fit, self.lemmas, self.dictionary = scorer, fit, lemmas, dictionary
+        self._rows: dict[tuple[str, str, str, str], int] = {}
+        self._allowed: list[NDArray[np.bool_]] = []
+
+    def row_of(self, slot: Slot) -> int:
+        key = (slot.primitive, slot.tag, slot.word, slot.lemma)
+        if key not in self._rows:
+            self._rows[key] = len(self._rows)
+            offer, own = slot.choice(self.dictionary)
+            self._allowed.append(np.ones(len(offer.words), dtype=bool))
+            self._allowed[-1][list(own)] = False
+            self.__dict__.pop("allowed", None)
+        return self._rows[key]
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        return np.stack(self._allowed)
+
+
+class _Place(NamedTuple):
+    """A slot to draw: whose, its row in its offer, and the relations that it stands in, with its role in each."""
+
+    chain: int
+    slot: Slot
+    kind: int
+    relations: list[tuple[str, Edge]]
+
+
+class _Drawing:
+    """The candidates of several chains of levels, one a row: `candidates` rows a chain.
+
+    `words` (rows, length) holds each query between <s> <s> and </s>, `lemmas` its lemmas at the same places.
+    """
+
+    def __init__(self, provider: CorpusProvider, chains: Sequence[MaskedQuery], candidates: int) -> None:
+        self.provider, self.chains, self.candidates = provider, chains, candidates
+        language, lexicon = provider.language, provider.lexicon
+        words = [[1, 1, *language.ids(t["text"].lower() for t in c.tokens), 2, NOTHING] for c in chains]
+        lemmas = [[0, 0, *lexicon.ids([t["lemma"] for t in c.tokens])] for c in chains]
+        self.words = np.repeat(_padded(words), candidates, axis=0)
+        self.lemmas = np.repeat(_padded(lemmas), candidates, axis=0)
+        self.edges = [edges(chain.tokens) for chain in chains]
+        self.alive = np.ones(len(self.words), dtype=bool)
+        self.given: set[tuple[str, int, tuple[str, ...]]] = set()
+
+    def level(self, depth: int) -> Iterator[Fill]:
+        """Draw the slots that the levels at this depth add, and yield the fills that are new."""
+        added = [_added(chain, depth) for chain in self.chains]
+        for sweep in range(SWEEPS if max(map(len, added)) > 1 else 1):
+            for turn in range(max(map(len, added))):
+                groups: dict[Class, list[_Place]] = defaultdict(list)
+                for number, slots in enumerate(added):
+                    if turn < len(slots) and (sweep == 0 or len(slots) > 1):
+                        groups[slots[turn].offered_class(self.provider.dictionary)].append(
+                            self._place(number, slots[turn])
+                        )
+                for key, places in groups.items():
+                    self._draw_all(key, places, depth, sweep * MOST_SLOTS + turn)
+        for number, chain in enumerate(self.chains):
+            if depth < len(chain.levels):
+                yield from self._fills(number, chain, depth)
+
+    def _fills(self, number: int, chain: MaskedQuery, depth: int) -> Iterator[Fill]:
+        rows = np.arange(number * self.candidates, (number + 1) * self.candidates)
+        at = [slot.token + 2 for slot in chain.levels[depth]]
+        for words in self.words[rows[self.alive[rows]]][:, at].tolist():
+            fill = Fill(chain.qid, chain.first + depth, tuple(self.provider.texts[word] for word in words))
+            if (fill.qid, fill.level, fill.words) not in self.given:
+                self.given.add((fill.qid, fill.level, fill.words))
+                yield fill
+
+    def _place(self, chain: int, slot: Slot) -> _Place:
+        offer = self.provider.offer(slot.offered_class(self.provider.dictionary))
+        mine = [(role, edge) for edge in self.edges[chain] for role in ROLES if getattr(edge, role) == slot.token]
+        return _Place(chain, slot, offer.row_of(slot), mine)
+
+    def _draw_all(self, key: Class, places: Sequence[_Place], depth: int, counter: int) -> None:
+        offer = self.provider.offer(key)
+        step = max(1, CELLS // (self.candidates * len(offer.scorer.words)))
+        for start, end in pairwise([*range(0, len(places), step), len(places)]):
+            self._draw(offer, places[start:end], depth, counter)
+
+    def _draw(self, offer: _Offer, places: Sequence[_Place], depth: int, counter: int) -> None:
+        """Draw one slot of several chains, all candidates of them."""
+        rows = np.array([place.chain for place in places])[:, None] * self.candidates + np.arange(self.candidates)
+        at = np.repeat([place.slot.token + 2 for place in places], self.candidates)
+        scores = self._scores(offer, places, rows.ravel(), at)
+        scores *= np.repeat(offer.allowed[[place.kind for place in places]], self.candidates, axis=0)
+        first = [depth == 0 and len(self.chains[place.chain].levels[0]) == 1 for place in places]
+        draws = self._draws(places, depth, counter)
+        chosen = _pick(scores, draws)
+        firsts = np.repeat(first, self.candidates)
+        if firsts.any():
+            start = scores[firsts][:: self.candidates]
+            chosen[firsts] = _pick_different(start, draws[firsts].reshape(len(start), -1)).ravel()
+        left = chosen >= 0
+        some = rows.ravel()[left]
+        self.alive[rows.ravel()[~left]] = False
+        self.words[some, at[left]] = offer.scorer.words[chosen[left]]
+        self.lemmas[some, at[left]] = offer.lemmas[chosen[left]]
+
+    def _draws(self, places: Sequence[_Place], depth: int, counter: int) -> Floats:
+        """One uniform number a row; the seed knows query, level and candidate."""
+        chains = [self.chains[place.chain] for place in places]
+        seeds = [
+            row_seed(self.provider.seed, chain.qid, chain.first + depth, candidate)
+            for chain in chains for candidate in range(self.candidates)
+        ]  # fmt: skip
+        return uniform(np.array(seeds, dtype=np.uint64), counter)
+
+    def _scores(self, offer: _Offer, places: Sequence[_Place], rows: Ids, at: Ids) -> Floats:
+        """What stands around each row's slot says of the class's words: (rows, words)."""
+        around = np.stack([self.words[rows, at + offset] for offset in (-2, -1, 1, 2)], axis=1)
+        contexts, same = np.unique(around, axis=0, return_inverse=True)
+        scores: Floats = offer.scorer.score(*contexts.T)[same.ravel()]
+        for turn in range(max(len(place.relations) for place in places)):
+            keys, same = np.unique(self._keys(places, rows, turn), return_inverse=True)
+            scores *= np.sqrt(offer.fit.score(keys))[same.ravel()]
+        return scores
+
+    def _keys(self, places: Sequence[_Place], rows: Ids, turn: int) -> Ids:
+        """What each row's slot meets in its turn-th relation."""
+        found = np.full(len(rows), NONE, dtype=np.int64)
+        for i, place in enumerate(places):
+            if turn < len(place.relations):
+                role, edge = place.relations[turn]
+                mine = slice(i * self.candidates, (i + 1) * self.candidates)
+                first, second = (self._lemmas_at(rows[mine], getattr(edge, other)) for other in OTHERS[role])
+                found[mine] = self.provider.lexicon.key(role, edge.kind, first, second)
+        return found
+
+    def _lemmas_at(self, rows: Ids, token: int) -> Ids:
+        nothing = self.provider.lexicon.index[""]
+        return self.lemmas[rows, token + 2] if token >= 0 else np.full(len(rows), nothing, dtype=np.int64)
+
+
+def _added(chain: MaskedQuery, depth: int) -> list[Slot]:
+    """The slots that a level adds to the level before."""
+    if depth >= len(chain.levels):
+        return []
+    before = set(chain.levels[depth - 1]) if depth else set()
+    return [slot for slot in chain.levels[depth] if slot not in before]
+
+
+def _pick(scores: Floats, draws: Floats) -> Ids:
+    """A column for each row, drawn in proportion to its scores; -1 where all are 0."""
+    mass = np.cumsum(scores, axis=1)
+    total = mass[:, -1]
+    chosen: Ids = np.minimum((mass <= (draws * total)[:, None]).sum(axis=1), scores.shape[1] - 1)
+    return np.where(total > 0, chosen, -1)
+
+
+def _pick_different(scores: Floats, draws: Floats) -> Ids:
+    """Columns (rows, candidates): the first `DISTINCT` of a row differ, the others flatten the odds."""
+    weights, flat = scores.copy(), np.sqrt(scores)
+    chosen = np.empty(draws.shape, dtype=np.int64)
+    rows = np.arange(len(scores))
+    for i, draw in enumerate(draws.T):
+        again = _pick(flat, draw)
+        other = _pick(weights, draw) if i < DISTINCT else again
+        chosen[:, i] = np.where(other < 0, again, other)  # every word has been given
+        weights[rows, chosen[:, i]] = 0.0
+    return chosen
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Ids:
+    """Rows of different length as one array, `NOTHING` where they end."""
+    array = np.full((len(rows), max(map(len, rows), default=0)), NOTHING, dtype=np.int64)
+    for i, row in enumerate(rows):
+        array[i, : len(row)] = row
+    return array

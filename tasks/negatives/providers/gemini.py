@@ -1,0 +1,159 @@
+"""Provider `gemini`: Google's Gemini over REST.
+
+The library's asynchronous calls speak gRPC only, so requests wait in threads, one for each request in flight. Its
+successor is google-genai: nothing but this file knows either.
+"""
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import requests
+from google.api_core import exceptions
+from google.protobuf.json_format import ParseError
+from penumbra.tasks.negatives.providers.prompts import Prompt
+from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
+from penumbra.tasks.negatives.providers.service import (
+    CLOSED,
+    MALFORMED,
+    REFUSED,
+    WORD_TOKENS,
+    ClosedError,
+    LimitedError,
+    RefusedError,
+    Reply,
+    ServiceError,
+    UnavailableError,
+    api_key,
+    retry_after,
+)
+from penumbra.tasks.negatives.providers.settings import Gemini
+from requests.adapters import HTTPAdapter
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor: see above
+    import google.generativeai as genai
+    from google.generativeai.client import get_default_generative_client
+
+VARIABLE = "GEMINI_API_KEY"
+NO_KEY = "API_KEY_INVALID"  # Gemini says so with status 400
+A_DAY = "PerDay"  # in the name of a quota: nothing more today, however long one waits
+ANSWERED, CUT = "STOP", "MAX_TOKENS"
+
+
+class GeminiService:
+    """One client of one server."""
+
+    def __init__(self, settings: Gemini, prompt: Prompt) -> None:
+        self.settings, self.prompt = settings, prompt
+        self.name, self.asked = settings.provider, settings.asked(prompt.label)
+
+    @cached_property
+    def model(self) -> Any:
+        """The library's model, made when the first request goes out; raises `KeyMissingError` without a key."""
+        address = self.settings.address
+        genai.configure(
+            api_key=api_key(self.name, VARIABLE, self.settings.key_block, address),
+            transport="rest",
+            client_options={"api_endpoint": address} if address else None,
+        )
+        model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
+        client = get_default_generative_client()
+        model._client = client
+        pool = HTTPAdapter(pool_connections=1, pool_maxsize=self.settings.in_flight)  # requests keeps ten otherwise
+        for scheme in ("http://", "https://"):
+            client.transport._session.mount(scheme, pool)
+        return model
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """A thread for every request in flight."""
+        return ThreadPoolExecutor(self.settings.in_flight, thread_name_prefix=self.name)
+
+    def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """The variable text and the generation's settings; the static text is the model's system instruction."""
+        offered = letters(questions)
+        choices = {number: {"type": "STRING", "format": "enum", "enum": choice} for number, choice in offered.items()}
+        form = {
+            "response_mime_type": "application/json",
+            "response_schema": {"type": "OBJECT", "properties": choices, "required": list(offered)},
+            "max_output_tokens": 32 + WORD_TOKENS * len(offered),
+        }
+        if self.settings.temperature is not None:
+            form["temperature"] = self.settings.temperature
+        return {"contents": self.prompt.fill(queries=asked_text(questions)), "generation_config": form}
+
+    async def send(self, payload: dict[str, Any]) -> Reply:
+        """Send one request; raises one of the four errors of `service`."""
+        model = self.model
+        return await asyncio.get_running_loop().run_in_executor(self.threads, self._send, model, payload)
+
+    def _send(self, model: Any, payload: dict[str, Any]) -> Reply:
+        config = payload["generation_config"] | self.settings.extra
+        options = {"timeout": self.settings.timeout, "retry": None}  # whoever sends counts the retries
+        try:
+            found = model.generate_content(payload["contents"], generation_config=config, request_options=options)
+            return reply(found.to_dict(), self.settings.model)
+        except exceptions.GoogleAPICallError as error:
+            raise classed(error) from None
+        except (requests.RequestException, exceptions.RetryError) as error:
+            raise UnavailableError(type(error).__name__) from None
+        except (ParseError, *MALFORMED):
+            raise UnavailableError("body is no answer") from None
+
+    async def close(self) -> None:
+        """End the threads."""
+        if "threads" in self.__dict__:
+            self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def reply(body: dict[str, Any], model: str) -> Reply:
+    """Gemini's answer as a reply."""
+    usage = body.get("usage_metadata") or {}
+    text, problem = None, "answer is empty"
+    if (body.get("prompt_feedback") or {}).get("block_reason"):
+        problem = "model refused"
+    for candidate in body.get("candidates", [])[:1]:
+        parts = (candidate.get("content") or {}).get("parts") or []
+        text = "".join(part.get("text", "") for part in parts) or None
+        reason = genai.protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
+        if reason == CUT:
+            problem = "answer was cut off"
+        elif reason != ANSWERED:
+            text, problem = None, "model refused"
+        elif text:
+            problem = ""
+    return Reply(
+        text=text,
+        problem=problem,
+        model=str(body.get("model_version") or model),
+        prompt_tokens=int(usage.get("prompt_token_count") or 0),
+        cached_tokens=int(usage.get("cached_content_token_count") or 0),
+        completion_tokens=int(usage.get("candidates_token_count") or 0),
+    )
+
+
+def classed(error: exceptions.GoogleAPICallError) -> ServiceError:
+    """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
+    details = [detail for detail in error.details or [] if isinstance(detail, dict)]
+    reasons = [str(detail["reason"]) for detail in details if "reason" in detail]
+    quotas = [str(failed.get("quotaId")) for detail in details for failed in detail.get("violations", [])]
+    status = int(error.code or 500)
+    reason = " ".join([f"status {status}", *reasons, *quotas])
+    if status in CLOSED or NO_KEY in reasons or any(A_DAY in quota for quota in quotas):
+        return ClosedError(reason)
+    if status in REFUSED:
+        return RefusedError(reason)
+    delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
+    after = _seconds(delays[0]) if delays else retry_after(error.response.headers)
+    return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        return None

@@ -1,0 +1,83 @@
+"""`penumbra quality`: negatives named on the command line, judged without a Prefect server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.store import NAME, Store
+from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
+from penumbra.tasks.negatives.quality.assessment import judge_now, page_of
+from penumbra.tasks.negatives.quality.file import FileNegatives
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.quality.page import cells, known, providers_of
+from penumbra.tasks.negatives.quality.review import Sheet
+from penumbra.tasks.negatives.quality.rows import NegativesError
+from penumbra.tasks.negatives.quality.source import AnnotatedDataset, dataset_named, judged_by
+from penumbra.tasks.text.embeddings import Encoding
+from penumbra.tasks.text.tags import Tagging
+from pydantic import ValidationError
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What `penumbra quality` prints: tables as a title, a header and rows, and notes on what is not judged."""
+
+    artifact: Artifact
+    page: str
+    tables: list[tuple[str, list[tuple[str, ...]]]]
+    notes: list[str]
+
+
+def negatives_named(store: Store, reference: str) -> ArtifactNegatives | FileNegatives:
+    """The negatives that this names: a file or folder, or an artifact of the store.
+
+    Raises `NegativesError` naming it and the remedy.
+    """
+    path = Path(reference).expanduser()
+    if (path / "manifest.json").is_file():
+        manifest = Manifest.model_validate_json((path / "manifest.json").read_bytes())
+        root = Store(str(path.resolve().parents[2]))
+        return ArtifactNegatives(root, root.reference(manifest))
+    if path.exists():
+        return FileNegatives(path)
+    names = reference.strip("/").split("/")
+    if path.suffix in (".jsonl", ".json", ".parquet") or len(names) not in (2, 3) or not all(map(NAME.match, names)):
+        raise NegativesError(f"no file {reference}: give a file of negatives, or DATASET/negatives of the store")
+    dataset, stage, *key = names
+    return ArtifactNegatives(store, store.with_key(dataset, stage, key[0]) if key else store.newest(dataset, stage))
+
+
+def settings_of(settings: Mapping[str, Any]) -> Judging:
+    """The settings that were given, the others by default; raises `NegativesError` naming a wrong one."""
+    try:
+        return Judging(**{name: value for name, value in settings.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None
+
+
+def judge_reference(
+    reference: str, dataset: str | None, settings: Mapping[str, Any], human: Path | None, review: Path | None
+) -> Judged:
+    """Judge what `reference` names; an artifact by the data set that it was made from unless another is named."""
+    store, judging = Store(), settings_of(settings)
+    if human and not human.is_file():
+        raise NegativesError(f"no file {human}: give a text file with one sentence a line")
+    negatives = negatives_named(store, reference)
+    data = _judged_by(store, negatives, dataset)
+    sheet = Sheet(review) if review else None
+    if sheet:
+        sheet.check(chain.from_iterable(negatives.parts()), negatives.name)
+    artifact = judge_now(store, negatives, data, Encoding(), judging, human, sheet)
+    figures = known(store.table(artifact).to_pylist())
+    tables = [(provider, cells(figures, provider)) for provider in providers_of(figures)]
+    return Judged(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
+
+
+def _judged_by(store: Store, negatives: ArtifactNegatives | FileNegatives, dataset: str | None) -> AnnotatedDataset:
+    if isinstance(negatives, FileNegatives):
+        return judged_by(store, negatives, dataset, Tagging())
+    return dataset_named(store, dataset, Tagging()) if dataset else negatives.dataset()

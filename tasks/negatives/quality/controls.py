@@ -1,0 +1,86 @@
+"""The two controls of every comparison: random fills of the same masks, and the nearest other real query."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from penumbra.tasks.negatives.providers.draws import row_seed, uniform
+from penumbra.tasks.negatives.quality.rows import Row
+from penumbra.tasks.negatives.quality.texts import MASK, normal_form
+from penumbra.tasks.negatives.quality.yardstick import Yardstick
+
+CONTROL = "control: "
+RANDOM, NEAREST, ORIGINALS = f"{CONTROL}random fills", f"{CONTROL}nearest query", "originals"
+EVERY_LEVEL = 0  # where a figure belongs to no single level
+BLOCK = 512
+
+
+def put_in(masked: str, words: Sequence[str]) -> str:
+    """A masked query with its masks replaced, from left to right."""
+    left = iter(words)
+    return re.sub(MASK, lambda _: next(left), masked)
+
+
+def random_rows(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterator[Row]:
+    """Yield each row filled anew: any word that the training split has under a slot's class and tag, with equal chance.
+
+    A row whose masks are unknown, or where a slot has no other word, is left out.
+    """
+    for row in rows:
+        slots = yardstick.slots(row)
+        if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
+            continue
+        words = []
+        draws = np.array([row_seed(seed, row.qid, row.level)], dtype=np.uint64)
+        for turn, slot in enumerate(slots):
+            offer, own = slot.choice(yardstick.dictionary)
+            open_to = [word for place, word in enumerate(offer.words) if place not in own]
+            if not open_to:
+                break
+            words.append(slot.surface(open_to[int(float(uniform(draws, turn)[0]) * len(open_to))]))
+        else:
+            yield replace(row, negative=put_in(row.masked, words), provider=RANDOM, slots=slots, similarity=None)
+
+
+def random_words(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterator[Row]:
+    """Yield each row filled with any words of the training split, whatever their class: the specification's zero."""
+    words = sorted(yardstick.vocabulary)
+    for row in rows:
+        if row.masked is not None and words:
+            draws = np.array([row_seed(seed, row.qid, row.level, 1)], dtype=np.uint64)
+            chosen = [words[int(float(uniform(draws, i)[0]) * len(words))] for i in range(row.masked.count(MASK))]
+            yield replace(row, negative=put_in(row.masked, chosen), provider=RANDOM, similarity=None)
+
+
+def originals(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield every query once, as its own negative: what the best fills could come to."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.qid not in seen:
+            seen.add(row.qid)
+            yield Row(row.qid, row.vid, EVERY_LEVEL, row.positive, row.positive, ORIGINALS)
+
+
+def nearest_rows(
+    rows: Iterable[Row], candidates: Mapping[str, set[str]], vectors: Mapping[str, NDArray[np.float32]]
+) -> Iterator[Row]:
+    """Yield for every query the nearest one of another video that says something else.
+
+    `candidates` maps a text to the videos that it is a positive of; `vectors` has all texts.
+    """
+    texts = sorted(text for text in candidates if text in vectors)
+    wanted = [row for row in originals(rows) if row.positive in vectors]
+    if not texts:
+        return
+    matrix, forms = np.stack([vectors[text] for text in texts]), [normal_form(text) for text in texts]
+    for start in range(0, len(wanted), BLOCK):
+        block = wanted[start : start + BLOCK]
+        cosines = np.stack([vectors[row.positive] for row in block]) @ matrix.T
+        for row, several in zip(block, cosines, strict=True):
+            own = normal_form(row.positive)
+            for place in np.argsort(-several, kind="stable"):
+                if row.vid not in candidates[texts[place]] and forms[place] != own:
+                    yield replace(row, negative=texts[place], provider=NEAREST, similarity=float(several[place]))
+                    break

@@ -1,0 +1,48 @@
+"""What each provider gave of what it was asked for, and why the rest is missing."""
+
+import re
+from collections import Counter
+from typing import Any
+
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.quality.artifact import FILLED, ArtifactNegatives
+from penumbra.tasks.negatives.quality.figures import ALL
+from penumbra.tasks.negatives.reports.providers import name_of
+
+LEVEL = re.compile(r"level (\d+)")
+
+
+def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
+    """Rows `yield` and `refused: REASON`, by level: of each provider's fills, and of the negatives themselves (all)."""
+    store = negatives.store
+    asked = Counter(_levels(store, negatives.masks))
+    rows: list[dict[str, Any]] = []
+    for fills in negatives.fills:
+        rows += _of(store, fills, name_of(store, fills), asked)
+    if negatives.artifact.stage == "negatives":
+        rows += _of(store, negatives.artifact, ALL, asked)
+    return rows
+
+
+def _levels(store: Store, artifact: Artifact) -> list[int]:
+    return [level for part in store.parts(artifact, ["level"]) for level in part["level"].to_pylist()]
+
+
+def _of(store: Store, artifact: Artifact, provider: str, asked: Counter[int]) -> list[dict[str, Any]]:
+    got: Counter[int] = Counter()
+    status = ["status"] if artifact.stage == "fills" else []
+    for part in store.parts(artifact, ["qid", "level", *status]):
+        places = {(r["qid"], r["level"]) for r in part.to_pylist() if r.get("status", FILLED) == FILLED}
+        got.update(level for _, level in places)
+    rows = [_row(level, provider, "yield", got[level] / count) for level, count in sorted(asked.items())]
+    refused: Counter[tuple[int, str]] = Counter()
+    for part in store.rejected(artifact):
+        for row in part.to_pylist():
+            at = LEVEL.match(row["value"])
+            refused[int(at[1]) if at else 0, row["reason"]] += 1
+    return rows + [_row(level, provider, f"refused: {why}", n) for (level, why), n in sorted(refused.items())]
+
+
+def _row(level: int, provider: str, metric: str, value: float) -> dict[str, Any]:
+    return {"level": level, "provider": provider, "metric": metric, "value": float(value)}

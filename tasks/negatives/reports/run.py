@@ -1,0 +1,135 @@
+"""The report of a `build-negatives` run: what a person wants to know without the code, in the Prefect UI."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from penumbra.artifacts.interface import markdown_table, publish_report
+from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.reports.providers import comparison, yields
+from prefect import get_run_logger, task
+
+EXAMPLES = 5
+FLOW = "build-negatives"
+
+
+class Figures:
+    """What is counted while the negatives stream by."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[int] = Counter()
+        self.similarity: defaultdict[int, float] = defaultdict(float)
+        self.providers: Counter[tuple[int, str]] = Counter()
+        self.words: dict[int, Counter[str]] = {1: Counter(), 2: Counter(), 3: Counter()}
+        self.levels_a_query: Counter[int] = Counter()
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Count a part's rows."""
+        queries: Counter[object] = Counter()
+        for row in rows:
+            level = row["level"]
+            self.rows[level] += 1
+            self.similarity[level] += row["similarity"]
+            self.providers[level, row["provider"]] += 1
+            self.words[level].update(row["words"])
+            queries[row["qid"]] += 1
+        self.levels_a_query.update(queries.values())
+
+    def table(self) -> str:
+        """Negatives, mean cosine, distinct fills and the ten commonest fills' share, by level."""
+        rows = []
+        for level, count in sorted(self.rows.items()):
+            fills = self.words[level]
+            top = sum(n for _, n in fills.most_common(10)) / max(1, fills.total())
+            who = ", ".join(f"{p} {n:,}" for (at, p), n in sorted(self.providers.items()) if at == level)
+            rows.append((level, f"{count:,}", f"{self.similarity[level] / count:.3f}", len(fills), f"{top:.0%}", who))
+        header = ("level", "negatives", "mean cosine to the query", "distinct fills", "ten commonest", "by provider")
+        return markdown_table(header, rows)
+
+
+def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
+    """The lines (level, masked, filled) of each of the first queries that have every level."""
+    columns = (["qid", "query"], ["qid", "level", "masked_query"], ["qid", "level", "query"])
+    streams = (store.parts(a, c) for a, c in zip((annotations, masks, negatives), columns, strict=True))
+    for queries, masked, filled in zip(*streams, strict=True):
+        masked_by = {(r["qid"], r["level"]): r["masked_query"] for r in masked.to_pylist()}
+        filled_by = {(r["qid"], r["level"]): r["query"] for r in filled.to_pylist()}
+        for row in queries.to_pylist():
+            if all((row["qid"], level) in filled_by for level in (1, 2, 3)):
+                shown = ((i, masked_by[row["qid"], i], filled_by[row["qid"], i]) for i in (1, 2, 3))
+                yield [
+                    ("positive", "", f"**{row['query']}**"),
+                    *((i, masked.replace("<mask>", "▢"), text) for i, masked, text in shown),
+                ]
+
+
+def write_report(store: Store, stages: Sequence[Artifact]) -> str:
+    """The report's markdown: the run's outcome first, then examples, figures, stages and refusals."""
+    manifests = {artifact.path: store.manifest(artifact) for artifact in stages}
+    by_stage = {artifact.stage: artifact for artifact in stages}
+    fills = [artifact for artifact in stages if artifact.stage == "fills"]
+    figures = Figures()
+    for part in store.parts(by_stage["negatives"], ["qid", "level", "words", "provider", "similarity"]):
+        figures.add(part.to_pylist())
+    masked = manifests[by_stage["masks"].path]
+    complete = figures.levels_a_query[3]
+    outcome = (
+        f"**{figures.rows.total():,} negatives for {masked.taken:,} training queries; {complete:,} queries "
+        f"({complete / max(1, masked.taken):.1%}) have all three levels.** They lie in `{by_stage['negatives'].path}`."
+    )
+    examples = islice(_examples(store, by_stage["annotations"], by_stage["masks"], by_stage["negatives"]), EXAMPLES)
+    reasons = manifests[by_stage["rejected"].path]
+    counted = Counter(reason for m in manifests.values() for reason in m.rejected.items())
+    refused = sorted(((f"{reason}", count) for reason, count in counted), key=lambda pair: -pair[1])
+    sections = [
+        f"# {masked.dataset}: hard negatives",
+        outcome,
+        "## Examples",
+        markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
+        "## Figures by level",
+        figures.table(),
+        "## Providers",
+        yields(store, fills),
+        "## Providers on the same queries",
+        comparison(store, by_stage["annotations"], by_stage["tags"], fills),
+        "## Stages",
+        _stage_table(manifests.values()),
+        f"## Rejected: {reasons.rows:,}",
+        markdown_table(("reason", "count"), refused) if refused else "Nothing was rejected.",
+    ]
+    return "\n\n".join(sections)
+
+
+def _stage_table(manifests: Iterable[Manifest]) -> str:
+    rows = [
+        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"`{m.key}`")
+        for m in manifests
+    ]
+    return markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), rows)
+
+
+def outcome(store: Store, masks: Artifact, fills: Sequence[Artifact], negatives: Artifact) -> str:
+    """How a run ended, in one line: negatives, what was taken from corpus for want of others, what was left out."""
+    made, masked = store.manifest(negatives), store.manifest(masks)
+    substitutes = [
+        store.manifest(artifact) for artifact in fills if "substitutes" in store.manifest(artifact).parameters
+    ]
+    taken = sum(manifest.kept for manifest in substitutes)
+    parts = [f"{made.rows:,} negatives for {masked.kept:,} queries"]
+    parts += [f"{taken:,} levels that no provider filled were offered corpus's words"] if taken else []
+    missing = masked.rows - made.rows
+    return "; ".join([*parts, f"{missing:,} levels have none" if missing else "none is missing"])
+
+
+@task(name="report")
+def report_negatives(stages: list[Artifact]) -> str:
+    """Publish the report of a run; returns its outcome in one line."""
+    store = Store()
+    publish_report(stages[0].dataset, FLOW, write_report(store, stages))
+    by_stage = {artifact.stage: artifact for artifact in stages}
+    fills = [artifact for artifact in stages if artifact.stage == "fills"]
+    line = outcome(store, by_stage["masks"], fills, by_stage["negatives"])
+    get_run_logger().info(line)
+    return line

@@ -1,0 +1,210 @@
+"""Stage `negatives`: of all candidates of all providers, one a query and level.
+
+A candidate must pass `penumbra.tasks.negatives.choosing.checks`. Of those that do, a query's three are chosen together:
+natural, falling in SentenceBERT cosine from level to level, each level keeping the words of the level before, and such
+that over all queries of a part the negatives have the words and pairs of words that the queries have, so that a
+classifier that sees only text can't tell them apart (`penumbra.tasks.negatives.choosing.matching`). A query that can't
+have all levels keeps those it can have: SHINE's ranking losses then rank the levels that there are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.choosing.candidates import Query, gather
+from penumbra.tasks.negatives.choosing.causal import scorer
+from penumbra.tasks.negatives.choosing.checks import ALWAYS, HELD_OUT, Check, Judge
+from penumbra.tasks.negatives.choosing.choose import Chosen, Rules, choose
+from penumbra.tasks.negatives.choosing.guard import Guard
+from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
+from penumbra.tasks.negatives.fills import masked_queries
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
+from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
+from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.tags import load_pipeline, tag_texts
+from prefect import task
+from pydantic import Field
+
+STAGE = "negatives"
+VERSION = 2
+
+
+class Choosing(Parameters):
+    """What a negative must pass, and which of those that do is taken."""
+
+    ceiling: float = Field(
+        0.9, gt=0, le=1, description="Highest SentenceBERT cosine to the query: above it a candidate is a paraphrase."
+    )
+    floor: float = Field(
+        0.3, ge=-1, lt=1, description="Lowest SentenceBERT cosine of the first level, so that it stays hard."
+    )
+    near_synonym: float = Field(
+        0.73, gt=0, le=1, description="SentenceBERT cosine from which two words are too alike to tell level 1 apart."
+    )
+    nested: bool = Field(True, description="Whether each level keeps the words of the level before.")
+    guard: Literal["compositions", "queries", "all"] = Field(
+        "compositions",
+        description="What of the test splits is kept out. queries: their queries, but for those that are training "
+        "queries as well; compositions: also what the novel splits hold out; all: also the training queries that are "
+        "test queries, whose absence gives negatives away.",
+    )
+    naturalness: float = Field(
+        0.3, ge=0, description="How much a natural reading counts beside the likeness of all negatives to the queries."
+    )
+    text: str = Field("", description="A text file of human sentences, one a line, for more words that go together.")
+    causal_model: str = Field(
+        "",
+        description="A causal language model (a name on the hub or a folder) that says how natural a candidate reads; "
+        "without one, trigram models of the training queries do.",
+    )
+    seed: int = Field(0, description="The order in which queries choose.")
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What a candidate's words and text must pass."""
+        return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
+
+    @property
+    def rules(self) -> Rules:
+        """What the choice must keep."""
+        return Rules(self.ceiling, self.floor, self.nested, self.naturalness, self.seed)
+
+
+class TextError(PenumbraError):
+    """The text of human sentences can't be read."""
+
+
+class Chooser:
+    """What the choice of every part shares: the guard, the dictionary, the models of human text, the encoder."""
+
+    def __init__(
+        self, guard: Guard, dictionary: Dictionary, human: HumanText, choosing: Choosing, encoding: Encoding
+    ) -> None:
+        self.guard, self.dictionary, self.choosing, self.encoding = guard, dictionary, choosing, encoding
+        self.plausibility = Plausibility(human, scorer(choosing.causal_model))
+        self._synonyms: dict[str, set[str]] | None = None
+
+    def synonyms(self, first: str, second: str) -> bool:
+        """Whether two words of the dictionary mean nearly the same."""
+        if self._synonyms is None:
+            words = sorted(set(self.dictionary.forms))
+            vectors = encode(words, self.encoding)
+            self._synonyms = {}
+            for word, vector in zip(words, vectors, strict=True):
+                near = np.flatnonzero(vectors @ vector >= self.choosing.near_synonym)
+                self._synonyms[word] = {words[i] for i in near}
+        return second in self._synonyms.get(first, ())
+
+    def part(
+        self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
+    ) -> Part:
+        """Choose one part's negatives; a query and level without one is rejected with its reason."""
+        videos: dict[str, set[str]] = {}
+        for row in annotations.select(["vid", "query"]).to_pylist():
+            videos.setdefault(row["vid"], set()).add(self.guard.lemmatised(row["query"]))
+        positives = {vid: frozenset(texts) for vid, texts in videos.items()}
+        judge = Judge(self.dictionary, self.guard, positives, self.synonyms)
+        queries = gather(annotations, masked_queries(tags, masks), fills, judge, self.choosing.checks)
+        chosen = choose(
+            queries, vectors_by_text(embeddings), self.plausibility, partial(encode, encoding=self.encoding),
+            self.choosing.rules,
+        )  # fmt: skip
+        return _part(queries, chosen, [check.__name__ for check in self.choosing.checks] + ["ceiling", "falling"])
+
+
+def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks: list[str]) -> Part:
+    rows: list[dict[str, Any]] = []
+    rejected = []
+    for query in queries:
+        for level, candidates in sorted(query.candidates.items()):
+            found = chosen.get(query.qid, {}).get(level)
+            if found:
+                rows.append(_row(query.qid, level, found, checks))
+                continue
+            reason = "no candidate keeps the level before and is further from the query than it"
+            if not candidates:
+                reason = query.refused[level]
+            rejected.append(rejection(query.qid, STAGE, reason, f"level {level}: {query.text}"))
+    return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
+
+
+def _row(qid: str, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+    return {
+        "qid": qid,
+        "level": level,
+        "query": found.candidate.query,
+        "words": list(found.candidate.words),
+        "provider": found.candidate.provider,
+        "model": found.candidate.model,
+        "similarity": found.similarity,
+        "plausibility": found.plausibility,
+        "checks": checks,
+    }
+
+
+def human_text(tagged: Iterable[tuple[pa.Table, pa.Table]], text: str, spacy_model: str) -> HumanText:
+    """The training queries and the sentences of a text file, parsed; raises `TextError` naming the file."""
+    human = HumanText()
+    for annotations, tags in tagged:
+        for row, tokens in zip(annotations.select(["split", "vid"]).to_pylist(), tags["tokens"], strict=True):
+            if row["split"] == "train":
+                human.add(row["vid"], tokens.as_py())
+    if text:
+        try:
+            lines = [line.strip() for line in Path(text).read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(
+                f"choosing.text: {text} can't be read ({type(error).__name__}): one sentence a line"
+            ) from None
+        for tokens in tag_texts(filter(None, lines), load_pipeline(spacy_model)):
+            human.add_text(tokens)
+    return human
+
+
+def work(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: Sequence[Artifact],
+    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
+) -> Work:  # fmt: skip
+    """Key material: the candidates, in the order of preference, and what they must pass."""
+    files = {"text": choosing.text, "causal model": choosing.causal_model}
+    return Work(
+        dataset=masks.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters={**choosing.model_dump(mode="json"), **encoding.model_dump()},
+        parents=(annotations, tags, masks, dictionary, *fills, embeddings),
+        inputs={name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()},
+        unit="query and level",
+    )
+
+
+@task(name=STAGE)
+def choose_negatives(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: list[Artifact],
+    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
+) -> Artifact:  # fmt: skip
+    """Choose one negative a query and level."""
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
+        guard = Guard(_labelled(side_by_side(annotations, tags)), every=choosing.guard == "all")
+        human = human_text(side_by_side(annotations, tags), choosing.text, spacy_model)
+        chooser = Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
+        return part_by_part(chooser.part, annotations, tags, masks, embeddings, *fills)()
+
+    key = work(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
+    return run_stage(key, parts, number_of_parts(masks))
+
+
+def _labelled(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each query's split, text and labels, and its tokens."""
+    for annotations, tags in tagged:
+        rows = annotations.select(["split", "query", "novel"]).to_pylist()
+        yield from zip(rows, tags["tokens"].to_pylist(), strict=True)

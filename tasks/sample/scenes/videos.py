@@ -1,0 +1,57 @@
+"""The sample's videos: rendered where they are not there yet, before their features are wanted."""
+
+import os
+from pathlib import Path
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.sample.scenes.encoding import is_whole
+from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
+from prefect import get_run_logger, task
+
+SAY_EVERY = 50  # videos
+
+
+class RenderingError(PenumbraError):
+    """The videos of the sample can't be written."""
+
+
+def is_sample(dataset: Dataset) -> bool:
+    """Whether a data set is the shipped one, which has scripts instead of videos."""
+    return dataset.name == "scenes" and dataset.location() == SHIPPED
+
+
+def rendered(folder: Path) -> bool:
+    """Whether all of the sample's videos are there."""
+    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts(SHIPPED / "scripts.jsonl"))
+
+
+def render_missing(folder: Path, processes: int = 0) -> Rendering:
+    """Make the sample's videos that are not there; raises `RenderingError` where one can't be made."""
+    scripts, logger = read_scripts(SHIPPED / "scripts.jsonl"), get_run_logger()
+    done = 0
+
+    def progress(video: Rendered) -> None:
+        nonlocal done
+        done += 1
+        if video.new and done % SAY_EVERY == 0:
+            logger.info("%d of %d videos rendered", done, len(scripts))
+
+    try:
+        rendering = render(scripts, folder, processes or os.cpu_count(), progress)
+    except OSError as error:
+        raise RenderingError(
+            f"{folder} can't be written ({error.strerror}): name another one with --param videos.folder=…"
+        ) from None
+    if rendering.failed:
+        first = rendering.failed[0]
+        raise RenderingError(f"{len(rendering.failed)} videos can't be rendered, as {first.vid}: {first.problem}")
+    return rendering
+
+
+@task(name="scenes")
+def render_scenes(folder: str, processes: int = 0) -> str:
+    """Render the sample's videos; returns what was done in one line."""
+    line = str(render_missing(Path(folder), processes))
+    get_run_logger().info(line)
+    return line

@@ -1,0 +1,175 @@
+"""Stage `dictionary`: how often the training split uses each word under its primitive class and fine tag.
+
+A slot may only be filled from here, with words of its own primitive class and fine tag.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.stage import run_stage, side_by_side
+from prefect import task
+
+STAGE = "dictionary"
+VERSION = 1
+# "template kept" (the quality specification) asks for one token of this form a slot; other words are never offered.
+OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
+
+# Tags that stand in the same places: whose words a slot is offered when its own tag has no other word.
+NEAREST = {
+    "JJR": ("JJ",),
+    "JJS": ("JJ",),
+    "NNS": ("NN",),
+    "RB": ("RP", "IN"),
+    "RP": ("RB", "IN"),
+    "VB": ("VBP",),
+    "VBD": ("VBN", "VBZ"),
+    "VBN": ("VBD",),
+    "VBP": ("VB",),
+}
+
+Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
+
+
+def count_words(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Counter[Entry]:
+    """Count the primitives of the training queries, lower-cased; `tagged` yields annotations and tags by part."""
+    counts: Counter[Entry] = Counter()
+    for annotations, tags in tagged:
+        for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
+            if split == "train":
+                counts.update(
+                    (t["primitive"], t["tag"], t["text"].lower(), t["lemma"]) for t in tokens if t["primitive"]
+                )
+    return counts
+
+
+def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
+    """The whole dictionary, commonest words first within a class and tag."""
+    counts = count_words(tagged)
+    rows = [
+        {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
+        for (primitive, tag, word, lemma), count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
+    ]
+    return Part(table_of(STAGE, rows), len(rows), len(rows))
+
+
+def work(annotations: Artifact, tags: Artifact) -> Work:
+    """Key material: the tags alone."""
+    return Work(dataset=tags.dataset, stage=STAGE, version=VERSION, parents=(annotations, tags), unit="word")
+
+
+@dataclass
+class Offer:
+    """The words that a slot of one class and tag may take, with the count of each; sorted by word."""
+
+    words: list[str] = field(default_factory=list)
+    lemmas: list[frozenset[str]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each word stands."""
+        return {word: place for place, word in enumerate(self.words)}
+
+    @cached_property
+    def by_lemma(self) -> dict[str, list[int]]:
+        """The places of the words that were seen under each lemma."""
+        found: dict[str, list[int]] = {}
+        for place, lemmas in enumerate(self.lemmas):
+            for lemma in lemmas:
+                found.setdefault(lemma, []).append(place)
+        return found
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """The dictionary in the form that fillers and checks ask it in."""
+
+    table: pa.Table
+
+    @cached_property
+    def offers(self) -> dict[tuple[str, str], Offer]:
+        """What is offered for each (primitive, tag)."""
+        gathered: dict[tuple[str, str], dict[str, tuple[set[str], int]]] = {}
+        for row in self.table.to_pylist():
+            if not OFFERED.match(row["word"]):
+                continue
+            words = gathered.setdefault((row["primitive"], row["tag"]), {})
+            lemmas, count = words.get(row["word"], (set(), 0))
+            words[row["word"]] = (lemmas | {row["lemma"]}, count + row["count"])
+        offers = {}
+        for key in sorted(gathered):
+            words = gathered[key]
+            order = sorted(words)
+            offers[key] = Offer(order, [frozenset(words[w][0] | {w}) for w in order], [words[w][1] for w in order])
+        return offers
+
+    def offer(self, primitive: str, tag: str) -> Offer:
+        """The words for a slot; an empty offer where the training split has none."""
+        return self.offers.get((primitive, tag), Offer())
+
+    def offered_tag(self, primitive: str, tag: str, word: str, lemma: str) -> str:
+        """The fine tag whose words a slot is offered: its own, or the nearest where its own has no other word.
+
+        A tag with a single word is rare (a participle in a tiny data set) or the tagger's slip; without this
+        such a slot, and with it the query's level, could not be filled at all.
+        """
+        if self._leaves_a_word(primitive, tag, word, lemma):
+            return tag
+        near = [other for other in NEAREST.get(tag, ()) if self._leaves_a_word(primitive, other, word, lemma)]
+        totals = {other: sum(offer.counts) for (kind, other), offer in self.offers.items() if kind == primitive}
+        return near[0] if near else max(sorted(totals), key=totals.__getitem__, default=tag)
+
+    def _leaves_a_word(self, primitive: str, tag: str, word: str, lemma: str) -> bool:
+        return len(self.offer(primitive, tag).words) > len(self._own_places(primitive, tag, word, lemma))
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str, str, str], tuple[int, ...]]:
+        return {}
+
+    def _own_places(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[int, ...]:
+        key = (primitive, tag, word.lower(), lemma)
+        if key not in self._places:
+            own = self.forms.get(word.lower(), frozenset()) | {lemma, word.lower()}
+            by_lemma = self.offer(primitive, tag).by_lemma
+            self._places[key] = tuple(sorted({place for form in own for place in by_lemma.get(form, ())}))
+        return self._places[key]
+
+    def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[Offer, tuple[int, ...]]:
+        """What a slot is offered, and the places in it that it may not take: its own word and its inflections."""
+        tag = self.offered_tag(primitive, tag, word, lemma)
+        return self.offer(primitive, tag), self._own_places(primitive, tag, word, lemma)
+
+    def lemma(self, primitive: str, tag: str, word: str) -> str:
+        """The commonest lemma of a word on offer."""
+        return self._lemmas.get((primitive, tag, word), word)
+
+    @cached_property
+    def _lemmas(self) -> dict[tuple[str, str, str], str]:
+        rows = sorted(self.table.to_pylist(), key=lambda row: (row["count"], row["lemma"]))
+        return {(row["primitive"], row["tag"], row["word"]): row["lemma"] for row in rows}
+
+    @cached_property
+    def forms(self) -> dict[str, frozenset[str]]:
+        """Every word with all lemmas it was seen under: two words that share one are inflections of each other."""
+        found: dict[str, set[str]] = {}
+        for word, lemma in zip(self.table["word"].to_pylist(), self.table["lemma"].to_pylist(), strict=True):
+            found.setdefault(word, {word}).add(lemma)
+        return {word: frozenset(lemmas) for word, lemmas in found.items()}
+
+
+@task(name=STAGE)
+def count(annotations: Artifact, tags: Artifact) -> Artifact:
+    """Count the training split's primitives."""
+    return run_stage(work(annotations, tags), lambda: [lambda: dictionary_part(side_by_side(annotations, tags))])
+
+
+def load_dictionary(artifact: Artifact) -> Dictionary:
+    """The dictionary, read."""
+    return Dictionary(Store().table(artifact))

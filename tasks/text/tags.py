@@ -1,0 +1,163 @@
+"""Stage `tags`: every query's tokens with lemma, part of speech, dependency, primitive class and subject.
+
+Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectives, prepositions and adverbs
+(SHINE, section 3.2). The rules here read the tagger's output, whichever English spaCy pipeline made it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import spacy
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from prefect import task
+from pydantic import Field
+from spacy.language import Language
+from spacy.tokens import Doc, Token
+
+STAGE = "tags"
+VERSION = 1
+SHIPPED_PIPELINE = "penumbra"
+PIPELINE_FOLDER = PROJECT / "models" / "tagger"
+PRIMITIVES = {"VERB": "verb", "NOUN": "noun", "PROPN": "noun", "ADJ": "adjective", "ADP": "preposition",
+              "ADV": "adverb"}  # fmt: skip
+SUBJECT_ARCS = {"nsubj", "nsubjpass", "nsubj:pass"}
+# Treebanks disagree on "sits down" and "puts away". These are prepositions wherever they go with a verb (the Penn
+# Treebank's particles); every other particle ("back", "away") is an adverb.
+PARTICLES = {"up", "down", "off", "out", "on", "in", "over", "through", "past"}
+WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*\Z")
+
+
+class Tagging(Parameters):
+    """How queries are tagged."""
+
+    spacy_model: str = Field(
+        SHIPPED_PIPELINE,
+        description="An installed spaCy package (en_core_web_sm, …) or the path of a pipeline. "
+        "Default: the small English pipeline that comes with the project.",
+    )
+
+
+class TaggerError(PenumbraError):
+    """The spaCy pipeline can't be loaded or lacks a component."""
+
+
+@cache
+def load_pipeline(spacy_model: str) -> Language:
+    """Load the pipeline; raises `TaggerError` naming it and the remedy."""
+    source = str(PIPELINE_FOLDER) if spacy_model == SHIPPED_PIPELINE else spacy_model
+    try:
+        nlp = spacy.load(source, exclude=["ner"])
+    except (OSError, ValueError) as error:
+        raise TaggerError(
+            f"spaCy pipeline {spacy_model!r} can't be loaded ({error}): install it with "
+            f"`python -m spacy download {spacy_model}`, or leave spacy_model at {SHIPPED_PIPELINE!r}"
+        ) from None
+    lacking = {"parser", "lemmatizer"} - set(nlp.pipe_names)
+    if lacking:
+        raise TaggerError(f"spaCy pipeline {spacy_model!r} lacks {', '.join(sorted(lacking))}: use an English one")
+    return nlp
+
+
+def pipeline_digest(spacy_model: str) -> str:
+    """What tells two pipelines apart: their files' digest."""
+    return file_digest(Path(str(load_pipeline(spacy_model).path)))
+
+
+def primitive_of(token: Token) -> str | None:
+    """The primitive class of a token, or None for everything else.
+
+    Auxiliaries are none ("is sitting", "can take"). A subordinator before a gerund is the preposition that it
+    looks like ("after eating", "by swallowing it").
+    """
+    if not WORD.match(token.text):
+        return None
+    if token.pos_ in ("AUX", "VERB") and (token.dep_ in ("aux", "auxpass") or token.lemma_ == "be"):
+        return None
+    if token.pos_ == "SCONJ":
+        return "preposition" if token.tag_ == "IN" and token.head.tag_ == "VBG" and token.i < token.head.i else None
+    if token.dep_ in ("prt", "advmod") and token.pos_ in ("ADP", "ADV") and token.head.pos_ in ("VERB", "AUX"):
+        return "preposition" if token.lower_ in PARTICLES else "adverb"
+    if token.dep_ == "compound" and token.pos_ == "ADJ":
+        return "noun"  # "the wardrobe door"
+    if token.pos_ == "NUM" and token.tag_ == "NN":
+        return "noun"  # "the other one"
+    return PRIMITIVES.get(token.pos_)
+
+
+def subjects_of(doc: Doc) -> set[int]:
+    """Indices of the nouns that are subjects.
+
+    Those with a nominal-subject arc; where no noun has one ("person opening a door.", "person they sit down.")
+    the first noun before the first verb. Where a first noun is taken up by another ("person a guy is sitting."),
+    the first one alone.
+    """
+    nouns = [t for t in doc if t.pos_ in ("NOUN", "PROPN")]
+    first_verb = next((t.i for t in doc if t.pos_ in ("VERB", "AUX")), len(doc))
+    first = {t.i for t in nouns[:1] if t.i < first_verb}
+    subjects = {t.i for t in nouns if t.dep_ in SUBJECT_ARCS}
+    heads = [doc[i].head.i for i in subjects]
+    taken_up = any(
+        doc[i].dep_ in ("dep", "dislocated") or (i in subjects and heads.count(doc[i].head.i) > 1) for i in first
+    )
+    return first if taken_up or not subjects else subjects
+
+
+def describe(doc: Doc) -> list[dict[str, object]]:
+    """A parsed query as the rows of the `tokens` column."""
+    subjects = subjects_of(doc)
+    return [
+        {
+            "text": token.text,
+            "space_after": bool(token.whitespace_),
+            "lemma": token.lemma_.lower(),
+            "pos": token.pos_,
+            "tag": token.tag_,
+            "dep": token.dep_,
+            "head": token.head.i,
+            "primitive": primitive_of(token),
+            "is_subject": token.i in subjects,
+        }
+        for token in doc
+    ]
+
+
+def tag_texts(texts: Iterable[str], nlp: Language) -> Iterator[list[dict[str, object]]]:
+    """Yield each text's tokens, in order; a text that occurs twice is parsed once."""
+    texts = list(texts)
+    distinct = sorted(set(texts), key=len)
+    parsed = {doc.text: describe(doc) for doc in nlp.pipe(distinct, batch_size=256)}
+    return (parsed[text] for text in texts)
+
+
+def tag_part(annotations: pa.Table, nlp: Language) -> Part:
+    """Tag one part of `annotations`."""
+    qids = annotations["qid"].to_pylist()
+    tokens = tag_texts(annotations["query"].to_pylist(), nlp)
+    rows = [{"qid": qid, "tokens": found} for qid, found in zip(qids, tokens, strict=True)]
+    return Part(table_of(STAGE, rows), len(rows), len(rows))
+
+
+def work(annotations: Artifact, tagging: Tagging) -> Work:
+    """Key material: the annotations and the pipeline's own files."""
+    return Work(
+        dataset=annotations.dataset,
+        stage=STAGE,
+        version=VERSION,
+        parameters=tagging.model_dump(),
+        parents=(annotations,),
+        inputs={"spaCy pipeline": pipeline_digest(tagging.spacy_model)},
+    )
+
+
+@task(name=STAGE)
+def tag(annotations: Artifact, tagging: Tagging) -> Artifact:
+    """Tag every query of every split."""
+    make = part_by_part(lambda part: tag_part(part, load_pipeline(tagging.spacy_model)), annotations)
+    return run_stage(work(annotations, tagging), make, number_of_parts(annotations))

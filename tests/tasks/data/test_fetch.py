@@ -1,0 +1,163 @@
+"""Fetching: right files are written, wrong ones never, and without a network the remedy is told."""
+
+import hashlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from penumbra.tasks.data import fetch as fetch_module
+from penumbra.tasks.data.fetch import COMMIT, FILES, FetchError, fetch
+
+ONE, TWO = b'{"a": 1}', b'{"b": 2}'
+
+
+class Repository:
+    """A web server with files by path; `asked` lists the paths it was asked for."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.cut = False  # break off in the middle of a file
+        self.stall = threading.Event()
+        self.stall.set()
+        repository = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                repository.asked.append(self.path)
+                repository.stall.wait(10)
+                data = repository.files.get(self.path)
+                self.send_response(404 if data is None else 200)
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                with suppress(BrokenPipeError):  # the client has given up waiting
+                    self.wfile.write((data or b"")[: 3 if repository.cut else None])
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.files[f"/{COMMIT}/There/{name}"] = data
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder; `own` is a data set of two files."""
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    digests = {name: hashlib.sha256(text).hexdigest() for name, text in (("one.json", ONE), ("two.json", TWO))}
+    monkeypatch.setattr(fetch_module, "FILES", {"own": ("There", digests)})
+    return tmp_path / "data" / "own"
+
+
+@pytest.fixture
+def repository() -> Iterator[Repository]:
+    repository = Repository()
+    repository.put("one.json", ONE)
+    repository.put("two.json", TWO)
+    yield repository
+    repository.stall.set()
+    repository.server.shutdown()
+    repository.server.server_close()
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_right_files_are_written(data: Path, repository: Repository) -> None:
+    told = list(fetch("own", repository.url))
+    assert written(data) == {"one.json": ONE, "two.json": TWO}
+    assert told == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
+
+
+def test_right_files_are_not_fetched_again(data: Path, repository: Repository) -> None:
+    list(fetch("own", repository.url))
+    repository.asked.clear()
+    assert list(fetch("own", repository.url)) == [f"{data}/one.json is there", f"{data}/two.json is there"]
+    assert repository.asked == []
+
+
+def test_only_what_differs_is_fetched(data: Path, repository: Repository) -> None:
+    list(fetch("own", repository.url))
+    repository.asked.clear()
+    (data / "two.json").write_bytes(b"damaged")
+    list(fetch("own", repository.url))
+    assert repository.asked == [f"/{COMMIT}/There/two.json"]
+    assert written(data) == {"one.json": ONE, "two.json": TWO}
+
+
+def test_a_wrong_file_is_refused_and_not_written(data: Path, repository: Repository) -> None:
+    repository.put("one.json", b"something else")
+    with pytest.raises(
+        FetchError, match=rf"{repository.url}/{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"
+    ):
+        list(fetch("own", repository.url))
+    assert not data.exists()
+
+
+def test_a_wrong_file_does_not_replace_what_is_there(data: Path, repository: Repository) -> None:
+    data.mkdir(parents=True)
+    (data / "one.json").write_bytes(b"the user's own")
+    repository.put("one.json", b"something else")
+    with pytest.raises(FetchError):
+        list(fetch("own", repository.url))
+    assert written(data) == {"one.json": b"the user's own"}
+
+
+def refused(data: Path, source: str) -> None:
+    """One line that says from where, to where, and what to do; nothing is written."""
+    with pytest.raises(FetchError) as caught:
+        list(fetch("own", source))
+    told = str(caught.value)
+    assert source in told
+    assert str(data) in told
+    assert f"PENUMBRA_DATA={data.parent}" in told
+    assert "\n" not in told
+    assert not data.exists()
+
+
+def test_without_a_server_the_remedy_is_told(data: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    refused(data, f"http://127.0.0.1:{port}")
+
+
+def test_a_missing_file_is_told(data: Path, repository: Repository) -> None:
+    repository.files.clear()
+    refused(data, repository.url)
+
+
+def test_a_server_that_never_answers_is_told(
+    data: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "TIMEOUT", 0.2)
+    repository.stall.clear()
+    refused(data, repository.url)
+
+
+def test_a_connection_that_breaks_off_is_told(data: Path, repository: Repository) -> None:
+    repository.cut = True
+    refused(data, repository.url)
+
+
+def test_an_unknown_data_set_is_told_what_there_is(data: Path) -> None:
+    with pytest.raises(FetchError, match="'qvhighlights'; there is: own"):
+        list(fetch("qvhighlights"))
+
+
+def test_the_known_digests_are_those_of_the_published_files(shared: Path) -> None:
+    assert set(FILES) == {"charades-cg", "activitynet-cg"}
+    for dataset, (_, digests) in FILES.items():
+        for name, digest in digests.items():
+            data = (shared / "data" / dataset / name).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == digest, f"{dataset}/{name}"

@@ -1,0 +1,100 @@
+"""Workers that decode ahead: every frame arrives, memory is bounded, what hangs or crashes is ended, none is left."""
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from penumbra.tasks.features.decoding import pool
+from penumbra.tasks.features.decoding.pool import Pool, Video
+
+from tests.films import film, number_of
+
+MISBEHAVING = """
+import os, signal, time
+from penumbra.tasks.features.decoding import worker
+decode = worker.clip_frames
+def clip_frames(path, *others):
+    for number, picture in enumerate(decode(path, *others)):
+        yield picture
+        if "hangs" in path.name and number == 1:
+            time.sleep(600)
+        if "crashes" in path.name:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "fails" in path.name:
+            raise RuntimeError("of no known kind")
+worker.clip_frames = clip_frames
+worker.main()
+"""
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> list[Video]:
+    return [Video(f"v{i}", film(tmp_path / f"v{i}.mp4", 10 + i)) for i in range(8)]
+
+
+def test_every_video_s_frames_arrive_in_their_order(videos: list[Video]) -> None:
+    numbers: dict[str, list[int]] = {video.vid: [] for video in videos}
+    ends: Counter[str] = Counter()
+    for told in Pool(3, 0.1, "", 60, 1 << 30).decode(videos):
+        if told.picture is not None:
+            numbers[told.video.vid].append(number_of(told.picture))
+        else:
+            assert told.film is not None
+            ends[told.video.vid] += 1
+            assert told.film.clips == len(numbers[told.video.vid])
+    assert numbers == {f"v{i}": list(range(10 + i)) for i in range(8)}
+    assert set(ends.values()) == {1}
+
+
+def test_no_more_waits_than_there_is_room_for(videos: list[Video]) -> None:
+    size = 48 * 64 * 3
+    workers = Pool(2, 0.1, "", 60, 5 * size)
+    told = workers.decode(videos)
+    most = 0
+    for _ in told:
+        time.sleep(0.002)
+        most = max(most, workers.memory.used)
+    assert size <= most <= 5 * size
+    assert workers.memory.used == workers.memory.waiting == 0
+
+
+def test_a_frame_larger_than_all_room_is_let_in_alone(videos: list[Video]) -> None:
+    assert sum(told.picture is not None for told in Pool(2, 0.1, "", 60, 10).decode(videos)) == sum(range(10, 18))
+
+
+def test_what_hangs_or_crashes_is_ended_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, "-c", MISBEHAVING))
+    names = ["a", "hangs", "b", "crashes", "c", "fails", "d"]
+    several = [Video(name, film(tmp_path / f"{name}.mp4", 20)) for name in names]
+    begun = time.monotonic()
+    ends = {told.video.vid: told for told in Pool(1, 0.5, "", 3, 1 << 30).decode(several) if told.picture is None}
+    assert time.monotonic() - begun < 60
+    assert ends.keys() == set(names)
+    assert ends["hangs"].reason == "decoder gave no frame for 3 s"
+    assert ends["crashes"].reason == "decoder crashed (SIGSEGV)"
+    assert (ends["fails"].reason, ends["fails"].value) == ("decoder failed", "RuntimeError: of no known kind")
+    assert all(ends[name].film for name in "abcd")
+
+
+def test_no_worker_outlives_its_pool(videos: list[Video]) -> None:
+    workers = Pool(2, 0.1, "", 60, 1 << 30)
+    told = workers.decode(videos)
+    next(told)
+    processes = [worker.process.pid for worker in workers._workers if worker.process]
+    assert processes
+    told.close()
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_what_fails_in_the_list_of_videos_is_told(videos: list[Video]) -> None:
+    def broken() -> object:
+        yield videos[0]
+        raise OSError("no disk")
+
+    with pytest.raises(OSError, match="no disk"):
+        list(Pool(2, 0.5, "", 60, 1 << 30).decode(broken()))  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""Features as training reads them: the same numbers as through pyarrow, in one array, from any file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import SchemaError, conform
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.reading import Halves, lists_of, read_features, vectors_of
+from penumbra.tasks.features.video import features_table
+
+CHANCE = np.random.default_rng(0)
+
+
+def matrix(rows: int, dimension: int = 5) -> Halves:
+    return CHANCE.standard_normal((rows, dimension)).astype(np.float16)
+
+
+def build(store: Store, stage: str, tables: list[Any]) -> Artifact:
+    work = Work("mine", stage, 1, unit="video")
+    store.build(work, [lambda t=t: Part(t, len(t), len(t)) for t in tables])  # type: ignore[misc]
+    return store.artifact(work)
+
+
+def videos(store: Store, *parts: dict[str, Halves]) -> Artifact:
+    rows = [[(vid, float(len(values)), values) for vid, values in part.items()] for part in parts]
+    return build(store, "video_features", [features_table("clip", 1.0, part, 5) for part in rows])
+
+
+@pytest.mark.parametrize("rewrite", [{}, {"compression": "zstd"}, {"row_group_size": 1}])
+def test_one_array_holds_every_video(store: Store, rewrite: dict[str, Any]) -> None:
+    parts = [{"a": matrix(3), "b": matrix(1)}, {}, {"c": matrix(40)}]
+    artifact = videos(store, *parts)
+    for path in Path(artifact.path).glob("part-*.parquet") if rewrite else ():  # a file that another program wrote
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata(), path, **rewrite)
+    found = read_features(artifact)
+    assert found.values.dtype == np.float16
+    assert found.values.flags.c_contiguous
+    assert (found.names, found.offsets.tolist()) == (["a", "b", "c"], [0, 3, 4, 44])
+    assert found.clip_length == 1.0
+    assert found.durations is not None
+    assert found.durations.tolist() == [3, 1, 40]
+    for part in parts:
+        for vid, values in part.items():
+            assert np.array_equal(found[vid], values)
+            assert np.shares_memory(found[vid], found.values)
+    assert "d" not in found
+    assert len(found) == 3
+    with pytest.raises(KeyError):
+        found["d"]
+
+
+def test_texts_have_their_pooled_states(store: Store) -> None:
+    import pyarrow as pa
+
+    tokens, pooled = [matrix(4, 6), matrix(2, 6)], matrix(2, 5)
+    table = pa.table({"text": ["x", "y"], "encoder": ["clip"] * 2, "tokens": lists_of(tokens, 6),
+                      "pooled": vectors_of(pooled)})  # fmt: skip
+    found = read_features(build(store, "text_features", [table]))
+    assert np.array_equal(found["y"], tokens[1])
+    assert found.pooled is not None
+    assert np.array_equal(found.pooled, pooled)
+
+
+def test_no_video_at_all(store: Store) -> None:
+    found = read_features(videos(store, {}))
+    assert (len(found), found.values.shape[0], found.offsets.tolist()) == (0, 0, [0])
+
+
+def test_numbers_survive_to_the_bit(store: Store) -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = np.ascontiguousarray(every[np.isfinite(every)][:60000].reshape(-1, 5))
+    assert read_features(videos(store, {"a": finite}))["a"].tobytes() == finite.tobytes()
+
+
+def test_the_schema_takes_any_width_but_one() -> None:
+    table = features_table("clip", 1.0, [("a", 1.0, matrix(2, 7))], 7)
+    assert conform(table, "video_features").schema.field("features").type.value_type.list_size == 7
+    with pytest.raises(SchemaError, match="column features"):
+        conform(table.set_column(4, "features", [[["x"]]]), "video_features")

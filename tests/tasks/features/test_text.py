@@ -1,0 +1,81 @@
+"""Which texts get features, which of their positions are kept, and that nothing depends on who stands beside them."""
+
+import numpy as np
+import pytest
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.features.clip import Clip, ClipError, load
+from penumbra.tasks.features.text import (
+    Texts,
+    batches_of_one_length,
+    chosen_negatives,
+    distinct_texts,
+    encode_texts,
+    text_features_part,
+)
+
+TINY = Clip(encoder="tiny-clip", device="cpu")
+
+
+def negatives(store: Store, queries: list[str], version: int = 1) -> None:
+    rows = [{"qid": str(i), "level": 1, "query": query, "words": [], "provider": "p", "model": "m", "similarity": 0.5,
+             "plausibility": None, "checks": []} for i, query in enumerate(queries)]  # fmt: skip
+    table = table_of("negatives", rows)
+    store.build(Work("mine", "negatives", version), [lambda: Part(table, len(rows), len(rows))])
+
+
+def test_batches_are_of_one_length() -> None:
+    lengths = [5, 3, 5, 5, 9, 3]
+    found = list(batches_of_one_length(lengths, 2))
+    assert found == [[4], [0, 2], [3], [1, 5]]
+
+
+def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
+    encoder = load(TINY)
+    texts = ["a person runs.", "a person opens the door slowly and then walks.", "x"]
+    tokens, pooled, cut = encode_texts(texts, encoder, 2)
+    assert [len(states) for states in tokens] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
+    assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, 96), 0)
+
+
+def test_a_text_s_states_don_t_depend_on_its_company() -> None:
+    texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "closet", "window", "book")]
+    together = encode_texts(texts, load(TINY), 4)
+    for index, text in enumerate(texts):
+        [tokens], pooled, _ = encode_texts([text], load(TINY), 4)
+        assert np.abs(tokens - together[0][index]).max() < 4e-3
+        assert np.abs(pooled[0] - together[1][index]).max() < 4e-3
+
+
+def test_long_and_strange_texts() -> None:
+    texts = ["word " * 300, "naïve 🙂 日本", "\u200b", "a" * 2000]
+    part = text_features_part(texts, load(TINY), 8)
+    assert part.kept == 4
+    lengths = [len(row) for row in part.rows["tokens"].to_pylist()]
+    assert max(lengths) == lengths[0] == 77
+    assert part.notes == {"text cut to the encoder's longest": 2}
+
+
+def test_a_text_of_several_queries_is_encoded_once(store: Store) -> None:
+    negatives(store, ["b", "a", "b", "c"])
+    assert distinct_texts([store.newest("mine", "negatives")]) == ["a", "b", "c"]
+
+
+def test_which_negatives(store: Store) -> None:
+    assert chosen_negatives("mine", Texts()) is None
+    negatives(store, ["a"])
+    first = store.newest("mine", "negatives")
+    negatives(store, ["b"], version=2)
+    assert chosen_negatives("mine", Texts()) == store.newest("mine", "negatives") != first
+    assert chosen_negatives("mine", Texts(negatives=first.key)) == first
+    assert chosen_negatives("mine", Texts(negatives="none")) is None
+    with pytest.raises(ArtifactError):
+        chosen_negatives("mine", Texts(negatives="0123456789abcdef"))
+
+
+def test_an_encoder_that_is_none_is_one_line_with_the_remedy(tmp_path: object) -> None:
+    for encoder in ("no/such-clip", str(tmp_path)):
+        with pytest.raises(ClipError, match="can't be loaded") as caught:
+            load(Clip(encoder=encoder))
+        assert len(str(caught.value).splitlines()) == 1

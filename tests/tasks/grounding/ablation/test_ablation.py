@@ -1,0 +1,148 @@
+"""Grids as data: every row fits the flows; rows are chosen, planned and shown in the papers' form."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from penumbra.flows.running import deployment_parameters
+from penumbra.tasks.grounding.ablation.grids import GROUPS, GridError, Row, chosen_rows, grid_of, grids, listing, plan
+from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, marks_of
+from penumbra.tasks.stage import Parameters
+
+NOTHING_SAID = {name: group() for name, group in GROUPS.items()}
+
+
+def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
+    return {name: group.model_validate(groups.get(name, {})) for name, group in GROUPS.items()}
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ["scenes", "charades-cg", "activitynet-cg"])
+@pytest.mark.parametrize("name", list(grids()))
+def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: str) -> None:
+    deployment = deployment_parameters("ablation", dataset)
+    base = said(**{group: values for group, values in deployment.items() if group in GROUPS})
+    grid = grid_of(name)
+    labels = [row.label for row in grid.rows]
+    _, plans = plan(name, labels, dataset, deployment.get("preset"), base)
+    assert [row.row.label for row in plans] == labels
+    assert len(set(labels)) == len(labels)
+    assert {len(row.cells) for row in grid.rows} == {len(grid.columns)}
+    asked = {str([row.settings.model_dump(), *(group.model_dump() for group in row.groups.values())]) for row in plans}
+    assert len(asked) == len(plans)
+
+
+def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
+    base = said(losses={"shine": True, "fine": 3.0}, training={"epochs": 7})
+    _, plans = plan("losses", ["base", "intra", "all"], "charades-cg", "charades-cg-qd_detr", base)
+    assert [row.settings.losses.shine for row in plans] == [False, True, True]
+    assert [row.settings.losses.fine for row in plans] == [3.0, 0.0, 3.0]
+    assert {row.settings.training.epochs for row in plans} == {7}
+    assert {row.settings.training.learning_rate_drop for row in plans} == {150}  # the preset's
+
+
+def test_systems_train_with_their_own_preset_where_there_is_one() -> None:
+    there = {row.row.label: row for row in plan("systems", [], "charades-cg", None, NOTHING_SAID)[1]}
+    assert there["Moment-DETR + SHINE"].preset == "charades-cg-moment_detr-shine"
+    assert there["Moment-DETR + SHINE"].settings.training.learning_rate == 2e-4
+    assert {row.preset for row in plan("systems", [], "mine", None, NOTHING_SAID)[1]} == {None}
+
+
+def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
+    grid = grid_of("llms")
+
+    def chosen(labels: list[str], *providers: str) -> list[str]:
+        return [row.label for row in chosen_rows(grid, labels, set(providers))]
+
+    assert chosen([]) == ["base", "random", "corpus"]
+    assert chosen([], "openai", "random") == ["base", "random", "gpt"]
+    assert chosen(["llama", "base"]) == ["base", "llama"]
+    assert "fine-1" not in [row.label for row in chosen_rows(grid_of("losses"), [], {"openai"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        ("loss", [], "no grid 'loss'; there is: losses, llms, ratios, margins, prepositions, systems"),
+        ("ratios", ["40/50/60"], "ratios has no row '40/50/60'; there is: '25/50/75', '10/30/50'"),
+    ],
+)
+def test_what_there_is_not_is_named(name: str, labels: list[str], message: str) -> None:
+    with pytest.raises(GridError, match=message):
+        plan(name, labels, "scenes", None, NOTHING_SAID)
+
+
+def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = grid_of("ratios")
+    for changes, message in (
+        ({"masking": {"ratios": [0.5, 0.2, 0.9]}}, "ratios, row 'mine': .*must rise"),
+        ({"masks": {}}, "ratios, row 'mine': no parameters masks"),
+        ({"losses": {"fines": 1}}, "ratios, row 'mine': losses.fines: Extra inputs"),
+    ):
+        grid = ratios.model_copy(update={"rows": (Row(label="mine", changes=changes),)})
+        monkeypatch.setitem(grids(), "ratios", grid)
+        with pytest.raises(GridError, match=message):
+            plan("ratios", [], "scenes", None, NOTHING_SAID)
+    with pytest.raises(GridError, match="--dry-run"):
+        plan("losses", [], "scenes", None, said(filling={"dry_run": True}))
+
+
+def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
+    lines = {label: (changes, negatives) for label, changes, _, negatives in listing(
+        plan("losses", ["base", "intra", "all"], "scenes", None, NOTHING_SAID)[1]
+    )}  # fmt: skip
+    assert lines["base"][1] == "none"
+    assert yaml.safe_load(lines["intra"][0]) == {"losses": {"coarse_terms": ["intra"], "fine": 0}}
+    assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]
+    systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NOTHING_SAID)[1])}
+    assert systems["BM-DETR"][3] == "of the same video"
+    assert systems["BM-DETR + generated negatives"][3] == "of the same video and those of 'Moment-DETR + SHINE'"
+    assert systems["QD-DETR"][1].startswith("{preset: scenes-qd_detr, model: ")
+    without = listing(plan("systems", [], "mine", None, NOTHING_SAID)[1])
+    assert not any("preset" in changes for _, changes, _, _ in without)
+    assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NOTHING_SAID)[1])} == {"its own"}
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(label: str, seed: int, value: float) -> list[dict[str, Any]]:
+    places = [(split, metric) for split in ("word", "test") for metric in METRICS] + [("", metric) for metric in COSTS]
+    return [
+        {"row": label, "seed": seed, "run": "r", "split": split, "metric": metric, "value": value}
+        for split, metric in places
+    ]
+
+
+def test_the_table_has_the_papers_form() -> None:
+    results = Results(grid_of("systems"), seeds=2, labels=["Moment-DETR", "QD-DETR", "QD-DETR + SHINE"])
+    results.figures = [*rows_of("Moment-DETR", 0, 10.0), *rows_of("Moment-DETR", 1, 20.0), *rows_of("QD-DETR", 0, 30.0)]
+    results.marks = {"QD-DETR": {("test", "mIoU"): "↑"}}
+    results.failures = {"QD-DETR + SHINE": "no key"}
+    header, _, first, second, third, *remarks = filter(None, results.table().split("\n"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, first, second, third)]
+    assert cells[0][:7] == ["", "Test-Trivial R1@0.5", "R1@0.7", "mIoU", "Novel-Word R1@0.5", "R1@0.7", "mIoU"]
+    assert cells[0][7:] == ["parameters, M", "training, s", "inference, ms a query"]
+    assert cells[1][:2] == ["Moment-DETR", "15.00 ± 63.53"]  # t(0.975, 1 degree of freedom) · 5
+    assert cells[1][8] == "15.0"
+    assert cells[2][1:5] == ["30.00", "30.00", "30.00 ↑", "30.00"]
+    assert set(cells[3][1:]) == {"–"}
+    assert "2 seeds" in remarks[0]
+    assert "'Moment-DETR'" in remarks[1]
+    assert remarks[2] == "**Failed**: QD-DETR + SHINE: no key"
+
+
+def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:
+    noise = np.random.default_rng(0).normal(size=60) / 5
+    qids = tuple(map(str, range(60)))
+    first = {("test", metric): (qids, 50 + noise) for metric in METRICS}
+    other = {
+        ("test", "R1@0.5"): (qids, 51 + noise[::-1]), ("test", "R1@0.7"): (qids, 50 + noise[::-1]),
+        ("test", "mIoU"): (qids, 49 + noise), ("word", "mIoU"): (qids, 99 + noise),
+    }  # fmt: skip
+    assert marks_of(first, other) == {("test", "R1@0.5"): "↑", ("test", "mIoU"): "↓"}
+    assert marks_of({}, other) == {}
+    assert marks_of(first, {("test", "mIoU"): (qids[:-1], 49 + noise[1:])}) == {}

@@ -1,0 +1,285 @@
+"""BM-DETR's training data: negatives of the same video, batches of distinct videos, shifted moments, and its runs."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from penumbra.models.outputs import Inputs
+from penumbra.models.spans import to_windows
+from penumbra.tasks.grounding.batches.background import BackgroundData, distinct_videos
+from penumbra.tasks.grounding.batches.device_data import Batch
+from penumbra.tasks.grounding.batches.examples import Examples, Prepared, prepare
+from penumbra.tasks.grounding.batches.shifting import Shifting
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.training.job import Job
+from penumbra.tasks.grounding.training.loop import train
+from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.settings import Settings
+
+from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
+
+CPU = torch.device("cpu")
+COUNT = 24  # queries, over seven videos
+
+
+def in_video(count: int = COUNT) -> dict[str, list[str]]:
+    """The other queries of a query's video; the first three videos have none left, as if all were too similar."""
+    found = rows(count)
+    return {
+        row["qid"]: [other["query"] for other in found if other["vid"] == row["vid"] and other is not row]
+        for row in found
+        if row["vid"] > "v2"
+    }
+
+
+def prepared(pairs: dict[str, list[str]] | None = None) -> Prepared:
+    found = rows(COUNT)
+    pairs = in_video() if pairs is None else pairs
+    return prepare(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
+
+
+def background(**changes: Any) -> BackgroundData:
+    chosen: dict[str, Any] = {"batch_size": 8, "negatives": "in_video", **changes}
+    return BackgroundData(chosen.pop("examples", prepared().examples), videos(), texts(COUNT), CPU, **chosen)
+
+
+def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
+    return settings(
+        {"shifting": True, **(training or {})}, model={"name": "bm_detr", "alignment": 8, **groups.get("model", {})},
+        losses={"shine": False, **groups.get("losses", {})}, ranking=groups.get("ranking", {}),
+    )  # fmt: skip
+
+
+def bm_job(folder: Path, chosen: Settings, examples: Examples | None = None) -> Job:
+    return replace(job(folder, chosen, COUNT), train=prepared().examples if examples is None else examples)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [[3] * 40, [1] * 7, [50, 1, 1, 2], [5]])
+def test_no_batch_has_a_video_twice_and_no_query_is_lost(sizes: list[int]) -> None:
+    video = np.repeat(np.arange(len(sizes)), sizes)
+    batches = distinct_videos(video, 8, seed=1, epoch=0)
+    assert sorted(torch.cat(batches).tolist()) == list(range(len(video)))
+    assert all(len(set(video[rows.numpy()])) == len(rows) <= 8 for rows in batches)
+    lengths = [len(rows) for rows in batches]
+    assert max(lengths) - min(lengths) <= 1
+    assert len(batches) == max(-(-len(video) // 8), *sizes)
+
+
+def test_the_order_follows_from_seed_and_epoch() -> None:
+    video = np.arange(60) % 20
+    first, again, later = (distinct_videos(video, 8, 1, epoch) for epoch in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, later, strict=True))
+
+
+# -- negatives ---------------------------------------------------------------------------------------------------------
+
+
+def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
+    """Texts that a query gets as its negative, told by their features; "" for none."""
+    names = {tuple(texts(COUNT).values[start].tolist()): name
+             for name, start in zip(texts(COUNT).index, texts(COUNT).offsets.tolist(), strict=False)}  # fmt: skip
+    found = set()
+    for _ in range(times):
+        inputs = data.batch(torch.tensor([row])).inputs
+        assert inputs.hard_text is not None
+        assert inputs.hard_mask is not None
+        found.add(names[tuple(inputs.hard_text[0, 0, 0].tolist())] if inputs.hard_mask.any() else "")
+    return found
+
+
+def test_a_negative_is_drawn_anew_from_what_the_query_has() -> None:
+    own = set(in_video()["q3"])
+    generated = {"text 3 1", "text 3 2", "text 3 3"}
+    assert drawn(background(), 3) == own == {"text 10", "text 17"}
+    assert drawn(background(negatives="generated"), 3) == generated
+    assert drawn(background(negatives="both"), 3) == own | generated
+    assert background(negatives="none").batch(torch.tensor([3])).inputs.hard_text is None
+
+
+def test_a_query_alone_in_its_video_goes_without_or_takes_another_videos() -> None:
+    assert drawn(background(), 0, 5) == {""}
+    assert drawn(background(lonely="other_video"), 0, 5) == {""}  # a batch of one has no other video
+    assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
+    found = background(lonely="other_video").batch(torch.tensor([0, 3, 1])).inputs
+    assert found.hard_text is not None
+    assert found.hard_mask is not None
+    assert torch.equal(found.hard_text[0, 0][found.hard_mask[0, 0]], found.text[1][found.text_mask[1]])
+    assert torch.equal(found.hard_text[0, 2][found.hard_mask[0, 2]], found.text[0][found.text_mask[0]])
+
+
+def test_all_pairs_filtered_out_leave_the_query_alone(tmp_path: Path) -> None:
+    found = prepared({})
+    assert found.notes["query without a negative in its video"] == COUNT
+    assert prepared().notes["query without a negative in its video"] == sum(row["vid"] <= "v2" for row in rows(COUNT))
+    history = train(bm_job(tmp_path, bm_settings({"epochs": 1}), found.examples))
+    assert np.isfinite([row["value"] for row in history]).all()
+
+
+def test_fixed_sizes_hold_the_longest_negative() -> None:
+    sizes = set()
+    data = background(fixed_size=True, shifting=Shifting())
+    for batch in data.batches(0, 0):
+        inputs = data.batch(batch).inputs
+        assert inputs.hard_text is not None
+        sizes.add((inputs.video.shape[1:], inputs.text.shape[1:], inputs.hard_text.shape[2:]))
+    assert len(sizes) == 1
+
+
+# -- shifting ----------------------------------------------------------------------------------------------------------
+
+
+def numbered(windows: list[list[float]], clips: int, clip_length: float, **changes: Any) -> BackgroundData:
+    """One video whose only feature is the number of the clip."""
+    video = features(["v"], [clips], 0, clip_length)
+    video = replace(video, values=torch.arange(float(clips))[:, None])
+    row = {"qid": "q", "vid": "v", "query": "text 0", "duration": clips * clip_length, "windows": windows,
+           "saliency": changes.pop("saliency", None)}  # fmt: skip
+    examples = prepare([row], {}, video, texts(1)).examples
+    return BackgroundData(examples, video, texts(1), CPU, batch_size=1, negatives="none",
+                          shifting=Shifting(**changes))  # fmt: skip
+
+
+def clips_of(batch: Batch) -> tuple[list[int], list[int], list[float]]:
+    """Of the shifted branch: which clip lies where, which are inside, and the window in clips."""
+    shifted = batch.targets.split()[1]
+    count = int(shifted.video_mask.sum())
+    order = batch.inputs.video[1, :, 0].int().tolist()
+    window = to_windows(shifted.spans[0, 0]) * count
+    return order, shifted.inside[0].nonzero()[:, 0].tolist(), window.tolist()
+
+
+@pytest.mark.parametrize(
+    ("window", "clip_length", "moving", "inside"),
+    [([2.4, 6.6], 1.0, [2, 3, 4, 5, 6], [2, 3, 4, 5]), ([3.0, 3.9], 1.0, [3], [3]), ([3.0, 4.0], 1.0, [3], [3]),
+     ([1.0, 3.0], 0.5, [2, 3, 4, 5], [2, 3, 4, 5]), ([4.0, 40.0], 2.0, [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7])],
+)  # fmt: skip
+def test_the_moment_moves_whole_and_its_window_with_it(
+    window: list[float], clip_length: float, moving: list[int], inside: list[int]
+) -> None:
+    data, begins = numbered([window], 8, clip_length), Counter[int]()
+    rest = [clip for clip in range(8) if clip not in moving]
+    start, end = window[0] / clip_length, min(window[1] / clip_length, 8)
+    for _ in range(200):
+        batch = data.batch(torch.tensor([0]))
+        order, found, span = clips_of(batch)
+        begin = order.index(moving[0])
+        assert order[begin : begin + len(moving)] == moving
+        assert [clip for clip in order if clip not in moving] == rest
+        assert [order[place] for place in found] == inside
+        moved_by = begin - moving[0]  # whole clips, so that the window lies on the same content at any clip length
+        assert span == pytest.approx([start + moved_by, end + moved_by], abs=1e-4)
+        shifted = batch.targets.split()[1]
+        assert set(shifted.high_clips[0].tolist()) <= set(found)
+        assert not set(shifted.low_clips[0].tolist()) & set(found)
+        begins[begin] += 1
+    assert set(begins) == set(range(len(rest) + 1))  # every place, the last one too
+
+
+def test_endpoints_stay_at_their_place_or_move_as_published() -> None:
+    for moves in (False, True):
+        data = numbered([[2.0, 5.0]], 8, 1.0, moves_endpoints=moves)
+        seen = set()
+        for _ in range(30):
+            video = data.batch(torch.tensor([0])).inputs.video
+            where = video[1, :, 0] if moves else torch.arange(8.0)
+            torch.testing.assert_close(video[1, :, 1], where / 8)
+            seen.add(tuple(video[1, :, 0].tolist()))
+        assert len(seen) > 1
+
+
+@pytest.mark.parametrize(
+    ("windows", "changes"),
+    [([[0.0, 9.0]], {}), ([[0.0, 2.0], [5.0, 6.0]], {}), ([[1.0, 3.0]], {"below": 8.0}),
+     ([[1.0, 3.0]], {"saliency": [{"clip": 1, "scores": [3, 2, 1]}, {"clip": 2, "scores": [1, 0, 1]}]})],
+)  # fmt: skip
+def test_what_can_not_be_shifted_stays(windows: list[list[float]], changes: dict[str, Any]) -> None:
+    """A moment as long as the video, several windows, a long video, graded clips: none is rejected."""
+    data = numbered(windows, 8, 1.0, **changes)
+    for _ in range(20):
+        batch = data.batch(torch.tensor([0]))
+        assert torch.equal(batch.inputs.video[1], batch.inputs.video[0])
+        main, shifted = batch.targets.split()
+        assert torch.equal(shifted.spans, main.spans)
+        assert torch.equal(shifted.clip_scores, main.clip_scores)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_has_the_same_numbers(tmp_path: Path) -> None:
+    chosen = bm_settings({"epochs": 4}, losses={"negatives": "both"})
+    whole = train(bm_job(tmp_path / "whole", chosen))
+    train(bm_job(tmp_path / "part", bm_settings({"epochs": 2}, losses={"negatives": "both"})))
+    later = train(bm_job(tmp_path / "part", chosen))
+    values = [[row["value"] for row in found if row["name"] != "seconds"] for found in (whole, later)]
+    assert values[0] == values[1]
+    names = {row["name"] for row in whole if row["split"] == "train"}
+    assert {"span", "giou", "label", "pair_hinge", "probability", "semantic"} <= names
+    totals = [row["value"] for row in whole if row["name"] == "total"]
+    assert totals[-1] < totals[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model": {"frame_matcher": False}}, {"model": {"learnable_spans": False}}, {"model": {"alignment": 0}},
+     {"losses": {"negatives": "none"}}, {"training": {"shifting": False, "precision": "bf16"}},
+     {"losses": {"probability": 0.0, "pair_hinge": False, "class_error": 1.0}}],
+)  # fmt: skip
+def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, change: dict[str, Any]) -> None:
+    chosen = bm_settings({"epochs": 1, **change.pop("training", {})}, **change)
+    history = train(bm_job(tmp_path, chosen))
+    assert np.isfinite([row["value"] for row in history]).all()
+    assert {row["split"] for row in history} == {"train", "validation"}
+
+
+def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
+    """Without all that is drawn, and the alignment, which tells a process's own queries apart."""
+    model, losses = {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0}, {"negatives": "none", "pair_hinge": False}
+    norms = []
+    for processes in (1, 2):
+        chosen = bm_settings({"epochs": 1, "shifting": False, "processes": processes}, model=model, losses=losses)
+        rows = run_job(bm_job(tmp_path / str(processes), chosen))
+        norms.append(next(row["value"] for row in rows if row["name"] == "gradient_norm"))
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+
+
+def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
+    system = system_of(bm_settings(losses={"negatives": "generated"}))
+    model = system.build(videos().channels, texts(COUNT).channels)
+    data = system.data(prepared().examples, videos(), texts(COUNT), CPU)
+    alone = system_of(bm_settings(losses={"negatives": "none"}))
+    other = alone.data(prepared().examples, videos(), texts(COUNT), CPU)
+    for one, two in zip(system.predict(model, data), alone.predict(model, other), strict=True):
+        np.testing.assert_array_equal(one.windows, two.windows)
+        np.testing.assert_array_equal(one.saliency, two.saliency)
+    cut = system_of(system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(
+        update={"longest_video": 4})}))  # fmt: skip
+    shorter = cut.data(prepared().examples, videos(), texts(COUNT), CPU)
+    assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
+    assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0
+
+
+def test_a_negative_takes_probability_away(tmp_path: Path) -> None:
+    chosen = bm_settings()
+    system, examples = system_of(chosen), prepared().examples
+    model = system.build(videos().channels, texts(COUNT).channels)
+    found = system.figures(model, system.data(examples, videos(), texts(COUNT), CPU))
+    assert found["queries with a negative"] == sum(row["vid"] > "v2" for row in rows(COUNT))
+    for side in ("inside", "outside"):
+        assert 0 < found[f"joint probability {side}"] < found[f"probability {side}"] < 1
+    without = system_of(bm_settings(model={"frame_matcher": False}))
+    net = without.build(videos().channels, texts(COUNT).channels)
+    assert without.figures(net, without.data(examples, videos(), texts(COUNT), CPU)) == {}
+
+
+def test_inputs_without_negatives_are_those_of_any_model() -> None:
+    found: Inputs = background().inputs(torch.arange(8))
+    assert found.hard_text is None

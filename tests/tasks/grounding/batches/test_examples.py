@@ -1,0 +1,222 @@
+"""What training sees of a query: features, clips, windows, pairs; and features that can't be used."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from penumbra.tasks.grounding.batches.device_data import DeviceData, Ragged, draw_pairs, endpoint_features
+from penumbra.tasks.grounding.batches.examples import clip_range, prepare
+from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, normalised
+from torch import Tensor
+
+from tests.golden.reading import Golden, close, golden_files, read_golden
+from tests.grounding_data import data, features, negatives, rows, texts, videos
+
+CPU = torch.device("cpu")
+BAD = "are empty or hold a NaN"
+
+
+def device_data(count: int = 24, **changes: Any) -> DeviceData:
+    return DeviceData(data(count).examples, videos(), texts(count), CPU, **changes)
+
+
+# -- against the published loaders ---------------------------------------------------------------------------------
+
+
+def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:
+    """The golden raw arrays of all samples, sources joined and normalised."""
+    sources: dict[str, list[Tensor]] = {}
+    clip_length = float(golden.config["args"]["clip_length"]) if kind == "video" else 0.0
+    for name, value in sorted(golden.under(f"raw.{kind}.").items()):
+        sample, _, source = name.partition(".")
+        if "_" not in sample:
+            sources.setdefault(source, []).append(value[:cut])
+    parts = [
+        normalised(
+            Features(torch.cat(found), torch.tensor([0, *np.cumsum([len(rows) for rows in found])]),
+                     {str(n): n for n in range(len(found))}, clip_length), None,
+        )
+        for found in (sources[name] for name in sorted(sources, reverse=True))
+    ]  # fmt: skip
+    return joined(parts)
+
+
+@pytest.mark.parametrize("path", golden_files("qd_detr") + golden_files("shine"), ids=lambda path: path.stem)
+def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None:
+    golden = read_golden(path)
+    # SHINE's released loader slices with [:-1] and loses the last clip; here it is lost before
+    video = raw_features(golden, "video", golden.config["args"].get("max_v_l"))
+    text = raw_features(golden, "text", None)
+    annotations = []
+    for sample, row in enumerate(golden.config["annotations"]):
+        judged = zip(row.get("relevant_clip_ids", []), row.get("saliency_scores", []), strict=True)
+        annotations.append(
+            {"qid": str(row["qid"]), "vid": str(sample), "query": str(sample), "duration": row["duration"],
+             "windows": row["relevant_windows"], "saliency": [{"clip": c, "scores": s} for c, s in judged] or None}
+        )  # fmt: skip
+    found = DeviceData(prepare(annotations, {}, video, text).examples, video, text, CPU)
+    batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
+    close(batch.inputs.video, golden.tensor("in.src_vid"), 1e-6)
+    close(batch.inputs.text, golden.tensor("in.src_txt"), 1e-6)
+    assert torch.equal(batch.inputs.video_mask, golden.tensor("in.src_vid_mask") > 0)
+    assert torch.equal(batch.targets.clip_scores, wanted.clip_scores)
+    if max(len(row["windows"]) for row in annotations) <= 5:  # more are drawn at random
+        close(batch.targets.spans * batch.targets.span_mask[..., None], wanted.spans, 1e-6)
+        assert torch.equal(batch.targets.span_mask, wanted.span_mask)
+    graded = [sample for sample, row in enumerate(annotations) if row["saliency"]]
+    assert torch.equal(batch.targets.high_clips[graded, 0], wanted.high_clips[graded, 0])
+    assert torch.equal(batch.targets.low_clips[graded, 0], wanted.low_clips[graded, 0])
+
+
+# -- features ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_gathered_as_a_loop_would() -> None:
+    found = features(["a", "b", "c"], [3, 1, 5], seed=0)
+    ragged = Ragged(found.values, found.offsets, CPU)
+    values, mask = ragged.gather(torch.tensor([[2, 1], [0, 2]]), 4)
+    assert values.shape == (2, 2, 4, 12)
+    for place, item in (((0, 0), 2), ((0, 1), 1), ((1, 0), 0), ((1, 1), 2)):
+        own = found.values[found.offsets[item] : found.offsets[item + 1]][:4]
+        assert torch.equal(values[place][: len(own)], own)
+        assert not values[place][len(own) :].any()
+        assert mask[place].tolist() == [True] * len(own) + [False] * (4 - len(own))
+    assert ragged.longest(np.array([0, 1])) == 3
+
+
+def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
+    found = device_data()
+    short = found.inputs(torch.tensor([0, 7, 14]))
+    assert short.video.shape[1] == max(6 + n % 5 for n in (0,))
+    whole = found.inputs(torch.arange(24), hard=True)
+    assert whole.video.shape[1] == 10
+    assert whole.hard_text is not None
+    assert whole.hard_text.shape[:2] == (3, 24)
+    fixed = device_data(fixed_size=True)
+    assert fixed.inputs(torch.tensor([0])).video.shape[1] == 10
+    assert fixed.inputs(torch.tensor([0])).text.shape[1] == fixed.inputs(torch.tensor([3])).text.shape[1]
+
+
+def test_endpoints_and_normalised_rows() -> None:
+    mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
+    assert endpoint_features(mask)[0].tolist() == [[0, 0.25], [0.25, 0.5], [0.5, 0.75], [0.75, 1.0]]
+    assert endpoint_features(mask)[1].tolist() == [[0, 0.5], [0.5, 1.0], [0, 0], [0, 0]]
+    found = normalised(features(["a", "b"], [4, 2], seed=0), longest=3)
+    assert found.offsets.tolist() == [0, 3, 5]
+    torch.testing.assert_close(found.values.norm(dim=1), torch.ones(5), atol=1e-4, rtol=0)
+    source = features(["a", "b"], [4, 2], seed=0).values
+    torch.testing.assert_close(found.values[3:], source[4:] / (source[4:].norm(dim=1, keepdim=True) + 1e-5))
+
+
+def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
+    first, second = features(["a", "b"], [4, 2], 0, 2.0), features(["b", "c", "a"], [3, 1, 3], 1, 2.0)
+    found = joined([first, second])
+    assert found.index == {"a": 0, "b": 1}
+    assert found.lengths.tolist() == [3, 2]
+    torch.testing.assert_close(found.values[:3], torch.cat((first.values[:3], second.values[4:7]), 1))
+    torch.testing.assert_close(found.values[3:], torch.cat((first.values[4:6], second.values[:2]), 1))
+    with pytest.raises(FeatureError, match=r"clips of \[1.0, 2.0\] s"):
+        joined([first, features(["a"], [2], 0, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("video missing", "no features of its video"), ("text missing", "no features of its text"),
+     ("video NaN", f"features of its video {BAD}"), ("text inf", f"features of its text {BAD}"),
+     ("video empty", f"features of its video {BAD}")],
+)  # fmt: skip
+def test_queries_without_good_features_are_left_out_and_said(fault: str, reason: str) -> None:
+    video, text, found = videos(), texts(8), rows(8)
+    kind, _, what = fault.partition(" ")
+    chosen, name = (video, "v1") if kind == "video" else (text, "text 1")
+    place = int(chosen.offsets[chosen.index[name]])
+    if what == "missing":
+        del chosen.index[name]
+    elif what == "empty":
+        video = features([f"v{n}" for n in range(7)], [0 if n == 1 else 6 for n in range(7)], 1, 2.0)
+    else:
+        chosen.values[place + 1, 3] = float(what.lower())
+    prepared = prepare(found, negatives(found), video, text)
+    assert {row["qid"]: row["reason"] for row in prepared.rejected} == {"q1": reason}
+    assert prepared.examples.qids == tuple(f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7))
+
+
+def test_a_negative_without_features_counts_as_missing() -> None:
+    text, found = texts(3), rows(3)
+    del text.index["text 1 2"]
+    prepared = prepare(found, negatives(found), videos(), text)
+    assert prepared.notes == {"query with 2 of 3 hard negatives": 1}
+    assert prepared.examples.hard_present.tolist() == [[True, True, True], [True, False, True], [True, True, True]]
+    assert prepared.examples.hard[1, 1] == text.index["text 1"]
+
+
+# -- windows and clips ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "clips", "wanted"),
+    [((0.0, 20.0), 10, (0, 9)), ((3.9, 8.1), 10, (1, 3)), ((4.1, 4.3), 10, (1, 1)), ((0.1, 0.2), 10, (0, 0)),
+     ((19.0, 30.0), 10, (9, 9)), ((50.0, 60.0), 10, (9, 9)), ((0.0, 1.0), 1, (0, 0))],
+)  # fmt: skip
+def test_a_window_has_at_least_one_clip_inside_the_video(
+    window: tuple[float, float], clips: int, wanted: tuple[int, int]
+) -> None:
+    assert clip_range(*window, clips, 2.0) == wanted
+
+
+def test_spans_are_fractions_of_all_clips_and_not_clamped() -> None:
+    found = rows(2)
+    found[0]["windows"], found[1]["windows"] = [[6.0, 15.0]], [[0.0, 14.0]]
+    whole = DeviceData(prepare(found, {}, videos(), texts(2)).examples, videos(), texts(2), CPU)
+    spans = whole.batch(torch.arange(2)).targets.spans[:, 0]
+    torch.testing.assert_close(spans, torch.tensor([[10.5 / 12, 9 / 12], [0.5, 1.0]]))
+
+
+def test_of_many_windows_five_are_drawn_anew() -> None:
+    found = rows(2)
+    found[0]["windows"] = [[float(n), n + 1.0] for n in range(8)]
+    many = DeviceData(prepare(found, {}, videos(), texts(2)).examples, videos(), texts(2), CPU)
+    torch.manual_seed(0)
+    drawn = set()
+    for _ in range(20):
+        targets = many.batch(torch.arange(2)).targets
+        assert targets.span_mask.tolist() == [[True] * 5, [True] + [False] * 4]
+        starts = ((targets.spans[0, :, 0] - targets.spans[0, :, 1] / 2) * 12).round().int().tolist()
+        assert len(set(starts)) == 5
+        drawn |= set(starts)
+    assert drawn == set(range(8))
+
+
+def pairs(relevant: list[int], clips: int, extremes: tuple[int, int] = (-1, -1)) -> set[tuple[int, ...]]:
+    """All (high, high, low, low) that are drawn."""
+    flags = torch.zeros(1, 6, dtype=torch.bool)
+    flags[0, relevant] = True
+    mask = torch.arange(6)[None] < clips
+    torch.manual_seed(0)
+    drawn = [draw_pairs(flags, mask, torch.tensor([extremes])) for _ in range(200)]
+    return {(*high[0].tolist(), *low[0].tolist()) for high, low in drawn}
+
+
+def test_pairs_are_random_clips_inside_and_outside() -> None:
+    found = pairs([1, 2, 3], 5)
+    assert {frozenset(four[:2]) for four in found} == {frozenset(two) for two in ((1, 2), (1, 3), (2, 3))}
+    assert {frozenset(four[2:]) for four in found} == {frozenset((0, 4))}
+
+
+def test_pairs_where_clips_are_few() -> None:
+    assert {four[:2] for four in pairs([2], 5)} == {(2, 2)}
+    assert {four[2:] for four in pairs([0, 1, 2, 3], 5)} == {(4, 4)}
+    assert all(four[:2] == four[2:] for four in pairs([0, 1, 2], 3))  # a moment that covers the video teaches nothing
+    one = draw_pairs(torch.ones(1, 1).bool(), torch.ones(1, 1).bool(), torch.tensor([[-1, -1]]))
+    assert [side.tolist() for side in one] == [[[0, 0]], [[0, 0]]]
+
+
+def test_graded_pairs_are_the_extremes_and_a_random_pair() -> None:
+    found = pairs([1, 2], 5, extremes=(2, 1))
+    assert {four[0] for four in found} == {2}
+    assert {four[2] for four in found} == {1}
+    assert {four[1] for four in found} == {1, 2}
+    assert {four[3] for four in found} == {0, 3, 4}
+    assert pairs([0, 1], 2, extremes=(1, 0)) == {(1, 1, 0, 0)}  # no clip outside: the pair is repeated

@@ -1,0 +1,169 @@
+"""Evaluation: recall and precision by hand, comparison of runs, order of saliency, submission files, and speed."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from penumbra.tasks.grounding.families.prediction import Prediction
+from penumbra.tasks.grounding.metrics.comparison import Difference, over_seeds, paired_bootstrap
+from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics
+from penumbra.tasks.grounding.metrics.official import main, report
+from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
+from penumbra.tasks.grounding.metrics.retrieval import average_precision, retrieval_metrics, score_queries
+from penumbra.tasks.grounding.metrics.submission import read_lines, submission_rows, write_lines
+from penumbra.tasks.grounding.metrics.windows import EvaluationError, align
+from penumbra.tasks.grounding.training.job import judge
+from penumbra.tasks.grounding.training.settings import Ranking, Settings
+
+PREDICTED = {"a": [[0, 5, 0.9], [0, 10, 0.8]], "b": [[20, 30, 0.7]]}
+TRUE = {"a": [[0, 10]], "b": [[0, 10], [20, 28]]}
+
+
+def test_recall_and_mean_iou_by_hand() -> None:
+    figures = retrieval_metrics(score_queries(align(PREDICTED, TRUE)))
+    assert figures["R1@0.3"] == figures["R1@0.5"] == 100
+    assert figures["R1@0.7"] == 50
+    assert figures["R5@0.7"] == 100
+    assert figures["mIoU"] == pytest.approx(100 * (0.5 + 0.8) / 2)
+
+
+def test_average_precision_by_hand() -> None:
+    found = average_precision(align(PREDICTED, TRUE), (0.5, 0.75, 0.95))
+    # a: at 0.5 the first is true and the second a repetition; above, only the second is true
+    np.testing.assert_allclose(found, [[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]])
+
+
+def test_a_gap_between_windows_counts_in_the_hull_only() -> None:
+    figures = score_queries(align({"a": [[0, 1, 0.5]]}, {"a": [[9, 10]]}))
+    assert figures.iou[0] == 0
+    assert average_precision(align({"a": [[3, 3, 0.5]]}, {"a": [[5, 6]]})).max() == 0
+
+
+def test_true_windows_end_where_a_video_is_cut() -> None:
+    predicted = {"a": [[0, 6, 0.9]], "b": [[0, 8, 0.9]], "c": [[9, 12, 0.9]]}
+    true = {"a": [[0.0, 12.0]], "b": [[8.0, 12.0], [4.0, 10.0]], "c": [[9.0, 12.0]]}
+    windows = align(predicted, true)
+    assert score_queries(windows.until(None)).iou.tolist() == [0.5, 0.4, 1.0]
+    cut = windows.until(8)  # b's first window begins there, and c's only one later
+    assert cut.qids == ("a", "b")
+    assert score_queries(cut).iou.tolist() == [0.75, 0.5]
+    assert average_precision(cut, (0.5, 0.75))[:, 0].tolist() == [1, 1]
+    found = [Prediction(qid, np.array(rows, np.float64), np.zeros(1)) for qid, rows in predicted.items()]
+    assert judge(found, true, Settings(ranking=Ranking(truth_ends=8)))["mIoU"] == 62.5
+
+
+@pytest.mark.parametrize(
+    ("predicted", "true", "said"),
+    [({"a": [[0, 1, 1]]}, {"a": [[0, 1]], "b": [[0, 1]]}, "1 queries have no prediction, the first is b"),
+     ({"a": [[0, 1, 1]], "b": [[0, 1, 1]]}, {"a": [[0, 1]]}, "1 queries have no truth, the first is b"),
+     ({"a": []}, {"a": [[0, 1]]}, "empty list of predictions"),
+     ({"a": [[0, 1, 1]]}, {"a": []}, "empty list of windows"),
+     ({"a": [[0, 1, float("nan")]]}, {"a": [[0, 1]]}, "hold a NaN")],
+)  # fmt: skip
+def test_what_can_not_be_judged_is_named(predicted: Any, true: Any, said: str) -> None:
+    with pytest.raises(EvaluationError, match=said):
+        align(predicted, true)
+
+
+def test_highlights_by_hand() -> None:
+    scores = [[[4, 0, 0], [0, 0, 0]]]
+    found = highlight_metrics(align_saliency([[0.1, 0.9, 0.5, 0.2]], [8.0], [[1, 2]], scores))
+    assert found["HL-VeryGood-Hit1"] == 100
+    assert found["HL-VeryGood-mAP"] == pytest.approx(100 / 3)  # one annotator of three calls clip 1 very good
+    late = highlight_metrics(align_saliency([[0.1, 0.2, 0.3, 0.4, 0.9]], [8.0], [[1, 2]], scores))
+    assert late["HL-Fair-Hit1"] == 0  # the highest clip lies behind the labels' end
+    with pytest.raises(EvaluationError, match="no saliency"):
+        align_saliency([[]], [8.0], [[1]], [[[1, 1, 1]]])
+
+
+def test_a_paired_bootstrap_sees_what_a_mean_hides() -> None:
+    generator = np.random.default_rng(0)
+    first = generator.random(2000)
+    better = paired_bootstrap(first, first + 0.01 + 0.02 * generator.normal(size=2000))
+    assert better.low > 0
+    assert better.p < 0.01
+    assert better.mean == pytest.approx(0.01, abs=0.003)
+    same = paired_bootstrap(first, generator.permutation(first))
+    assert same.low < 0 < same.high
+    assert paired_bootstrap(first, first).p == 1.0
+    with pytest.raises(EvaluationError, match="same queries"):
+        paired_bootstrap(first, first[:-1])
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0, "< 0.001"), (0.0009, "< 0.001"), (0.001, "0.001"), (0.25, "0.250")])
+def test_no_p_is_told_as_nothing(p: float, told: str) -> None:
+    assert Difference(1.0, 0.5, 1.5, p).told_p == told
+
+
+def test_the_bootstrap_interval_is_that_of_plain_resampling() -> None:
+    generator = np.random.default_rng(1)
+    first, second = generator.random(300) > 0.5, generator.random(300) > 0.4
+    found = paired_bootstrap(first, second)
+    change = second.astype(float) - first
+    plain = change[generator.integers(0, 300, (4000, 300))].mean(1)
+    np.testing.assert_allclose((found.low, found.high), np.percentile(plain, (2.5, 97.5)), atol=0.012)
+
+
+def test_several_seeds_have_a_mean_and_an_interval() -> None:
+    found = over_seeds([10.0, 12.0, 14.0])
+    assert (found.mean, found.seeds) == (12.0, 3)
+    assert found.half_width == pytest.approx(4.303 * 2 / 3**0.5, rel=1e-3)
+    assert over_seeds([1.0]).half_width == float("inf")
+
+
+def test_the_order_of_saliency() -> None:
+    nan = float("nan")
+    found = ordering_metrics(np.array([[5, 4, 3, 2, 1], [5, 4, 4, 2, 3], [5, nan, 3, 2, 1.0], [5, 6, 3, 2, 1]]))
+    assert found["ordering"] == pytest.approx(100 / 3)
+    assert found["ordering positive > level 1"] == pytest.approx(200 / 3)
+    assert found["ordering level 3 > random"] == 75
+    assert ordering_metrics(np.full((2, 5), nan)) == {}
+
+
+def test_submission_files_are_read_back_and_judged(tmp_path: Path) -> None:
+    predictions = [
+        {"qid": "17", "windows": [{"start": 0.0, "end": 2.0, "score": 0.5}], "saliency": [0.5, 1.0]},
+        {"qid": "017", "windows": [{"start": 1.0, "end": 2.0, "score": 0.5}], "saliency": [0.5]},
+    ]
+    annotations = {qid: {"query": "über", "vid": "v"} for qid in ("17", "017")}
+    assert write_lines(submission_rows(predictions, annotations), tmp_path / "submission.jsonl") == 2
+    rows = read_lines(tmp_path / "submission.jsonl")
+    assert [row["qid"] for row in rows] == [17, "017"]
+    assert rows[0]["pred_relevant_windows"] == [[0.0, 2.0, 0.5]]
+    truth = [{"qid": qid, "relevant_windows": [[0, 2]]} for qid in (17, "017")]
+    assert report(rows, truth, ["full"])["full"]["MR-R1"]["0.5"] == 100.0
+    for text, said in (("{", "is not JSON"), ("[1]", "has no qid")):
+        (tmp_path / "bad.jsonl").write_text(f"\n{text}\n")
+        with pytest.raises(EvaluationError, match=f"line 2 {said}"):
+            read_lines(tmp_path / "bad.jsonl")
+    with pytest.raises(EvaluationError, match="can't be read"):
+        read_lines(tmp_path / "none.jsonl")
+
+
+def test_ranges_that_no_query_falls_into_are_empty() -> None:
+    found = report([{"qid": 1, "pred_relevant_windows": [[0, 1, 1]]}], [{"qid": 1, "relevant_windows": [[0, 5]]}])
+    assert found["long"] == {"MR-mAP": {}, "MR-R1": {}}
+    json.dumps(found)
+
+
+def test_a_whole_split_is_judged_in_seconds() -> None:
+    generator = np.random.default_rng(0)
+    starts = generator.random((3442, 10, 1)) * 20
+    predicted = np.concatenate([starts, starts + 5, generator.random((3442, 10, 1))], axis=2)
+    windows = align(
+        {str(n): rows for n, rows in enumerate(predicted.tolist())}, {str(n): [[3, 9]] for n in range(3442)}
+    )
+    begun = time.process_time()
+    scores = score_queries(windows)
+    paired_bootstrap(scores.iou, scores.best_of_five)
+    assert time.process_time() - begun < 5  # of the 20 s that prediction and evaluation may take together
+
+
+def test_a_submission_that_is_not_there_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "nosuch.jsonl"), str(tmp_path / "truth.jsonl")])
+    assert end.value.code == 2
+    assert "nosuch.jsonl" in capsys.readouterr().err

@@ -1,0 +1,211 @@
+"""MMN in the training loop: whole videos as samples, drawn sentences, schedule, negatives, odd videos."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from penumbra.tasks.grounding.batches.map_data import MapData
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.map_settings import Map, Mutual
+from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
+from penumbra.tasks.grounding.training.job import Job
+from penumbra.tasks.grounding.training.loop import train
+from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
+from torch import nn
+
+from tests import grounding_data
+from tests.grounding_data import CHANNELS, features, negatives, rows
+
+SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "hidden": 16, "proposal": 16, "kernel": 3, "layers": 2,
+         "joint": 8}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
+    usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1,
+             "device": "cpu"}  # fmt: skip
+    return Settings(
+        model=Model(name="mmn"), losses=Losses(**groups.get("losses", {})),
+        training=Training(**{**usual, **(training or {})}), inputs=Inputs(), ranking=Ranking(),
+        map=Map(**{**SMALL, **groups.get("map", {})}), mutual=Mutual(**groups.get("mutual", {})),
+    )  # fmt: skip
+
+
+def job(folder: Path, chosen: Settings) -> Job:
+    return replace(grounding_data.job(folder), settings=chosen)
+
+
+def data(chosen: Settings, count: int = 24, **changes: Any) -> MapData:
+    prepared = grounding_data.data(count).examples
+    found = system_of(chosen).data(
+        replace(prepared, **changes), grounding_data.videos(), grounding_data.texts(count), CPU
+    )
+    assert isinstance(found, MapData)
+    return found
+
+
+def values(history: list[dict[str, Any]], name: str) -> list[float]:
+    return [row["value"] for row in history if row["name"] == name]
+
+
+def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    chosen = settings({"epochs": 8}, losses={"shine": True}, mutual={"hard_order": 1.0, "full_epochs": 8})
+    whole = train(job(tmp_path / "whole", chosen))
+    assert values(whole, "total")[-1] < 0.9 * values(whole, "total")[0]
+    assert values(whole, "hard_order")[0] > 0
+    train(job(tmp_path / "parts", settings({"epochs": 3}, losses={"shine": True},
+                                           mutual={"hard_order": 1.0, "full_epochs": 8})))  # fmt: skip
+    after = train(job(tmp_path / "parts", chosen))
+    for name in ("total", "gradient_norm", "mIoU"):
+        assert values(after, name) == values(whole, name)
+
+
+def test_two_processes_train_on_half_the_videos_of_a_batch_each(tmp_path: Path) -> None:
+    """Statistics and negatives are those of a process's own videos, as published, so that numbers are others."""
+    rows = run_job(job(tmp_path, settings({"epochs": 1, "batch_size": 4, "processes": 2})))
+    assert np.isfinite([row["value"] for row in rows]).all()
+    assert {row["step"] for row in rows} == {2}  # seven videos
+    found = read_checkpoint(tmp_path, "best")
+    assert found is not None
+    assert found.state["processes"] == 2
+
+
+def test_a_compiled_step_is_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for a GPU, and run as it is: what the compiler makes of it is not looked at."""
+    modes = []
+
+    def traced(objective: nn.Module, mode: str, compiling: Any = torch.compile) -> Any:
+        modes.append(mode)
+        return compiling(objective, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    plain, compiled = (
+        train(job(tmp_path / way, settings({"epochs": 1, "batch_size": 8, "compiled": way}, losses={"shine": True})))
+        for way in ("no", "default")
+    )
+    assert modes == ["default"]
+    assert values(compiled, "total") == pytest.approx(values(plain, "total"), rel=1e-5)
+
+
+def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:
+    chosen = settings({"epochs": 4, "milestones": (1, 3)}, mutual={"full_epochs": 2, "contrastive": 1.0})
+    history = train(job(tmp_path, chosen))
+    assert values(history, "learning_rate") == pytest.approx([3e-3, 3e-4, 3e-4, 3e-5])
+    for epoch, total in enumerate(values(history, "total")):
+        mutual = values(history, "among_sentences")[epoch] + values(history, "among_moments")[epoch]
+        share = (total - values(history, "iou")[epoch]) / mutual
+        assert share == pytest.approx(1.0 if epoch < 2 else 0.01, rel=1e-3)
+
+
+def test_an_epoch_has_every_video_once_with_all_its_sentences() -> None:
+    found = data(settings())
+    batches = found.batches(seed=1, epoch=0)
+    assert sorted(torch.cat(batches).tolist()) == list(range(7))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    sentences = [found.batch(batch).inputs for batch in batches]
+    assert sum(len(inputs.video_of) for inputs in sentences) == 24
+    again = data(settings()).batches(seed=1, epoch=0)
+    assert all(torch.equal(first, second) for first, second in zip(batches, again, strict=True))
+    assert not torch.equal(torch.cat(batches), torch.cat(found.batches(seed=1, epoch=1)))
+
+
+def test_sentences_of_a_video_are_drawn_anew_each_epoch() -> None:
+    found = data(settings(mutual={"most_sentences": 2}))
+    drawn = []
+    for epoch in range(2):
+        found.batches(seed=1, epoch=epoch)
+        assert [len(chosen) for chosen in found.chosen] == [2] * 7
+        assert all(set(chosen) <= set(rows) for chosen, (_, rows) in zip(found.chosen, found.taught, strict=True))
+        drawn.append(np.concatenate(found.chosen))
+    assert not np.array_equal(*drawn)
+
+
+def test_a_sentence_has_its_own_text_video_and_windows() -> None:
+    found = data(settings(losses={"shine": True}))
+    found.batches(seed=0, epoch=0)
+    batch = found.batch(torch.tensor([4, 2]))
+    videos, texts, number = grounding_data.videos(), grounding_data.texts(24), 0
+    for place, video in enumerate((4, 2)):
+        for row in found.taught[video][1]:
+            qid = int(found.examples.qids[row][1:])
+            assert int(batch.inputs.video_of[number]) == place
+            own = texts.index[f"text {qid}"]
+            wanted = texts.values[texts.offsets[own] : texts.offsets[own + 1]]
+            assert torch.equal(batch.inputs.text[number][batch.inputs.text_mask[number]], wanted)
+            assert batch.targets.windows[number, 0].tolist() == rows(24)[qid]["windows"][0]
+            number += 1
+    assert batch.inputs.hard_text is not None
+    first = videos.values[videos.offsets[4] : videos.offsets[5]]
+    torch.testing.assert_close(batch.inputs.video[0, 0], first[0] / first[0].norm())
+
+
+def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_path: Path) -> None:
+    chosen = settings(map={"keep": 4})
+    system, found = system_of(chosen), data(chosen)
+    model = system.build(CHANNELS, CHANNELS)
+    predictions = system.predict(model, found)
+    assert [p.qid for p in predictions] == list(found.examples.qids)
+    for row, prediction in enumerate(predictions):
+        windows, duration = prediction.windows, float(found.examples.duration[row])
+        assert 1 <= len(windows) <= 4
+        assert (np.diff(windows[:, 2]) <= 0).all()
+        np.testing.assert_allclose(windows[:, :2] * 8 / duration, np.round(windows[:, :2] * 8 / duration), atol=1e-5)
+        assert len(prediction.saliency) == found.videos.host_lengths[found.examples.video[row]]
+    assert model.training  # as before
+
+
+def test_order_of_texts_is_judged_at_the_true_moment() -> None:
+    chosen = settings(losses={"shine": True})
+    system, found = system_of(chosen), data(chosen)
+    figures = system.figures(system.build(CHANNELS, CHANNELS), found)
+    assert {"ordering positive > level 1", "ordering level 3 > random", "ordering"} <= set(figures)
+
+
+def test_sentences_that_are_not_listed_as_negatives_are_none() -> None:
+    prepared = grounding_data.data(24).examples
+    listed = torch.tensor([prepared.text[7].item()])  # query 7 is of query 0's video
+    offsets = torch.tensor([0] + [1] * 24)
+    found = data(settings(mutual={"in_video": True}), in_video=listed, in_video_offsets=offsets)
+    found.batches(seed=0, epoch=0)
+    targets = found.batch(torch.tensor([0])).targets
+    assert targets.negative_of is not None
+    assert targets.negative_of.nonzero().tolist() == [[0, 1]]
+    assert data(settings()).batch(torch.tensor([0])).targets.negative_of is None
+
+
+@pytest.mark.parametrize("clips", [1, 3, 100])
+def test_videos_shorter_and_longer_than_the_map_and_a_lonely_sentence(tmp_path: Path, clips: int) -> None:
+    """One video of so many clips with one sentence, alone in its batch."""
+    videos = features(["v"], [clips], seed=3, clip_length=2.0)
+    row = {**rows(1)[0], "vid": "v", "duration": 2.0 * clips, "windows": [[0.0, 1.0]]}
+    texts = grounding_data.texts(1)
+    prepared = grounding_data.prepare([row], negatives([row]), videos, texts).examples
+    work = Job(settings({"epochs": 1}), prepared, prepared, {"q0": row["windows"]}, videos, texts, tmp_path)
+    history = train(work)
+    assert np.isfinite([entry["value"] for entry in history]).all()
+
+
+def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None:
+    windows = torch.zeros(24, 1, 2)
+    windows[:, 0, 1] = 1000.0
+    windows[3] = 5.0
+    found = data(settings(), windows=windows)
+    assert 3 not in np.concatenate([members for _, members in found.taught])
+    assert 3 in np.concatenate([members for _, members in found.every])
+    overlap = found.batch(torch.tensor([0])).targets.overlap
+    whole = (found.cells[:, 1] - found.cells[:, 0]).argmax()
+    assert overlap[0, whole] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "said"),
+    [("map", {"counts": (8,)}, "too narrow"), ("map", {"pool": 3}, "do not give 8 clips"),
+     ("map", {"kernel": 2, "layers": 3}, "change the size"), ("mutual", {"lowest": 0.9, "highest": 0.5}, "lowest <")],
+)  # fmt: skip
+def test_maps_and_losses_that_can_not_be_are_refused(group: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(**{group: change})

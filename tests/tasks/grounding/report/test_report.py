@@ -1,0 +1,211 @@
+"""What a report is made of: progress while it trains, curves, examples that are chosen without chance, safe pages."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+from penumbra.artifacts.document import Document, Section, Table
+from penumbra.artifacts.drawing import Drawing, printable
+from penumbra.tasks.grounding.batches.inputs import Loaded
+from penumbra.tasks.grounding.report.examples import Example, ordering_candidates, overlap_examples, pick, steepness
+from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
+from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, loss_chart, validation_chart
+from penumbra.tasks.grounding.training.loop import train
+from penumbra.tasks.grounding.training.progress import Progress
+
+from tests.grounding_data import job, negatives, rows, settings, texts, videos
+
+HOSTILE = "<script>alert(1)</script> it's | ![x](http://a) `y` *z* a_b_ R1@0.5 www.a.bc &lt; \\\x00\ud800"
+TEXTS = {name: f"{name} {HOSTILE}" for name in ("positive", "level 1", "level 2", "level 3", "random")}
+ROW = {"qid": "q1", "vid": "v1", "split": "test", "query": HOSTILE, "duration": 8.0, "windows": [[2.0, 4.0]]}
+
+
+def falling(inside: list[float]) -> dict[str, np.ndarray]:
+    """Saliency of four clips of 2 s, the second one inside the moment."""
+    return {name: np.array([9.0, value, 9.0, 9.0]) for name, value in zip(TEXTS, inside, strict=True)}
+
+
+def test_every_evaluation_is_told_with_what_was_reached(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    chosen = settings({"epochs": 5, "evaluate_every": 2})
+    history = train(job(tmp_path, chosen, count=8), told.append)
+    assert [(progress.epoch, progress.epochs) for progress in told] == [(2, 5), (4, 5), (5, 5)]
+    assert told[-1].history == history
+    assert told[-1].left == 0
+    values = [row["value"] for row in history if row["name"] == "chosen_by"]
+    assert [progress.best for progress in told] == [max(values[: n + 1]) for n in range(3)]
+    reached = rf"{values[0]:.2f} \(best {values[0]:.2f}\), \d+ s, \d+ s left"
+    shown = rf"epoch 2 of 5: loss \d+\.\d{{4}}, chosen by R1@0\.5 \+ R1@0\.7 \+ mIoU {reached}"
+    assert re.fullmatch(shown, told[0].line())
+    assert f"chosen by mAP {values[0]:.2f}" in replace(told[0], chosen_by="mAP").line()
+
+
+def test_without_anything_to_choose_by_the_loss_alone_is_told() -> None:
+    history = [{"epoch": 3, "step": 9, "split": "train", "name": "total", "value": 1.5}]
+    assert Progress(3, 3, history, None, 10.4, 0.0).line() == "epoch 3 of 3: loss 1.5000, 10 s, 0 s left"
+
+
+def metrics(name: str, values: list[float], split: str = "train") -> list[dict[str, object]]:
+    return [{"epoch": n, "split": split, "name": name, "value": value} for n, value in enumerate(values, 1)]
+
+
+def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
+    found = [row for name in ("span", "total", "learning_rate", "seconds") for row in metrics(name, [3, 2, 1.0])]
+    found += [row for name in ("mIoU", "mAP", "chosen_by") for row in metrics(name, [10, 30, 30.0], "validation")]
+    curves = curves_of(found)
+    assert best_epoch(curves) == 2, "the first of equals"
+    losses, judged = loss_chart(curves), validation_chart(curves)
+    assert losses is not None
+    assert judged is not None
+    titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(losses.body))
+    assert titles == ["total", "span", "learning_rate"]
+    assert "total: total from 3 to 1 over 1 to 3 epoch" in losses.described
+    assert "mIoU from 10 to 30" in judged.described
+    assert len(curves_section(found).drawings) == 2
+    assert curves_section([]).text == ["No epoch was trained."]
+
+
+def test_a_long_training_is_thinned_and_keeps_its_end() -> None:
+    chart = loss_chart(curves_of(metrics("total", [math.sin(n) for n in range(5000)])))
+    assert chart is not None
+    [points] = re.findall(r'points="([^"]+)"', "".join(chart.body))
+    assert len(points.split()) <= 202
+    assert chart.described.endswith(f"to {math.sin(4999):.4g} over 1 to 5000 epoch")
+
+
+@pytest.mark.parametrize(
+    ("inside", "fall"),
+    [([5, 4, 3, 2, 1], 1.0), ([5, 4, 3, 3.5, 1], -0.5), ([1, 1, 1, 1, 1], 0.0)],
+)
+def test_steepness_is_the_smallest_fall_inside_the_moment(inside: list[float], fall: float) -> None:
+    assert steepness(Example(ROW, TEXTS), falling(inside), 2.0) == pytest.approx(fall)
+
+
+def test_an_example_without_saliency_of_all_its_texts_is_none() -> None:
+    partly = falling([5, 4, 3, 2, 1])
+    partly.pop("level 2")
+    assert math.isnan(steepness(Example(ROW, TEXTS), partly, 2.0))
+    assert math.isnan(steepness(Example(ROW, TEXTS), {}, 2.0))
+
+
+def test_the_best_the_middle_and_the_worst_are_picked() -> None:
+    assert list(pick([0.3, math.nan, 0.9, 0.1, 0.5, 0.5])) == [("best", 2), ("middle", 5), ("worst", 3)]
+    assert list(pick([0.3])) == [("best", 0)]
+    assert list(pick([math.nan])) == []
+
+
+def test_candidates_are_held_out_queries_with_a_text_of_another_video() -> None:
+    found = [{**row, "split": "train"} for row in rows(24)]
+    loaded = Loaded(videos(), texts(24), found, negatives(found))
+    kind, several = ordering_candidates(loaded, settings({"held_out": 0.3}))
+    assert kind == "held-out"
+    assert 0 < len(several) < 24
+    queries = {row["query"]: row["vid"] for row in found}
+    for example in several:
+        assert queries[example.texts["random"]] != example.row["vid"]
+        assert example.texts["level 2"] == f"{example.row['query']} 2"
+    assert ordering_candidates(loaded, settings({"held_out": 0.0}))[0] == "training"
+
+
+def test_windows_are_picked_by_overlap_in_each_split() -> None:
+    annotations = {f"q{n}": {**ROW, "qid": f"q{n}", "windows": [[0.0, 4.0]] if n < 6 else []} for n in range(7)}
+    predictions = {
+        f"q{n}": {"qid": f"q{n}", "split": "word" if n > 2 else "test", "windows": [window(0, 1.0 + n % 3)]}
+        for n in range(7)
+    }
+    found = [(split, place, qid) for split, place, qid, _ in overlap_examples(predictions, annotations, None)]
+    assert found == [
+        ("test", "best", "q2"), ("test", "middle", "q1"), ("test", "worst", "q0"),
+        ("word", "best", "q5"), ("word", "middle", "q4"), ("word", "worst", "q3"),
+    ]  # fmt: skip
+    cut = [overlap for *_, overlap in overlap_examples(predictions, annotations, 2.0)]
+    assert cut == pytest.approx([1, 2 / 3, 1 / 2] * 2)  # [0, 2], [0, 3] and [0, 1] of [0, 2]
+
+
+def window(start: float, end: float, score: float = 0.5) -> dict[str, float]:
+    return {"start": start, "end": end, "score": score}
+
+
+def drawings() -> list[Drawing]:
+    before, after = falling([1, 2, 3, 4, 5]), falling([5, 4, 3, 2, 1])
+    predicted = {"qid": "q1", "split": "test", "windows": [window(1, 3, 0.9), window(5, 6, 0.1)]}
+    orders = [{"metric": "ordering positive > level 1", "value": 75.0}, {"metric": "ordering", "value": 50.0}]
+    ordered = ordering_chart(orders, HOSTILE)
+    assert ordered is not None
+    return [
+        saliency_figure(HOSTILE, Example(ROW, TEXTS), [("base", before, 2.0), (HOSTILE, after, 2.0), ("none", {}, 1)]),
+        windows_figure(HOSTILE, ROW, [(HOSTILE, predicted), ("base", predicted)]),
+        ordered,
+    ]
+
+
+def test_figures_show_the_truth_and_every_run() -> None:
+    saliency, windows, ordered = drawings()
+    assert saliency.described.count("shaded: 2.0 to 4.0 s") == 2, "before and after; a run without saliency has none"
+    assert "".join(saliency.body).count("<polyline") == 10
+    assert windows.described.startswith("true: 2.0 to 4.0 s; ")
+    assert windows.described.count("1.0 to 3.0 s, 0.90") == 2
+    assert windows.described.count("5.0 to 6.0 s, 0.10") == 1, "of the other run the first window alone"
+    assert "all of it: 50.0%" in ordered.described
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags, and text outside styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), f"{name} runs a script"
+            if name in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:image/")):
+                self.outside.append(value)
+
+
+def document() -> Document:
+    table = Table(("what", HOSTILE), [(HOSTILE, "1.5"), ("a|b", "−2")], HOSTILE)
+    return Document(HOSTILE, HOSTILE, [Section(HOSTILE, [HOSTILE], [table], drawings()),
+                                       Section("folded", ["hidden"], folded=True)])  # fmt: skip
+
+
+def test_the_html_is_one_file_in_which_no_text_is_markup() -> None:
+    page = document().html()
+    seen = Page(page)
+    assert "script" not in seen.tags
+    assert not seen.outside
+    assert seen.tags.count("svg") == 3
+    assert {"main", "nav", "details", "figcaption", "caption"} <= set(seen.tags)
+    assert "default-src 'none'" in page, "a browser is told to fetch nothing"
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; it&#39;s" in page
+    page.encode("utf-8")
+    assert "\x00" not in page
+
+
+def test_the_markdown_is_not_indented_and_no_text_is_markup() -> None:
+    page = document().markdown()
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.validateLink = lambda _: True  # type: ignore[method-assign]  # of pictures that are in the page
+    inline = [token for token in parser.parse(page) if token.type == "inline"]
+    found = Counter(child.type for token in inline for child in token.children or ())
+    assert found.keys() == {"text", "image", "strong_open", "strong_close"}
+    assert (found["image"], found["strong_open"]) == (3, 4)
+    shown = ["".join(child.content for child in token.children or ()) for token in inline]
+    title = printable(HOSTILE)
+    assert shown[:6] == [title, title, title, title, title, "what"], "as it was written"
+    assert "&#" not in page, "the Prefect UI shows character references as they are"
+    written = "\n".join(line for line in page.splitlines() if not line.startswith("!["))
+    assert not re.search(r"[^\\]@|http:/|www\.", written), "and makes links of addresses"
+    assert not any(line.startswith((" ", "\t")) for line in page.splitlines())
+    assert "hidden" not in page, "what is folded is for the file"
+    rows_of_table = [line for line in page.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows_of_table}) == 1

@@ -1,0 +1,303 @@
+"""The training loop: same numbers again, after a kill, in two processes; and what goes wrong on the way."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.grounding.batches.device_data import epoch_order
+from penumbra.tasks.grounding.evaluation.choice import chosen_run
+from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.map_settings import Map, Mutual
+from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.training import loop
+from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
+from penumbra.tasks.grounding.training.job import Job, held_out_videos
+from penumbra.tasks.grounding.training.loop import Trainer, TrainingError, train
+from penumbra.tasks.grounding.training.memory import keep_memory
+from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.progress import Progress
+from penumbra.tasks.grounding.training.run import settings_of
+from penumbra.tasks.grounding.training.settings import (
+    Inputs,
+    Losses,
+    Model,
+    Ranking,
+    Settings,
+    SettingsError,
+    Training,
+    presets,
+    with_preset,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.grounding_data import data, job, settings
+
+Numbers = list[tuple[int, str, str, float]]
+
+
+def numbers(rows: list[dict[str, Any]]) -> Numbers:
+    """What must be the same again: everything but the time it took."""
+    return [(row["epoch"], row["split"], row["name"], row["value"]) for row in rows if row["name"] != "seconds"]
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    one, other = (read_checkpoint(folder, "last") for folder in (first, second))
+    assert one is not None
+    assert other is not None
+    return one.tensors.keys() == other.tensors.keys() and all(
+        torch.equal(value, other.tensors[name]) for name, value in one.tensors.items()
+    )
+
+
+def test_training_learns_and_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    chosen = settings({"epochs": 8})
+    first, second = train(job(tmp_path / "a", chosen)), train(job(tmp_path / "b", chosen))
+    assert numbers(first) == numbers(second)
+    assert same_weights(tmp_path / "a", tmp_path / "b")
+    totals = [row["value"] for row in first if row["name"] == "total"]
+    assert totals[-1] < 0.8 * totals[0]
+    other = train(job(tmp_path / "c", settings({"epochs": 1, "seed": 7})))
+    assert numbers(other) != numbers(first)[: len(numbers(other))]
+
+
+def run_slowly(work: Job) -> None:
+    """Train with a pause after each epoch, so that the parent can kill it in the middle of one."""
+
+    def pause(self: Trainer, seen: Any, sums: Any, look: Any = Trainer._look) -> None:
+        look(self, seen, sums)
+        time.sleep(0.2)
+
+    Trainer._look = pause  # type: ignore[method-assign]
+    train(work)
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    chosen = settings({"epochs": 6, "evaluate_every": 2})
+    whole = train(job(tmp_path / "whole", chosen))
+    killed = tmp_path / "killed"
+    process = multiprocessing.get_context("spawn").Process(target=run_slowly, args=(job(killed, chosen),))
+    process.start()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        state = json.loads((killed / "last.json").read_text()) if (killed / "last.json").is_file() else {"epoch": 0}
+        if state["epoch"] >= 2:
+            break
+        time.sleep(0.02)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    begun = read_checkpoint(killed, "last")
+    assert begun is not None
+    assert 2 <= begun.state["epoch"] < 6
+    assert numbers(train(job(killed, chosen))) == numbers(whole)
+    assert same_weights(killed, tmp_path / "whole")
+
+
+def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
+    """Without dropout and random pairs, half a batch in each of two processes has the whole batch's gradient."""
+    plain: dict[str, Any] = {
+        "model": {"name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0},
+        "losses": {"pair_hinge": False},
+    }
+    one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **plain), count=8))
+    told: list[Progress] = []
+    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8), told.append)
+    assert [(progress.epoch, progress.history) for progress in told] == [(1, two)], "the main process is observed"
+    norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    found = read_checkpoint(tmp_path / "two", "last")
+    assert found is not None
+    assert found.tensors["random.cpu"].shape[0] == 2
+    with pytest.raises(RunError, match="begun with 2 processes"):
+        train(job(tmp_path / "two", settings({"epochs": 3}, **plain)))
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(job(tmp_path, settings({"epochs": 1})))
+    good = read_checkpoint(tmp_path, "last")
+    poisoned, calls = loop.TrainingStep.__call__, []
+
+    def step(self: Any, batch: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 2:
+            batch.inputs.video[0, 0, 0] = torch.nan
+        return poisoned(self, batch)
+
+    monkeypatch.setattr(loop.TrainingStep, "__call__", step)
+    with pytest.raises(TrainingError, match=r"no number at step 5 \(epoch 2\).*of epoch 1, is kept in"):
+        train(job(tmp_path, settings({"epochs": 3})))
+    kept = read_checkpoint(tmp_path, "last")
+    assert good is not None
+    assert kept is not None
+    assert kept.state["epoch"] == 1
+    assert all(torch.equal(value, kept.tensors[name]) for name, value in good.tensors.items())
+
+
+def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([10.0, 30.0, 20.0, 20.0, 20.0, 20.0])
+    monkeypatch.setattr(loop, "judge", lambda *_: {"chosen_by": next(scores)})
+    train(job(tmp_path, settings({"epochs": 20, "patience": 3}), count=8))
+    best, last = read_checkpoint(tmp_path, "best"), read_checkpoint(tmp_path, "last")
+    assert best is not None
+    assert last is not None
+    assert (best.state["epoch"], last.state["epoch"]) == (2, 5)
+    assert {name.split(".")[0] for name in best.tensors} == {"model"}
+
+
+def test_the_learning_rate_falls_by_epoch(tmp_path: Path) -> None:
+    rows = train(job(tmp_path, settings({"epochs": 3, "learning_rate_drop": 2}), count=8))
+    rates = [row["value"] for row in rows if row["name"] == "learning_rate"]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4])
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
+@pytest.mark.parametrize("shine", [False, True])
+def test_a_last_batch_of_one_query_trains(tmp_path: Path, name: str, shine: bool) -> None:
+    rows = train(job(tmp_path, settings({"epochs": 1}, model={"name": name}, losses={"shine": shine}), count=9))
+    assert torch.isfinite(torch.tensor([row["value"] for row in rows if row["split"] == "train"])).all()
+
+
+@pytest.mark.parametrize("change", [{"precision": "bf16"}, {"losses": {"shine": True, "variant": "released"}}])
+def test_other_ways_to_train(tmp_path: Path, change: dict[str, Any]) -> None:
+    losses = change.pop("losses", {"shine": True})
+    rows = train(job(tmp_path, settings({"epochs": 1, **change}, losses=losses), count=8))
+    assert torch.isfinite(torch.tensor([row["value"] for row in rows])).all()
+
+
+class Questions(TorchDispatchMode):
+    """Notes what makes the host wait for a device."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "equal.default", "masked_select", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in str(func) for name in self.WAITS):
+            self.asked.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
+def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
+    chosen = settings({"shifting": True}, model={"name": name}, losses={"shine": name != "bm_detr"})
+    work = job(Path(), chosen)
+    system = system_of(work.settings)
+    net = system.build(work.videos.channels, work.texts.channels)
+    step = TrainingStep(system.objective(net), make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
+    batches = system.data(work.train, work.videos, work.texts, torch.device("cpu"))
+    step(batches.batch(torch.arange(8)))  # the optimiser's first step sets up
+    with Questions() as questions:
+        step(batches.batch(torch.arange(8)))
+    assert not questions.asked
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    work = job(tmp_path)
+    other = system_of(settings(model={"name": "moment_detr"})).build(work.videos.channels, work.texts.channels)
+    with pytest.raises(TrainingError, match="another model than QDDETR"):
+        train(replace(work, weights=other.state_dict()))
+    own = system_of(work.settings).build(97, work.texts.channels).state_dict()
+    with pytest.raises(TrainingError, match=r"of another shape: video_projection.*99"):
+        train(replace(work, weights=own))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    train(job(tmp_path, settings({"epochs": 1}), count=8))
+    file = next(tmp_path.glob("last-*.safetensors"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(RunError, match="damaged"):
+        train(job(tmp_path, count=8))
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1}))
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.zeros(2)}, {"epoch": 2}))
+    found = read_checkpoint(tmp_path, "last")
+    assert found is not None
+    assert found.state["epoch"] == 1
+    assert torch.equal(found.tensors["a"], torch.ones(2))
+
+
+def test_the_order_of_the_data_follows_from_seed_and_epoch() -> None:
+    assert torch.equal(epoch_order(50, 1, 3), epoch_order(50, 1, 3))
+    assert not torch.equal(epoch_order(50, 1, 3), epoch_order(50, 1, 4))
+    assert not torch.equal(epoch_order(50, 1, 3), epoch_order(50, 2, 3))
+    assert sorted(epoch_order(50, 1, 3).tolist()) == list(range(50))
+
+
+def test_validation_holds_out_whole_videos() -> None:
+    videos = [f"v{n % 40}" for n in range(200)]
+    chosen = held_out_videos(videos, 0.1, seed=0)
+    assert len(chosen) == 4
+    assert held_out_videos(videos, 0.1, seed=0) == chosen
+    assert held_out_videos(videos, 0.0, seed=0) == set()
+    assert held_out_videos(["v0"], 0.5, seed=0) == set()
+
+
+def test_memory_is_kept_where_glibc_is() -> None:
+    assert keep_memory() in (True, False)
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def groups(**changes: Any) -> dict[str, Any]:
+    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking(),
+             "map": Map(), "mutual": Mutual()}  # fmt: skip
+    return {**usual, **changes}
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
+    chosen = with_preset(name, groups())
+    assert system_of(chosen).losses.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
+    assert chosen.model.name in name
+    assert {"features", "clip_length"} == set(presets()[name]["needs"])
+
+
+def test_a_run_of_settings_that_are_no_longer_taken_is_named(store: Store) -> None:
+    work = Work("tiny", "metrics", 1, {"settings": {"model": {"name": "gone"}}})
+    store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
+    with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings that can't be used \(model.name: Input"):
+        settings_of(store.find()[0])
+    with pytest.raises(ArtifactError, match=f"no tiny/metrics matches 'x'; the newest: {work.key}"):
+        chosen_run("tiny", "x")
+
+
+def test_what_is_said_explicitly_beats_the_preset() -> None:
+    chosen = with_preset("charades-cg-moment_detr-shine", groups(training=Training(epochs=3)))
+    assert (chosen.training.epochs, chosen.training.learning_rate, chosen.losses.shine) == (3, 2e-4, True)
+    with pytest.raises(SettingsError, match="no preset 'charades': did you mean charades-"):
+        with_preset("charades", groups())
+    with pytest.raises(ValueError, match="multiple of 4"):
+        Settings(model=Model(hidden=18, heads=4))
+
+
+def test_a_query_with_fewer_negatives_trains_and_is_counted(tmp_path: Path) -> None:
+    prepared = data(8, levels=2)
+    assert prepared.notes == {"query with 2 of 3 hard negatives": 8}
+    work = replace(job(tmp_path, settings({"epochs": 1}), count=8), train=prepared.examples)
+    terms = {row["name"]: row["value"] for row in train(work)}
+    assert terms["fine_2"] > 0
+    assert terms["fine_3"] == 0

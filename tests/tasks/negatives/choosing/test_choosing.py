@@ -1,0 +1,210 @@
+"""The choice among candidates: what is counted and matched, what is natural, what is given away."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from penumbra.tasks.negatives.choosing import nearness
+from penumbra.tasks.negatives.choosing.candidates import Candidate, Query, level_sets
+from penumbra.tasks.negatives.choosing.causal import CausalModelError, log_probability
+from penumbra.tasks.negatives.choosing.matching import Matching, counts
+from penumbra.tasks.negatives.choosing.nearness import Nearness
+from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.negatives.providers.corpus import CorpusProvider
+from penumbra.tasks.negatives.selection import TextError, human_text
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.relations import Preferences, Relation, edges, named, relations
+from penumbra.tasks.text.tags import tag_texts
+from spacy.language import Language
+
+from tests.tiny_llama import build
+
+SENTENCES = [
+    "person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug.",
+    "person drops the cup.", "person washes the plate in the sink.", "person reads the book on the sofa.",
+    "person reads the letter on the sofa.", "person opens the book.", "person opens the letter.",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parsed(nlp: Language) -> list[list[dict[str, object]]]:
+    return list(tag_texts(SENTENCES, nlp))
+
+
+def slot(token: int, word: str = "w") -> Slot:
+    return Slot(token, "noun", "NN", word, word)
+
+
+def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Query:
+    found = {int(name[1:]): [Candidate(w, tuple(w.split()), "p", "m") for w in ws] for name, ws in candidates.items()}
+    return Query(MaskedQuery("q", [], levels), "text", "v", found)
+
+
+def test_a_chain_keeps_the_words_of_the_level_before() -> None:
+    levels = ((slot(2),), (slot(0), slot(2)), (slot(0), slot(1), slot(2)))
+    some = query(levels, l1=["a", "b"], l2=["x a", "y a", "x c"], l3=["x k a", "y k b", "y k a"])
+    chains = [tuple(c.query for c in chain) for chain in some.chains((1, 2, 3), nested=True)]
+    assert chains == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
+    assert [tuple(c.query for c in chain) for chain in some.chains((1, 3), nested=True)] == [
+        ("a", "x k a"), ("b", "y k b"), ("a", "y k a"),
+    ]  # fmt: skip
+    apart = some.chains((1, 2), nested=False)
+    assert [tuple(c.query for c in chain) for chain in apart] == [("a", "x a"), ("b", "y a"), ("a", "x c")]
+
+
+def test_levels_of_the_same_slots_take_different_words() -> None:
+    levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
+    some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
+    chains = {tuple(c.query for c in chain) for chain in some.chains((1, 2, 3), nested=True)}
+    assert chains == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
+
+
+def test_as_many_levels_as_can_be_had_the_mildest_first() -> None:
+    assert list(level_sets((3, 1, 2))) == [(1, 2, 3), (1, 2), (1, 3), (2, 3), (1,), (2,), (3,)]
+
+
+def test_the_chosen_have_the_words_that_the_queries_have() -> None:
+    """Every query offers the same words, the likeliest first: by cost alone all would take one."""
+    words = ["opens", "closes", "takes", "holds"]
+    positives = [f"person {word} it" for word in words for _ in range(25)]
+    texts = sorted(set(positives))
+    number = {text: i for i, text in enumerate(texts)}
+    offered = [[number[t] for t in texts if t != own] for own in positives]
+    chains = np.array([offered])
+    matching = Matching(
+        counts(texts), np.array([number[t] for t in positives]), chains, np.ones((1, 100), dtype=bool), seed=0
+    )
+    cost = np.tile(np.arange(3) * 0.01, (100, 1))
+    matching.settle(cost, np.ones((100, 3), dtype=bool), np.arange(100))
+    chosen = Counter(texts[chains[0, i, pick]] for i, pick in enumerate(matching.picked))
+    assert all(22 <= count <= 28 for count in chosen.values())
+    assert (cost.argmin(axis=1) == 0).all(), "without matching all would take their first"
+
+
+def test_what_is_not_allowed_is_never_taken_and_the_seed_decides() -> None:
+    random = np.random.default_rng(1)
+    texts = [f"w{i} w{j}" for i in range(6) for j in range(6)]
+    positives = random.integers(36, size=200)
+    chains = random.integers(36, size=(3, 200, 8))
+    chains[:, :, 7] = -1  # most queries have fewer chains than the one that has most
+    allowed = (random.random((200, 8)) < 0.5) & (chains[0] >= 0)
+    matched = random.random((3, 200)) < 0.8
+
+    def picked(seed: int) -> list[int]:
+        matching = Matching(counts(texts), positives, chains, matched, seed)
+        matching.settle(np.zeros((200, 8)), allowed, np.arange(200))
+        for level in range(3):
+            mine = matched[level] & (matching.picked >= 0)
+            chosen = counts(texts)[chains[level, mine, matching.picked[mine]]].sum(axis=0)
+            human = counts(texts)[positives[matched[level]]].sum(axis=0)
+            assert np.allclose(matching.surplus[level], chosen - human), "the running sums are those of the choice"
+        return list(matching.picked)
+
+    first = picked(0)
+    assert first == picked(0)
+    assert first != picked(1)
+    assert all(allowed[i, pick] for i, pick in enumerate(first) if pick >= 0)
+    assert all(not allowed[i].any() for i, pick in enumerate(first) if pick < 0)
+
+
+def test_only_what_is_picked_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    angles = {"a": 0.95, "b": 0.7, "c": 0.5, "d": 0.6}
+    asked: list[str] = []
+
+    def encode(texts: list[str]) -> nearness.Vectors:
+        asked.extend(texts)
+        return np.array([[angles[t], (1 - angles[t] ** 2) ** 0.5] for t in texts], dtype=np.float32)
+
+    texts = ["a", "b", "c", "d"]
+    chains = np.array([[[0, 1, 1, -1]], [[2, 2, 3, -1]]])
+    known = Nearness(texts, np.array([[1.0, 0.0]], dtype=np.float32), chains, encode)
+    assert known.allowed(0.9, 0.1).tolist() == [[True, True, True, False]]
+    assert known.learn(np.array([0])).tolist() == [0]
+    assert asked == ["a", "c"]
+    assert known.allowed(0.9, 0.1).tolist() == [[False, True, True, False]], "a is a paraphrase"
+    assert known.allowed(1.0, 0.1).tolist() == [[True, True, True, False]]
+    known.learn(np.array([1]))
+    assert asked == ["a", "c", "b"]
+    assert known.allowed(0.6, 0.1).tolist() == [[False, False, False, False]]
+    assert known.learn(np.array([1])).tolist() == []
+
+
+def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]]) -> None:
+    preferences = Preferences(parsed)
+    seen, lent, strange = (Relation("drop", "verb-object", "", noun) for noun in ("cup", "mug", "letter"))
+    assert preferences.seen[seen] == 1
+    assert 0 < preferences.counts[lent] < 1, "cups are washed and filled as mugs are"
+    assert preferences.counts[lent] > 10 * preferences.counts[strange], "letters are not"
+    assert preferences.surprise([seen]) < preferences.surprise([lent]) < preferences.surprise([strange]) <= 1
+
+
+def test_relations_follow_their_words(parsed: list[list[dict[str, object]]]) -> None:
+    tokens = parsed[5]  # person washes the plate in the sink.
+    lemmas = [str(token["lemma"]) for token in tokens]
+    lemmas[lemmas.index("plate")] = "cup"
+    changed = {named(edge, lemmas) for edge in edges(tokens)} - set(relations(tokens))
+    assert Relation("wash", "verb-object", "", "cup") in changed
+    assert all("cup" in relation for relation in changed)
+
+
+def test_what_people_say_is_more_plausible(parsed: list[list[dict[str, object]]]) -> None:
+    human = HumanText()
+    for i, tokens in enumerate(parsed):
+        human.add(f"v{i}", tokens)
+    plausibility = Plausibility(human)
+    texts = ["person washes the cup .", "person sofa the washes ."]
+    natural, odd = plausibility.read(texts, [text.split() for text in texts])
+    assert natural > odd
+
+
+def test_corpus_keeps_words_from_level_to_level_and_prefers_what_goes_together(
+    parsed: list[list[dict[str, object]]], nlp: Language
+) -> None:
+    import pyarrow as pa
+    from penumbra.artifacts.schemas import table_of
+    from penumbra.tasks.negatives.fills import masked_queries
+    from penumbra.tasks.text.masks import mask_part
+
+    rows = [{"qid": f"q{i}", "vid": f"v{i}", "split": "train", "query": text, "duration": 9.0,
+             "windows": [[0.0, 3.0]], "novel": [], "saliency": None} for i, text in enumerate(SENTENCES)]  # fmt: skip
+    annotations = table_of("annotations", rows)
+    tags = table_of("tags", [{"qid": f"q{i}", "tokens": tokens} for i, tokens in enumerate(parsed)])
+    dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
+    masks: pa.Table = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
+    queries = {query.qid: query for query in masked_queries(tags, masks)}
+    fills = list(CorpusProvider(parsed, dictionary, 0).fill(list(queries.values()), 12))
+    words = {(f.qid, f.level): {g.words for g in fills if (g.qid, g.level) == (f.qid, f.level)} for f in fills}
+    for (qid, level), several in words.items():
+        assert len(several) > 1
+        slots = queries[qid].levels
+        if level > 1 and slots[level - 1] != slots[level - 2]:
+            at = [slots[level - 1].index(kept) for kept in slots[level - 2]]
+            assert {tuple(w[i] for i in at) for w in several} <= words[qid, level - 1]
+    first = [f.words[0] for f in fills if f.qid == "q0" and f.level == 1]
+    assert len(set(first)) == len(first)
+
+
+def test_a_causal_model_reads_texts_in_any_order(tmp_path: Path) -> None:
+    tiny_llama = build(tmp_path)
+    texts = ["person opens the door.", "person", "a person closes the small door of the kitchen."]
+    scores = log_probability(texts, str(tiny_llama))
+    assert (scores < 0).all()
+    assert log_probability(texts[::-1], str(tiny_llama))[::-1] == pytest.approx(scores, abs=1e-5)
+    assert log_probability(texts[:1], str(tiny_llama)) == pytest.approx(scores[:1], abs=1e-5), "padding changes nothing"
+
+
+def test_a_causal_model_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CausalModelError, match="nothing-here"):
+        log_probability(["a"], str(tmp_path / "nothing-here"))
+
+
+def test_a_text_of_the_users_joins_both_halves(tmp_path: Path) -> None:
+    file = tmp_path / "more.txt"
+    file.write_text("person peels an orange.\n\nperson peels a banana.\n", encoding="utf-8")
+    human = human_text([], str(file), "penumbra")
+    assert [len(half) for half in human.halves] == [2, 2]
+    assert Preferences(human.parsed).seen[Relation("peel", "verb-object", "", "orange")] == 1
+    with pytest.raises(TextError, match=r"missing\.txt"):
+        human_text([], str(tmp_path / "missing.txt"), "penumbra")

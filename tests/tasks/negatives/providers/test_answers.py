@@ -1,0 +1,177 @@
+"""The cache of paid answers: nothing is lost, whatever fills it up, reads it or is killed in the middle."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.negatives.providers.answers import Answer, Answers, Found, Place, portion
+
+
+def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
+    values = {"problem": "", "model": "m-1", "prompt_tokens": 100, "completion_tokens": 7, "cost_usd": 0.001,
+              "seconds": 0.2, "retries": 0, "run": "r"}  # fmt: skip
+    return Answer(text=text, questions=questions, **(values | more))  # type: ignore[arg-type]
+
+
+def places(*keys: str) -> list[Place]:
+    """Questions of three slots in one request."""
+    return [Place(key, 3 * turn + 1, f"asker of {key}", f"offer {key}", [["a", "b"]]) for turn, key in enumerate(keys)]
+
+
+def place(key: str, first: int = 1) -> Place:
+    return Place(key, first, "x", f"offer of {key}", (("a", "b"),))
+
+
+def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_path: Path) -> None:
+    given_answer = answer('{"1": "A\\ud800 🙂"}', retries=2)
+    first = Answers(tmp_path)
+    first.keep("name", places("a", "b", "c"), given_answer)
+    first.close()
+    again = Answers(tmp_path)
+    assert again.find("a") == Found(given_answer, 1, 1, "asker of a")
+    assert again.find("c") == Found(given_answer, 3, 7, "asker of c")
+    assert again.find("d") is None
+    assert (again.offered("offer a"), again.offered("offer d")) == ([("a", "b")], None)
+
+
+def test_an_answer_without_a_text_and_a_lasting_error_are_kept_too(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    answers.keep("name", places("a"), answer(None, problem="model refused"))
+    answers.refuse("b", "status 400")
+    again = Answers(tmp_path)
+    found = again.find("a")
+    assert found is not None
+    assert found.answer is not None
+    assert (found.answer.text, found.answer.problem, found.error) == (None, "model refused", "")
+    assert again.find("b") == Found(None, error="status 400")
+
+
+def test_nothing_is_evicted_however_full_it_is(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    assert answers.cache.size_limit > 1 << 50
+    answers.cache.reset("size_limit", 1_000)
+    for number in range(60):
+        answers.keep(f"n{number}", places(f"q{number}"), answer("x" * 10_000))
+    answers.cache.cull()
+    again = Answers(tmp_path)
+    assert all(again.find(f"q{number}") for number in range(60))
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**5), st.floats(0, 100), st.integers(1, 100))
+def test_the_shares_of_an_answer_add_up_to_the_whole(prompt: int, completion: int, cost: float, count: int) -> None:
+    whole = answer(questions=count, prompt_tokens=prompt, completion_tokens=completion, cost_usd=cost)
+    shares = [whole.share(number) for number in range(1, count + 1)]
+    assert sum(share[0] for share in shares) == prompt
+    assert sum(share[1] for share in shares) == completion
+    assert sum(share[2] for share in shares) == pytest.approx(cost)
+    assert max(share[0] for share in shares) - min(share[0] for share in shares) <= 1
+
+
+@given(st.integers(0, 10**6), st.integers(1, 50))
+def test_portions_are_whole_and_add_up(total: int, parts: int) -> None:
+    assert sum(portion(total, parts, index) for index in range(parts)) == total
+
+
+# Programs that load this one module: importing its package takes seconds, and no fork is safe beside a running server.
+LOAD = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("answers", "tasks/negatives/providers/answers.py")
+module = sys.modules["answers"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+answers = module.Answers(module.Path(sys.argv[1]))
+def places(*keys):
+    return [module.Place(key, 3 * i + 1, f"asker of {key}", f"offer {key}", [["a"]]) for i, key in enumerate(keys)]
+def answer(text, questions):
+    return module.Answer(text, "", "m-1", 100, 7, 0.001, 0.2, 0, "r", questions)
+"""
+# Requests of three questions: one that all writers have, two of this one's own.
+WRITE = """
+for number in range(int(sys.argv[3])):
+    name = f"{sys.argv[2]}-{number}"
+    answers.keep(name, places(f"shared{number}", f"own{name}-0", f"own{name}-1"), answer(name, 3))
+"""
+# Reads while others write: what is found is whole.
+LOOK = """
+seen = 0
+while answers.find("done") is None:
+    for number in range(int(sys.argv[2])):
+        found = answers.find(f"shared{number}")
+        if found is not None:
+            assert found.answer.text.endswith(f"-{number}") and (found.number, found.first) == (1, 1)
+            seen += 1
+assert seen
+"""
+WRITE_UNTIL_KILLED = """
+for number in range(1_000_000):
+    keys = [f"q{number}-{place}" for place in range(12)]
+    answers.keep(f"n{number}", places(*keys), answer("x" * 3_000, 12))
+    print(number, flush=True)
+"""
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", LOAD + program, *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_several_processes_write_and_read_at_once(tmp_path: Path) -> None:
+    writers, count = 4, 30
+    reader = start(LOOK, tmp_path, count)
+    processes = [start(WRITE, tmp_path, writer, count) for writer in range(writers)]
+    assert [process.wait(60) for process in processes] == [0] * writers
+    answers = Answers(tmp_path)
+    answers.refuse("done", "")
+    assert reader.wait(60) == 0
+    for writer in range(writers):
+        for number in range(count):
+            for turn in (0, 1):
+                found = answers.find(f"own{writer}-{number}-{turn}")
+                assert found is not None
+                assert found.answer == answer(f"{writer}-{number}")
+                assert (found.number, found.first) == (turn + 2, (4, 7)[turn])
+
+
+def test_threads_share_one_cache(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    problems: list[BaseException] = []
+
+    def work(writer: int) -> None:
+        try:
+            for number in range(20):
+                answers.keep(f"{writer}-{number}", places(f"q{writer}-{number}"), answer())
+                assert answers.find(f"q{writer}-{number}")
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_what_was_kept_survives_kill_9_and_a_request_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
+    for turn in range(3):
+        folder = tmp_path / str(turn)
+        process = start(WRITE_UNTIL_KILLED, folder)
+        assert process.stdout is not None
+        kept = [int(process.stdout.readline()) for _ in range(10 + 7 * turn)]
+        process.kill()
+        kept += [int(line) for line in process.communicate()[0].splitlines()]
+        assert kept == list(range(len(kept)))
+        answers = Answers(folder)
+        for number in kept:
+            assert all(answers.find(f"q{number}-{place}") for place in range(12))
+        cut = [answers.find(f"q{len(kept)}-{place}") is not None for place in range(12)]
+        assert all(cut) or not any(cut)
+        answers.keep("later", places("later"), answer())
+        assert answers.find("later")

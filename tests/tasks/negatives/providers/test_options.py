@@ -1,0 +1,164 @@
+"""The words on offer, drawn for a corner of the shipped scenes."""
+
+import json
+from itertools import combinations, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.data.dataset import SHIPPED
+from penumbra.tasks.negatives.fills import masked_queries, training_sentences
+from penumbra.tasks.negatives.providers import MaskedQuery, options
+from penumbra.tasks.negatives.providers.hosted import questions
+from penumbra.tasks.negatives.providers.options import Lists, Options
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.tags import tag_part
+from spacy.language import Language
+
+VIDEOS = 25
+
+
+@pytest.fixture(scope="module")
+def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
+    videos = json.loads((SHIPPED / "train.json").read_text())
+    rows = [
+        {"qid": f"{vid}_{n}", "vid": vid, "split": "train", "query": text, "duration": 9.0, "windows": [[0.0, 3.0]],
+         "novel": [], "saliency": None}
+        for vid in list(videos)[:VIDEOS] for n, text in enumerate([*videos[vid]["sentences"], "person opens it."][-8:])
+    ]  # fmt: skip
+    annotations = table_of("annotations", rows)
+    return annotations, tag_part(annotations, nlp).rows
+
+
+@pytest.fixture(scope="module")
+def dictionary(tagged: tuple[pa.Table, pa.Table]) -> Dictionary:
+    return Dictionary(dictionary_part([tagged]).rows)
+
+
+@pytest.fixture(scope="module")
+def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
+    whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)
+    return [chain for query in whole for chain in query.chains()]
+
+
+def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> Options:
+    return Options(training_sentences([tagged]), dictionary, count, seed)
+
+
+@pytest.fixture(scope="module")
+def offer(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> Options:
+    return made(dictionary, tagged)
+
+
+@pytest.fixture(scope="module")
+def drawn(offer: Options, queries: list[MaskedQuery]) -> list[Lists]:
+    return offer.draw(queries, 0)
+
+
+def test_every_word_is_of_its_slots_class_and_tag_and_no_form_of_its_own_word(
+    drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
+) -> None:
+    slots = 0
+    for query, lists in zip(queries, drawn, strict=True):
+        for slot, words in zip(query.levels[-1], lists, strict=True):
+            own = dictionary.forms.get(slot.word.lower(), frozenset()) | {slot.lemma, slot.word.lower()}
+            offered = dictionary.offer(*slot.offered_class(dictionary)).words
+            assert set(words) <= set(offered)
+            assert not [word for word in words if dictionary.forms[word] & own]
+            assert len(set(words)) == len(words)
+            slots += 1
+    assert slots > 300
+
+
+def test_as_many_words_as_the_setting_says_or_as_there_are(
+    drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
+) -> None:
+    lengths = set()
+    for query, lists in zip(queries, drawn, strict=True):
+        for slot, words in zip(query.levels[-1], lists, strict=True):
+            offer, own = slot.choice(dictionary)
+            turn, turns = query.part
+            assert len(words) == min(8, len(range(turn, len(offer.words) - len(own), turns)))
+            lengths.add(len(words))
+    assert max(lengths) == 8
+
+
+def test_the_same_whatever_the_chunk_the_order_and_the_block(
+    offer: Options, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = {(query.qid, query.part): lists for query, lists in zip(queries, drawn, strict=True)}
+    monkeypatch.setattr(options, "CELLS", 1)
+    for start in range(0, len(queries), 7):
+        some = queries[start : start + 7][::-1]
+        for query, lists in zip(some, offer.draw(some, 0), strict=True):
+            assert lists == together[query.qid, query.part]
+
+
+def test_the_same_again_and_other_words_for_another_seed_or_candidate(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], drawn: list[Lists], queries: list[MaskedQuery]
+) -> None:
+    again = made(dictionary, tagged)
+    assert again.draw(queries, 0) == drawn
+    others = [again.draw(queries, 1), made(dictionary, tagged, seed=1).draw(queries, 0)]
+    for one, two in combinations([drawn, *others], 2):
+        rich = [(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True) if len(a) == 8]
+        assert np.mean([a != b for a, b in rich]) > 0.9
+
+
+def test_fewer_words_are_the_first_of_more(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], drawn: list[Lists], queries: list[MaskedQuery]
+) -> None:
+    few = made(dictionary, tagged, count=3).draw(queries, 0)
+    assert few == [[words[:3] for words in lists] for lists in drawn]
+
+
+def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], queries: list[MaskedQuery]) -> None:
+    words: dict[tuple[str, int], list[set[str]]] = {}
+    for query, lists in zip(queries, drawn, strict=True):
+        for slot, offered in zip(query.levels[-1], lists, strict=True):
+            words.setdefault((query.qid, slot.token), []).append(set(offered))
+    several = [sets for sets in words.values() if len(sets) > 1]
+    assert len(several) >= VIDEOS
+    assert all(not one & two for sets in several for one, two in combinations(sets, 2))
+
+
+def test_a_word_that_fits_its_neighbours_is_offered_more_often(
+    offer: Options, queries: list[MaskedQuery], dictionary: Dictionary
+) -> None:
+    """Eight words drawn blindly would be seen in the slot's place as rarely as the whole dictionary is."""
+    fitting, blind = [], []
+    bigrams = {(a, b) for s in _sentences(queries) for a, b in pairwise(s)}
+    for query, lists in zip(queries, offer.draw(queries, 0), strict=True):
+        texts = [token["text"].lower() for token in query.tokens]
+        for slot, words in zip(query.levels[-1], lists, strict=True):
+            if len(words) == 8 and slot.token:
+                fitting += [(texts[slot.token - 1], word) in bigrams for word in words]
+                all_words = dictionary.offer(*slot.offered_class(dictionary)).words
+                blind += [(texts[slot.token - 1], word) in bigrams for word in all_words]
+    assert np.mean(fitting) > 1.3 * np.mean(blind)
+
+
+def _sentences(queries: list[MaskedQuery]) -> list[list[str]]:
+    return [[token["text"].lower() for token in query.tokens] for query in queries]
+
+
+def test_questions_hold_every_chain_and_candidate(offer: Options, tagged: tuple[pa.Table, pa.Table]) -> None:
+    whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)[:20]
+    asked = questions(offer, whole, 3)
+    assert len(asked) == 3 * sum(len(query.chains()) for query in whole)
+    assert {question.candidate for question in asked} == {0, 1, 2}
+    levels = sorted((q.query.qid, q.query.first + i, q.candidate) for q in asked for i in range(len(q.query.levels)))
+    assert levels == sorted((query.qid, level, c) for query in whole for level in (1, 2, 3) for c in range(3))
+
+
+def test_a_dictionary_without_another_word_offers_none(nlp: Language) -> None:
+    row = {"qid": "q", "vid": "v", "split": "train", "query": "person opens it.", "duration": 9.0,
+           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    annotations = table_of("annotations", [row])
+    tags = tag_part(annotations, nlp).rows
+    dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
+    queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
+    lists = made(dictionary, (annotations, tags)).draw(queries, 0)
+    assert lists[0] == [()] * len(queries[0].levels[-1])

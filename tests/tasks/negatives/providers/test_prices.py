@@ -1,0 +1,85 @@
+"""Prices and the budget."""
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penumbra.tasks.negatives.providers.prices import Budget, Price, price_of, table
+from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
+from pydantic import ValidationError
+
+
+def test_the_table_is_dated_and_sane() -> None:
+    day, prices = table()
+    assert date.fromisoformat(day) >= date(2026, 1, 1)
+    for price in prices.values():
+        assert 0 < price.input < price.output
+        assert price.cached_input is None or 0 < price.cached_input < price.input
+
+
+def test_the_models_that_are_asked_by_default_have_a_price() -> None:
+    assert price_of(OpenAI().model)
+    assert price_of(Gemini().model)
+
+
+def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does() -> None:
+    prices = table()[1]
+    assert price_of("gpt-4o-2024-08-06") == prices["gpt-4o"]
+    assert price_of("gpt-4o-mini-2024-07-18") == prices["gpt-4o-mini"]
+    assert price_of("gpt-4o") == prices["gpt-4o"]
+    assert price_of("gpt-3.5-turbo-0125") == prices["gpt-3.5-turbo"]
+
+
+@pytest.mark.parametrize("name", ["", "gpt", "gpt-4omni", "ft:gpt-4o-mini:me", "llama-3-8b", "-gpt-4o"])
+def test_an_unknown_model_has_no_price(name: str) -> None:
+    assert price_of(name) is None
+
+
+def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:
+    price = Price(input=2.0, output=10.0, cached_input=0.5)
+    assert price.cost(1_000_000, 100_000) == pytest.approx(3.0)
+    assert price.cost(1_000_000, 0, cached_tokens=400_000) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5)
+    assert Price(input=2.0, output=10.0).cost(1_000_000, 0, cached_tokens=1_000_000) == pytest.approx(2.0)
+    assert Price(input=2.0, output=10.0, cached_input=0.0).cost(1_000_000, 0, 1_000_000) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"input": -1, "output": 1}, {"input": 1}, {"input": 1, "output": 1, "in": 2}])
+def test_a_price_that_is_none_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Price(**wrong)
+
+
+def test_a_budget_without_a_limit_takes_everything() -> None:
+    budget = Budget(None)
+    assert budget.reserve(1e9)
+    budget.settle(1e9, 5.0)
+    assert (budget.spent, budget.set_aside) == (5.0, 0.0)
+
+
+def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back() -> None:
+    budget = Budget(1.0)
+    assert budget.reserve(0.6)
+    assert not budget.reserve(0.6)
+    budget.settle(0.6, 0.1)
+    assert budget.reserve(0.6)
+    budget.settle(0.6, 0.6)
+    assert not budget.reserve(0.6)
+    assert budget.reserve(0.3)
+
+
+@given(st.floats(0.01, 10), st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1), st.integers(0, 3)), max_size=60))
+def test_with_any_requests_in_flight_the_limit_is_never_exceeded(
+    limit: float, requests: list[tuple[float, float, int]]
+) -> None:
+    """Each request costs a share of what was set aside for it, and others are settled before or after it."""
+    budget, under_way, paid = Budget(limit), [], 0.0
+    for most, share, settled in requests:
+        if budget.reserve(most):
+            under_way.append((most, most * share))
+        for _ in range(min(settled, len(under_way))):
+            budget.settle(*under_way[0])
+            paid += under_way.pop(0)[1]
+        assert paid + sum(cost for _, cost in under_way) <= limit + 1e-9
+    assert budget.spent == pytest.approx(paid)
+    assert budget.set_aside == pytest.approx(sum(most for most, _ in under_way), abs=1e-9)

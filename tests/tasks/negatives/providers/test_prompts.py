@@ -1,0 +1,88 @@
+"""Prompt files: what is one, what is none, and that a row's label says which text was sent."""
+
+from pathlib import Path
+
+import pytest
+from penumbra.tasks.negatives.providers.prompts import FOLDER, PromptError, load_prompt
+from penumbra.tasks.negatives.providers.questions import asked_text
+
+from tests.talks import questions
+
+GOOD = "name: p\nversion: 2\nvariables: queries\n---\nSay $5 and {}.\n---\nHere:\n$queries\n"
+
+
+def written(folder: Path, content: str, name: str = "p-2") -> Path:
+    (folder / f"{name}.txt").write_text(content, encoding="utf-8")
+    return folder
+
+
+def test_a_prompt_is_static_text_and_a_text_with_variables(tmp_path: Path) -> None:
+    prompt = load_prompt("p-2", "queries", folder=written(tmp_path, GOOD))
+    assert prompt.static == "Say $5 and {}."
+    assert prompt.fill(queries="$queries ${x} {y} %s") == "Here:\n$queries ${x} {y} %s"
+
+
+def test_the_label_tells_any_two_texts_apart(tmp_path: Path) -> None:
+    first = load_prompt("p-2", "queries", folder=written(tmp_path, GOOD)).label
+    assert load_prompt("p-2", "queries", folder=tmp_path).label == first
+    second = load_prompt("p-2", "queries", folder=written(tmp_path, GOOD.replace("Say", "say"))).label
+    assert first != second
+    assert first.startswith("p-2@")
+
+
+def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "p-2.txt").write_bytes(GOOD.replace("\n", "\r\n").encode())
+    assert load_prompt("p-2", "queries", folder=tmp_path).fill(queries="x") == "Here:\nx"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (GOOD.replace("---", "--"), "parted by '---' lines"),
+        (GOOD + "---\nmore\n", "parted by '---' lines"),
+        ("", "parted by '---' lines"),
+        (GOOD.replace("$queries", "$query"), r"uses the variables \['query'\]"),
+        (GOOD.replace("variables: queries", "variables: query"), r"names \['query'\]"),
+        (GOOD.replace("$queries", "$queries $other"), "'other'"),
+        (GOOD.replace("$queries", ""), r"uses the variables \[\]"),
+        (GOOD.replace("variables: queries\n", ""), "names"),
+    ],
+)
+def test_what_is_no_prompt_says_why_and_where(tmp_path: Path, content: str, reason: str) -> None:
+    with pytest.raises(PromptError, match=reason) as caught:
+        load_prompt("p-2", "queries", folder=written(tmp_path, content))
+    if content:
+        assert "p-2.txt" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "none", "../p-2", "p-2.txt", "/etc/passwd", "P-2", "p-2\n", "."])
+def test_a_name_that_is_no_file_of_the_folder_is_refused_with_those_that_are(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    written(tmp_path, GOOD)
+    written(folder, GOOD, "other-1")
+    with pytest.raises(PromptError, match="there is: other-1"):
+        load_prompt(name, "queries", folder=folder)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
+def test_every_shipped_prompt_can_be_read_and_says_its_name_and_version(path: Path) -> None:
+    head = dict(line.split(": ", 1) for line in path.read_text().split("\n---\n")[0].splitlines())
+    assert f"{head['name']}-{head['version']}" == path.stem
+    prompt = load_prompt(path.stem, *head["variables"].split(", "))
+    assert "$" not in prompt.static
+    assert prompt.label.startswith(f"{path.stem}@")
+
+
+def test_the_static_text_goes_first_and_is_the_same_in_every_request() -> None:
+    from penumbra.tasks.negatives.providers.gemini import GeminiService
+    from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
+
+    prompt = load_prompt("fill-slots-1", "queries")
+    first, second = questions(3), questions(3, start=50)
+    bodies = [OpenAIService(OpenAI(), prompt).payload(some) for some in (first, second)]
+    assert [message["role"] for message in bodies[0]["messages"]] == ["system", "user"]
+    assert bodies[0]["messages"][0] == bodies[1]["messages"][0] == {"role": "system", "content": prompt.static}
+    assert bodies[0]["messages"][1]["content"] == asked_text(first)
+    assert GeminiService(Gemini(), prompt).payload(second)["contents"] == asked_text(second)

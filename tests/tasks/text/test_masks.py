@@ -1,0 +1,245 @@
+"""Masks: the authors' counts and order, each level within the next, and not a character changed elsewhere."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from penumbra.tasks.text.masks import MASK, ORDER, Masking, mask_part, mask_query, masking_order, render, slot_counts
+from penumbra.tasks.text.tags import tag_texts
+from pydantic import ValidationError
+from spacy.language import Language
+
+Token = dict[str, Any]
+RATIOS = (0.25, 0.5, 0.75)
+ALL = (0.5, 0.75, 1.0)
+TEXTS = [
+    "a person puts the red box under the table.",
+    "a  person   sits down on  a chair",
+    "they're quickly moving the blanket/pillow.",
+    "A Person Opens THE Big Door",
+    "a dog 🐶 runs 🏃away from the man!",
+    "person opening a door.",
+    "the same box in the box by the box",
+    "a man, then a woman; (both) eat a sandwich\tslowly",
+    "eat",
+]
+
+
+def token(word: str, primitive: str | None = None, *, subject: bool = False, **more: Any) -> Token:
+    """A token of the `tags` table."""
+    return {
+        "text": word,
+        "space_after": True,
+        "lemma": word,
+        "pos": "X",
+        "tag": "XX",
+        "dep": "dep",
+        "head": 0,
+        "primitive": primitive,
+        "is_subject": subject,
+        **more,
+    }
+
+
+def order(tokens: list[Token]) -> list[str]:
+    return [tokens[i]["text"] for i in masking_order(tokens)]
+
+
+# --- how many --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("primitives", "counts"),
+    [
+        (1, (1, 1, 1)),
+        (2, (1, 1, 2)),
+        (3, (1, 2, 3)),
+        (4, (1, 2, 3)),
+        (5, (1, 3, 4)),
+        (6, (1, 3, 5)),
+        (7, (2, 4, 6)),
+        (8, (2, 4, 6)),
+        (9, (2, 5, 7)),
+    ],
+)
+def test_counts_are_the_authors(primitives: int, counts: tuple[int, int, int]) -> None:
+    assert slot_counts(primitives, RATIOS) == counts
+
+
+@pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), (0.3, 0.3, 0.3), (0.01, 0.02, 1.0), (1.0, 1.0, 1.0)])
+def test_counts_rise_and_stay_within_the_query(ratios: tuple[float, float, float]) -> None:
+    for primitives in range(1, 60):
+        first, second, third = slot_counts(primitives, ratios)
+        assert 1 <= first <= second <= third <= primitives
+
+
+def test_rounding_errors_mask_no_further_word() -> None:
+    assert slot_counts(10, (0.1, 0.3, 0.5)) == (1, 3, 5)
+    assert slot_counts(30, (0.1, 0.3, 0.7)) == (3, 9, 21)
+
+
+@pytest.mark.parametrize(
+    "ratios", [(0.5, 0.25, 0.75), (0.0, 0.5, 0.75), (-0.1, 0.5, 0.75), (0.25, 0.5, 1.1), (float("nan"), 0.5, 0.75)]
+)
+def test_ratios_must_rise_within_0_and_1(ratios: tuple[float, float, float]) -> None:
+    with pytest.raises(ValidationError, match="must rise"):
+        Masking(ratios=ratios)
+
+
+def test_there_are_three_ratios() -> None:
+    with pytest.raises(ValidationError):
+        Masking.model_validate({"ratios": [0.25, 0.5]})
+    assert Masking().ratios == RATIOS
+    assert Masking(ratios=(0.1, 0.3, 0.5)).ratios == (0.1, 0.3, 0.5)
+
+
+# --- which -----------------------------------------------------------------------------------------------------------
+
+
+def test_classes_come_in_the_papers_order_from_left_to_right() -> None:
+    tokens = [
+        token("quickly", "adverb"),
+        token("in", "preposition"),
+        token("red", "adjective"),
+        token("cup", "noun"),
+        token("the"),
+        token("opens", "verb"),
+        token("on", "preposition"),
+        token("box", "noun"),
+        token("blue", "adjective"),
+        token("takes", "verb"),
+        token("slowly", "adverb"),
+    ]
+    assert order(tokens) == ["opens", "takes", "cup", "box", "red", "blue", "in", "on", "quickly", "slowly"]
+
+
+def test_the_subject_is_left_out_where_three_other_primitives_are() -> None:
+    tokens = [
+        token("man", "noun", subject=True),
+        token("opens", "verb"),
+        token("red", "adjective"),
+        token("box", "noun"),
+    ]
+    assert order(tokens) == ["opens", "box", "red"]
+
+
+def test_the_subject_comes_last_where_fewer_are() -> None:
+    tokens = [token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")]
+    assert order(tokens) == ["opens", "box", "man"]
+    assert order(tokens[:1]) == ["man"]
+
+
+def test_a_noun_that_a_pronoun_takes_up_comes_last() -> None:
+    pronoun = token("they", pos="PRON", dep="nsubj")
+    rest = [token("drink", "verb"), token("glass", "noun"), token("of", "preposition"), token("water", "noun")]
+    assert order([token("person", "noun", subject=True), pronoun, *rest])[-1] == "person"
+
+
+def test_a_query_without_primitives_has_no_levels() -> None:
+    assert mask_query([token("it"), token("is")], RATIOS) == []
+    assert mask_query([], RATIOS) == []
+
+
+def test_whole_queries(nlp: Language) -> None:
+    def masked(text: str, ratios: tuple[float, float, float] = RATIOS) -> list[str]:
+        (tokens,) = tag_texts([text], nlp)
+        return [level["masked_query"] for level in mask_query(tokens, ratios)]
+
+    assert masked("a person puts the red box under the table.") == [
+        "a person <mask> the red box under the table.",
+        "a person <mask> the red <mask> under the <mask>.",
+        "a person <mask> the <mask> <mask> under the <mask>.",
+    ]
+    assert masked("a person puts the red box under the table.", ALL)[2] == (
+        "a person <mask> the <mask> <mask> <mask> the <mask>."
+    )
+    assert masked("person opening a door.") == [
+        "person <mask> a door.",
+        "person <mask> a <mask>.",
+        "<mask> <mask> a <mask>.",
+    ]
+    assert masked("a person is sitting on a chair.")[2] == "a person is <mask> <mask> a <mask>."
+
+
+# --- where -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), ALL])
+def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: tuple[float, float, float]) -> None:
+    for text, tokens in zip(TEXTS, tag_texts(TEXTS, nlp), strict=True):
+        levels = mask_query(tokens, ratios)
+        assert [level["level"] for level in levels] == [1, 2, 3]
+        assert [level["ratio"] for level in levels] == list(ratios)
+        places = [{slot["token"] for slot in level["slots"]} for level in levels]
+        assert places[0] <= places[1] <= places[2]
+        for level in levels:
+            slots = level["slots"]
+            assert [slot["token"] for slot in slots] == sorted(slot["token"] for slot in slots)
+            assert level["masked_query"].count(MASK) == len(slots) > 0
+            back = level["masked_query"]
+            for slot in slots:
+                back = back.replace(MASK, slot["word"], 1)
+            assert back == text
+            assert all(
+                (slot["primitive"], slot["tag"]) == (tokens[slot["token"]]["primitive"], tokens[slot["token"]]["tag"])
+                for slot in slots
+            )
+
+
+def test_render_changes_only_what_it_is_told() -> None:
+    tokens = [token("a", space_after=False), token(" "), token("B", space_after=False), token("/", space_after=False)]
+    assert render(tokens, {}) == "a  B/"
+    assert render(tokens, {2: "cc"}) == "a  cc/"
+
+
+# --- which classes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_may_not_be_masked_is_kept_and_not_counted() -> None:
+    words = [("he", None), ("puts", "verb"), ("a", None), ("red", "adjective"), ("box", "noun"), ("on", "preposition")]
+    tokens = [token(word, primitive) for word, primitive in words]
+    assert order(tokens) == ["puts", "box", "red", "on"]
+    kept = ("verb", "noun", "adjective", "adverb")
+    masked = [level["masked_query"] for level in mask_query(tokens, ALL, kept)]
+    assert masked == ["he <mask> a red box on", "he <mask> a <mask> <mask> on", "he <mask> a <mask> <mask> on"]
+    assert mask_query(tokens, ALL, ("adverb",)) == []
+
+
+def test_masks_of_all_classes_keep_their_key_material() -> None:
+    assert Masking().determines() == {"ratios": [0.25, 0.5, 0.75]}
+    assert Masking(primitives=ORDER[::-1]).determines() == Masking().determines()
+    assert Masking(primitives=("noun", "verb")).determines()["primitives"] == ["verb", "noun"]
+    with pytest.raises(ValidationError, match="at least 1"):
+        Masking(primitives=())
+
+
+# --- a part ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_training_split_is_masked_and_refusals_are_told() -> None:
+    verb = [token("opens", "verb"), token("door", "noun", space_after=False)]
+    annotations = pa.table({"split": ["train", "test", "train"], "query": ["opens door", "opens door", "it is"]})
+    rows = [{"qid": "a", "tokens": verb}, {"qid": "b", "tokens": verb}, {"qid": "c", "tokens": [token("it")]}]
+    part = mask_part(annotations, pa.Table.from_pylist(rows), RATIOS)
+    assert part.rows.select(["qid", "level", "masked_query"]).to_pylist() == [
+        {"qid": "a", "level": 1, "masked_query": "<mask> door"},
+        {"qid": "a", "level": 2, "masked_query": "<mask> door"},
+        {"qid": "a", "level": 3, "masked_query": "<mask> <mask>"},
+    ]
+    assert (part.taken, part.kept) == (2, 1)
+    assert part.rejected == [
+        {"qid": "c", "stage": "masks", "reason": "query has no primitive to mask", "value": "it is"}
+    ]
+
+
+def test_masks_agree_with_the_authors_release(nlp: Language, shared: Path) -> None:
+    path = shared / "data" / "charades-cg" / "shine_release_first200.jsonl"
+    release = [json.loads(line) for line in path.read_text().splitlines()]
+    agreeing = 0
+    for row, tokens in zip(release, tag_texts([row["query"].strip() for row in release], nlp), strict=True):
+        ours = [level["masked_query"].split() for level in mask_query(tokens, RATIOS)]
+        agreeing += ours == [query.split() for query in row["masked_queries"]]
+    assert len(release) == 200
+    assert agreeing / len(release) >= 0.95

@@ -1,0 +1,202 @@
+"""Tags: the shipped tagger is good and small, the primitive rules hold, and no character is lost."""
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import spacy
+from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.tasks.sample.tagger.train import score
+from penumbra.tasks.text.tags import PIPELINE_FOLDER, TaggerError, describe, load_pipeline, tag_part, tag_texts
+from spacy.language import Language
+
+ODD_TEXTS = [
+    "a  person   sits.",
+    "they're opening the door.",
+    "the blanket/pillow is thrown.",
+    "A Person Puts THE Box down",
+    "a dog 🐶 runs 🏃‍♀️away!",
+    "a man,with no blank,runs.Then he stops",
+    "don't can't won't o'clock",
+    "tab\there and a\nnew line",
+    "ends with blanks   ",
+    "   begins with blanks",
+    "naïve café, 3.5kg of rock'n'roll (really?)",
+    "…",
+    "e.g. the U.S. T-shirt @home #tag http://a.b/c?d=e",
+]
+
+
+def primitives(nlp: Language, text: str) -> dict[str, str]:
+    """Each word that is a primitive, and its class."""
+    return {str(t["text"]): str(t["primitive"]) for t in describe(nlp(text)) if t["primitive"]}
+
+
+def subjects(nlp: Language, text: str) -> list[str]:
+    return [str(token["text"]) for token in describe(nlp(text)) if token["is_subject"]]
+
+
+# --- the shipped pipeline --------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_pipeline_is_small() -> None:
+    size = sum(path.stat().st_size for path in PIPELINE_FOLDER.rglob("*") if path.is_file())
+    assert 0 < size <= 8_000_000
+
+
+def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) -> None:
+    found = score(nlp, shared / "data" / "ud-english-ewt" / "test.conllu")
+    assert found["pos_acc"] >= 0.93
+    assert found["tag_acc"] >= 0.92
+    assert found["dep_las"] >= 0.80
+
+
+def test_noun_chunks(nlp: Language) -> None:
+    def chunks(text: str) -> list[str]:
+        return [chunk.text for chunk in nlp(text).noun_chunks]
+
+    assert chunks("a person puts the red box under the table") == ["a person", "the red box", "the table"]
+    assert chunks("the man is in the kitchen.") == ["the man", "the kitchen"]
+    assert chunks("a woman opens a door and closes the window.") == ["a woman", "a door", "the window"]
+
+
+def test_lemmas(nlp: Language) -> None:
+    lemmas = {str(t["text"]): t["lemma"] for t in describe(nlp("People opened the boxes, ran and were sitting."))}
+    assert lemmas["opened"] == "open"
+    assert lemmas["boxes"] == "box"
+    assert lemmas["ran"] == "run"
+    assert lemmas["sitting"] == "sit"
+
+
+# --- primitives ------------------------------------------------------------------------------------------------------
+
+
+def test_the_classes_of_a_plain_sentence(nlp: Language) -> None:
+    assert primitives(nlp, "a person quickly puts the red box under the table.") == {
+        "person": "noun",
+        "quickly": "adverb",
+        "puts": "verb",
+        "red": "adjective",
+        "box": "noun",
+        "under": "preposition",
+        "table": "noun",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "auxiliary", "verb"),
+    [
+        ("a person is sitting on a chair.", "is", "sitting"),
+        ("two people are eating.", "are", "eating"),
+        ("he has eaten a sandwich.", "has", "eaten"),
+        ("she can take the cup.", "can", "take"),
+        ("the door was opened by a man.", "was", "opened"),
+        ("he does not run.", "does", "run"),
+    ],
+)
+def test_auxiliaries_are_no_verbs(nlp: Language, text: str, auxiliary: str, verb: str) -> None:
+    found = primitives(nlp, text)
+    assert auxiliary not in found
+    assert found[verb] == "verb"
+
+
+def test_a_copula_is_no_verb(nlp: Language) -> None:
+    assert "is" not in primitives(nlp, "the man is in the kitchen.")
+    assert "are" not in primitives(nlp, "the boxes are red.")
+
+
+@pytest.mark.parametrize(
+    ("text", "preposition"),
+    [
+        ("the man leaves after eating lunch.", "after"),
+        ("he wins by throwing the ball.", "by"),
+        ("she smiles before closing the door.", "before"),
+        ("he opens the door without looking.", "without"),
+    ],
+)
+def test_what_stands_before_a_gerund_is_a_preposition(nlp: Language, text: str, preposition: str) -> None:
+    assert primitives(nlp, text)[preposition] == "preposition"
+
+
+def test_a_conjunction_before_a_clause_is_no_preposition(nlp: Language) -> None:
+    assert "while" not in primitives(nlp, "a man sings while he is cooking.")
+    assert "because" not in primitives(nlp, "she laughs because he falls.")
+
+
+@pytest.mark.parametrize(
+    ("text", "particle", "primitive"),
+    [
+        ("a man sits down.", "down", "preposition"),
+        ("he turns off the light.", "off", "preposition"),
+        ("she picks the bag up.", "up", "preposition"),
+        ("she puts the box away.", "away", "adverb"),
+        ("he puts the phone back.", "back", "adverb"),
+    ],
+)
+def test_particles(nlp: Language, text: str, particle: str, primitive: str) -> None:
+    assert primitives(nlp, text)[particle] == primitive
+
+
+@pytest.mark.parametrize("text", ["it is.", "hello!", "…", "🐶🐶", "12 34", "<>"])
+def test_what_carries_no_meaning_is_no_primitive(nlp: Language, text: str) -> None:
+    assert not set(primitives(nlp, text)) - {"hello"}
+
+
+def test_subjects(nlp: Language) -> None:
+    assert subjects(nlp, "a person puts the red box under the table.") == ["person"]
+    assert subjects(nlp, "person opening a door.") == ["person"]
+    assert subjects(nlp, "person they sit down.") == ["person"]
+    assert subjects(nlp, "they close the door.") == []
+
+
+# --- the column ------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_rebuild_the_text(nlp: Language) -> None:
+    for text, tokens in zip(ODD_TEXTS, tag_texts(ODD_TEXTS, nlp), strict=True):
+        assert "".join(str(t["text"]) + (" " if t["space_after"] else "") for t in tokens) == text
+
+
+def test_heads_point_into_the_sentence(nlp: Language) -> None:
+    for tokens in tag_texts(ODD_TEXTS, nlp):
+        assert all(token["head"] in range(len(tokens)) for token in tokens)
+
+
+def test_a_text_has_the_same_tags_wherever_it_stands(nlp: Language) -> None:
+    texts = [*ODD_TEXTS, "a man runs.", *ODD_TEXTS[::-1], "a man runs."]
+    together = list(tag_texts(texts, nlp))
+    assert together[: len(ODD_TEXTS)] == together[-2 : len(ODD_TEXTS) : -1], "a text's tags depend on its place"
+    alone = list(chain.from_iterable(tag_texts([text], nlp) for text in texts))
+    assert together == alone, "a text's tags depend on its neighbours"
+
+
+def test_a_part_keeps_order_and_repeats(nlp: Language) -> None:
+    queries = ["a man runs.", "the dog sits on a chair.", "a man runs."]
+    rows: dict[str, Any] = {"qid": ["c", "a", "b"], "query": queries}
+    part = tag_part(pa.table(rows), nlp)
+    assert part.rows.schema == SCHEMAS["tags"]
+    assert part.rows["qid"].to_pylist() == ["c", "a", "b"]
+    tokens = part.rows["tokens"].to_pylist()
+    assert tokens[0] == tokens[2] != tokens[1]
+    assert (part.taken, part.kept, part.rejected) == (3, 3, [])
+
+
+# --- pipelines that can't be used ------------------------------------------------------------------------------------
+
+
+def test_a_missing_pipeline_is_named_with_the_remedy() -> None:
+    with pytest.raises(TaggerError, match=r"'en_no_such_model' can't be loaded .*spacy download en_no_such_model"):
+        load_pipeline("en_no_such_model")
+
+
+def test_a_folder_that_is_no_pipeline_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TaggerError, match="can't be loaded"):
+        load_pipeline(str(tmp_path))
+
+
+def test_a_pipeline_that_lacks_components_is_refused(tmp_path: Path) -> None:
+    spacy.blank("en").to_disk(tmp_path)
+    with pytest.raises(TaggerError, match="lacks lemmatizer, parser"):
+        load_pipeline(str(tmp_path))
