@@ -19,7 +19,7 @@ from penumbra.tasks.features.patches import encode_patches
 from penumbra.tasks.features.text import Texts, encode_queries
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.evaluation.choice import Choice
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
 from penumbra.tasks.negatives.fills import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair

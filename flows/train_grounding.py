@@ -7,7 +7,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import sources_for
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.report.pages import report_training
 from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset

@@ -19,8 +19,8 @@ from penumbra.models.mmn import MMN
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
-from penumbra.tasks.grounding.families.map_settings import Map
 from penumbra.tasks.grounding.families.step import autocast, make_optimiser
+from penumbra.tasks.grounding.map_settings import Map
 from penumbra.tasks.grounding.training.memory import keep_memory
 from torch import Tensor, nn
 

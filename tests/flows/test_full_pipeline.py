@@ -12,7 +12,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.evaluation.choice import Choice
-from penumbra.tasks.grounding.families.map_settings import Injection
+from penumbra.tasks.grounding.map_settings import Injection
 from penumbra.tasks.grounding.training.settings import Inputs, presets
 from penumbra.tasks.negatives.fills import Filling
 

@@ -29,7 +29,7 @@ from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.training.run import load_run
 from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Settings, Training
 from penumbra.tasks.negatives.quality.judging import Judging

@@ -27,7 +27,7 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.families.map_settings import Map
+from penumbra.tasks.grounding.map_settings import Map
 from penumbra.tasks.grounding.prediction import Grounder, PredictionError
 from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window

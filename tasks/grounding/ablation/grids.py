@@ -12,7 +12,7 @@ from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.training.settings import (
     Inputs,
     Losses,

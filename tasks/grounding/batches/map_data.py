@@ -12,7 +12,7 @@ from penumbra.models.segments import segment_means
 from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.families.map_settings import Map
+from penumbra.tasks.grounding.map_settings import Map
 from torch import Tensor
 from torch.nn import functional
 

@@ -18,9 +18,9 @@ from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import FeatureError, Features
 from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families.base import trained
-from penumbra.tasks.grounding.families.map_settings import Injection
 from penumbra.tasks.grounding.families.mmn import MapSystem
 from penumbra.tasks.grounding.families.step import autocast
+from penumbra.tasks.grounding.map_settings import Injection
 from penumbra.tasks.grounding.training.settings import Settings
 from torch import Tensor, nn
 

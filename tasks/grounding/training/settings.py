@@ -8,7 +8,7 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.models.losses.settings import LossSettings, losses_of
 from penumbra.models.settings import ModelSettings
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.stage import Parameters
 from pydantic import Field, model_validator
 

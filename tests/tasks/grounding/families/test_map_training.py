@@ -9,7 +9,7 @@ import pytest
 import torch
 from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.map_settings import Map, Mutual
+from penumbra.tasks.grounding.map_settings import Map, Mutual
 from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train

@@ -10,8 +10,8 @@ from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.families.vdi import ClipText, token_ids
+from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.settings import Losses, Model, Settings, Training

@@ -17,8 +17,8 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.device_data import epoch_order
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.map_settings import Map, Mutual
 from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.map_settings import Map, Mutual
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
 from penumbra.tasks.grounding.training.job import Job, held_out_videos

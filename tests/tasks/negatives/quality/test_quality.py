@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.quality import stage
+from penumbra.tasks.negatives.quality import assessment as stage
 from penumbra.tasks.negatives.quality.command import judge_reference
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.page import known
