@@ -71,7 +71,7 @@ def judge_reference(
     sheet = Sheet(review) if review else None
     if sheet:
         sheet.check(chain.from_iterable(negatives.parts()), negatives.name)
-    artifact = judge_now(store, negatives, data, Encoding(), judging, human, sheet)
+    artifact = judge_now(negatives, data, Encoding(), judging, human, sheet)
     figures = known(store.table(artifact).to_pylist())
     tables = [(provider, cells(figures, provider)) for provider in providers_of(figures)]
     return Judged(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
