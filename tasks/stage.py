@@ -57,7 +57,7 @@ def run_stage(work: Work, parts: Callable[[], Iterable[Callable[[], Part]]], tot
     """Return the artifact of this work, made now where it is not there or not whole."""
     store = Store()
     artifact = store.artifact(work)
-    manifest = store.whole(artifact)
+    manifest = store.intact(artifact)
     if manifest:
         get_run_logger().info("%s: found done, %s", work.stage, artifact.path)
     else:

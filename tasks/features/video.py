@@ -35,7 +35,7 @@ from pydantic import Field
 STAGE = "video_features"
 VERSION = 1
 VIDEOS_A_PART = 64
-SHEET = "sheet.jpg"
+SHEET = "_sheet.jpg"
 ON_SHEET = 12
 ENOUGH = 0.9  # of the annotated duration
 

@@ -75,7 +75,7 @@ class Interview:
         self.settings = [
             settings
             for settings in filling.hosted
-            if not self.store.whole(self.store.artifact(work(tags, masks, dictionary, settings.provider, filling)))
+            if not self.store.intact(self.store.artifact(work(tags, masks, dictionary, settings.provider, filling)))
         ]
         self.total = filling.asked_candidates * sum(map(chains, self.store.parts(masks, ["level", "slots"])))
         if self.settings:

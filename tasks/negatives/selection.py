@@ -33,7 +33,7 @@ from prefect import task
 from pydantic import Field
 
 STAGE = "negatives"
-VERSION = 2
+VERSION = 3
 
 
 class Choosing(Parameters):
@@ -126,7 +126,7 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
         for level, candidates in sorted(query.candidates.items()):
             found = chosen.get(query.qid, {}).get(level)
             if found:
-                rows.append(_row(query.qid, level, found, checks))
+                rows.append(_row(query, level, found, checks))
                 continue
             reason = "no candidate keeps the level before and is further from the query than it"
             if not candidates:
@@ -135,10 +135,11 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
 
-def _row(qid: str, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+def _row(query: Query, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
     return {
-        "qid": qid,
+        "qid": query.qid,
         "level": level,
+        "positive": query.text,
         "query": found.candidate.query,
         "words": list(found.candidate.words),
         "provider": found.candidate.provider,

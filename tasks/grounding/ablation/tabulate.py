@@ -14,7 +14,7 @@ from prefect.cache_policies import NO_CACHE
 
 STAGE = "ablation"
 VERSION = 1
-TABLE = "table.md"
+TABLE = "_table.md"
 
 
 class RowsFailedError(PenumbraError):
