@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from penumbra.artifacts.charts import Bar, bars
 from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.decoding.sheet import as_image
 from penumbra.tasks.features.video import SHEET
 from penumbra.tasks.stage import logger, step
@@ -83,7 +83,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     sheet = store.kept(videos, SHEET)
     refused = list(_refused(store, videos))
     shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
-    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/rejected`."] if len(refused) > SHOWN else []
+    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
     sections = [
         f"# {made.dataset}: features",
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",

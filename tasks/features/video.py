@@ -34,7 +34,7 @@ from pydantic import Field
 
 STAGE = "video_features"
 VIDEOS_A_PART = 64
-SHEET = "sheet.jpg"
+SHEET = "_sheet.jpg"
 ON_SHEET = 12
 ENOUGH = 0.9  # of the annotated duration
 

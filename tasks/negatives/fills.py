@@ -1,5 +1,6 @@
 """Stage `fills`: a provider's candidates for every query at every level."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,7 +149,8 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
         if (qid, level) not in filled
     ]
     texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
-    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected)
+    paid = math.fsum(fill.cost_usd for fill in fills if not fill.cached)
+    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
 
 
 def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
@@ -264,7 +266,7 @@ def substitute_part(
         rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
         for qid, level in sorted(missing - kept)
     ]
-    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected)
+    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected, cost_usd=part.cost_usd)
 
 
 @dataclass(frozen=True)

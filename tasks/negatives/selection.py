@@ -125,7 +125,7 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
         for level, candidates in sorted(query.candidates.items()):
             found = chosen.get(query.qid, {}).get(level)
             if found:
-                rows.append(_row(query.qid, level, found, checks))
+                rows.append(_row(query, level, found, checks))
                 continue
             reason = "no candidate keeps the level before and is further from the query than it"
             if not candidates:
@@ -134,10 +134,11 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
 
-def _row(qid: str, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+def _row(query: Query, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
     return {
-        "qid": qid,
+        "qid": query.qid,
         "level": level,
+        "positive": query.text,
         "query": found.candidate.query,
         "words": list(found.candidate.words),
         "provider": found.candidate.provider,
@@ -179,7 +180,7 @@ class ChosenNegatives(Stage):
     """One negative a query and level, of the candidates of all fills in their order."""
 
     name = STAGE
-    version = 2
+    version = 3
     unit = "query and level"
 
     annotations: Artifact

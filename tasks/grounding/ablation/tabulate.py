@@ -12,7 +12,7 @@ from penumbra.tasks.grounding.ablation.results import Results
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "ablation"
-TABLE = "table.md"
+TABLE = "_table.md"
 
 
 class RowsFailedError(PenumbraError):
