@@ -8,6 +8,7 @@ scale, and an hour of ViT-B/32 (7 × 7 patches of 768) at a frame every 4 s is 9
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from penumbra.tasks.features.clip import Clip, patch_sizes
 from penumbra.tasks.features.decoding.encode import patch_states
 from penumbra.tasks.features.reading import Halves
 from penumbra.tasks.features.video import FrameStage, Row, Videos
+from penumbra.tasks.stage import run
 
 STAGE = "patch_features"
 LARGEST = 127

@@ -178,8 +178,8 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
 class Fills(Stage):
     """One provider's candidates for every level of every query.
 
-    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): '' where
-    it answered all, None in a plan where nobody can know.
+    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): ''
+    where it answered all, None in a plan where nobody can know.
     """
 
     name = STAGE
@@ -201,13 +201,13 @@ class Fills(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """What determines the provider's fills, and what was not answered."""
-        if self.unanswered is None:
-            raise NotYetError(f"after {self.provider} is asked")
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
         return {**self.filling.determines(self.provider), **unanswered}
 
     def determines(self) -> dict[str, Any]:
-        """All of them."""
+        """All of them; raises `NotYetError` where nobody can know what is not answered."""
+        if self.unanswered is None:
+            raise NotYetError(f"after {self.provider} is asked")
         return self.parameters()
 
     @cached_property

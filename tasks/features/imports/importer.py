@@ -174,9 +174,7 @@ class ImportedFeatures(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """How the sources are read."""
-        sources = [
-            source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources
-        ]
+        sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
         return {"imported": sources, "clip_length": self.clip_length, "tolerance": self.imports.tolerance,
                 "videos_a_part": VIDEOS_A_PART}  # fmt: skip
 
