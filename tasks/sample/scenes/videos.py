@@ -1,4 +1,4 @@
-"""The sample's videos: rendered where they are not there yet, before their features are wanted."""
+"""The sample's videos, rendered before their features are extracted: the one door from the flows to the sample."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from penumbra.tasks.sample.scenes.encoding import is_whole
 from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
 from prefect import get_run_logger, task
 
-SAY_EVERY = 50  # videos
+LOG_EVERY = 50  # videos
 
 
 class RenderingError(PenumbraError):
@@ -23,18 +23,18 @@ def is_sample(dataset: Dataset) -> bool:
 
 def rendered(folder: Path) -> bool:
     """Whether all of the sample's videos are there."""
-    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts(SHIPPED / "scripts.jsonl"))
+    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts())
 
 
 def render_missing(folder: Path, processes: int = 0) -> Rendering:
     """Make the sample's videos that are not there; raises `RenderingError` where one can't be made."""
-    scripts, logger = read_scripts(SHIPPED / "scripts.jsonl"), get_run_logger()
+    scripts, logger = read_scripts(), get_run_logger()
     done = 0
 
     def progress(video: Rendered) -> None:
         nonlocal done
         done += 1
-        if video.new and done % SAY_EVERY == 0:
+        if video.new and done % LOG_EVERY == 0:
             logger.info("%d of %d videos rendered", done, len(scripts))
 
     try:

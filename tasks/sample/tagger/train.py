@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import spacy
-from penumbra.tasks.sample.tagger.register import Lexicon, caption_trees
+from penumbra.tasks.sample.tagger.caption_grammar import TreebankLexicon, caption_trees
 from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
 from spacy.cli.train import train as spacy_train
 from spacy.language import Language
@@ -33,7 +33,7 @@ def write_corpora(treebank: Path, folder: Path, captions: int = CAPTIONS) -> Non
     sentences = list(read_conllu(treebank / "train.conllu"))
     trees = [to_clear_style(words) for words in sentences]
     docs = [to_doc(vocab, words, lower=lower) for words in trees for lower in (False, True)]
-    lexicon = Lexicon(sentences)
+    lexicon = TreebankLexicon(sentences)
     lexicon.add_common_words(*common_words())
     docs += [to_doc(vocab, words) for words in caption_trees(lexicon, captions)]
     random.Random(0).shuffle(docs)

@@ -204,8 +204,8 @@ def test_every_sentence_has_its_events_and_their_window(data: DataSet) -> None:
         video = data.splits[script["split"]][vid]
         assert 1 <= len(script["events"]) <= 5
         assert script["duration"] == video["duration"]
-        told = [index for event in script["events"] for index in event["sentences"]]
-        assert set(told) == set(range(len(video["sentences"])))
+        described = [index for event in script["events"] for index in event["sentences"]]
+        assert set(described) == set(range(len(video["sentences"])))
         for index, window in enumerate(video["timestamps"]):
             events = [event for event in script["events"] if index in event["sentences"]]
             assert window == [min(event["start"] for event in events), max(event["end"] for event in events)]
@@ -232,8 +232,8 @@ def check_clause(clause: list[str], event: Json, items: dict[str, Json]) -> None
     if event["object"]:
         assert involved[0]["noun"] in clause, (clause, event)
     looks = {item[look] for item in involved for look in ("colour", "material")}
-    said = {*COLOURS, "purple", "wooden", "metal", "striped", "dotted"} & set(clause)
-    assert said <= looks, (clause, event)
+    adjectives = {*COLOURS, "purple", "wooden", "metal", "striped", "dotted"} & set(clause)
+    assert adjectives <= looks, (clause, event)
     things = {word for word in clause if word in NOUNS}
     assert things <= {word for item in involved for word in (item["noun"], item["modifier"], "door")}, (clause, event)
 
