@@ -39,14 +39,14 @@ class DecoderMessage:
     value: str = ""
 
 
-class Memory:
+class FrameBudget:
     """So many bytes and so many frames may wait; who has more to bring waits itself."""
 
     def __init__(self, limit: int, frames: int) -> None:
         self.limit, self.frames, self.used, self.waiting, self.open = limit, frames, 0, 0, True
         self._change = threading.Condition()
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait until there is room; a single frame that is larger than all the room is let in alone."""
         with self._change:
             self._change.wait_for(lambda: not self.open or not self.waiting or self._has_room(size))
@@ -56,7 +56,7 @@ class Memory:
     def _has_room(self, size: int) -> bool:
         return self.used + size <= self.limit and self.waiting < self.frames
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Make room."""
         with self._change:
             self.used -= size
@@ -179,7 +179,7 @@ class Pool:
     def __init__(
         self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256
     ) -> None:
-        self.memory = Memory(memory, ahead)
+        self.budget = FrameBudget(memory, ahead)
         self._workers = [Worker(clip_length, device, seconds) for _ in range(workers)]
         self._answers: queue.SimpleQueue[DecoderMessage | BaseException | None] = queue.SimpleQueue()
         self._next, self._threads = threading.Lock(), list[threading.Thread]()
@@ -202,7 +202,7 @@ class Pool:
                     running -= 1
                     continue
                 if message.picture is not None:
-                    self.memory.give_back(message.picture.nbytes)
+                    self.budget.release(message.picture.nbytes)
                 yield message
         finally:
             self.close()
@@ -210,7 +210,7 @@ class Pool:
     def close(self) -> None:
         """End all workers."""
         self._closed = True
-        self.memory.close()
+        self.budget.close()
         for worker in self._workers:
             worker.kill()
         for thread in self._threads:
@@ -227,7 +227,7 @@ class Pool:
                     break
                 for message in worker.decode(video):
                     if message.picture is not None:
-                        self.memory.take(message.picture.nbytes)
+                        self.budget.acquire(message.picture.nbytes)
                     self._answers.put(message)
                     if self._closed:
                         break

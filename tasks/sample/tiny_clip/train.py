@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.features.clip import FOLDER
 from penumbra.tasks.sample.scenes.scene import SIDE
 from penumbra.tasks.sample.tiny_clip.moments import FRAMES, HUES, KINDS, PATCH, Moment, Pictures, caption, moments
-from penumbra.tasks.sample.tiny_clip.retrieval import embed_moments, retrieval
 from penumbra.tasks.sample.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
+from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
 from torch.nn import functional
 from transformers import CLIPConfig, CLIPModel
 
-FOLDER = PROJECT / "models" / "tiny_clip"
 WIDTH, VOCABULARY = 96, 1000
 BATCH, RATE = 64, 1e-3  # moments a step, with one frame of each; highest learning rate
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own

@@ -56,9 +56,9 @@ def test_no_more_waits_than_there_is_room_for(videos: list[Video]) -> None:
     most = 0
     for _ in messages:
         time.sleep(0.002)
-        most = max(most, workers.memory.used)
+        most = max(most, workers.budget.used)
     assert size <= most <= 5 * size
-    assert workers.memory.used == workers.memory.waiting == 0
+    assert workers.budget.used == workers.budget.waiting == 0
 
 
 def test_a_frame_larger_than_all_room_is_let_in_alone(videos: list[Video]) -> None:

@@ -19,9 +19,9 @@ from penumbra.tasks.sample.tiny_clip.moments import (
     known_scenes,
     moments,
 )
-from penumbra.tasks.sample.tiny_clip.retrieval import embed_moments, retrieval
 from penumbra.tasks.sample.tiny_clip.tokenizer import train_tokenizer
 from penumbra.tasks.sample.tiny_clip.train import main, to_pixels
+from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
 from transformers import CLIPModel, CLIPTokenizer
 
 LARGEST = 4_000_000  # bytes
