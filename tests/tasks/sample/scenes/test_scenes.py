@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.sample.scenes import generate
 from penumbra.tasks.sample.scenes.actions import (
     ACTIONS,
@@ -94,6 +95,10 @@ def test_the_command_makes_the_shipped_files_to_the_byte(tmp_path: Path) -> None
     assert len(made) == 5
     for name, content in made.items():
         assert content == (generate.DATA / name).read_bytes(), f"{name} differs from the shipped one"
+
+
+def test_the_shipped_files_lie_where_the_data_set_is_looked_for() -> None:
+    assert generate.DATA.resolve() == SHIPPED
 
 
 def test_another_seed_gives_other_files(other_files: dict[str, str]) -> None:
