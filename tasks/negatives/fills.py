@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
@@ -321,3 +322,9 @@ class Substitutes(Stage):
 def run_id() -> str:
     """The flow run that this is a part of, or a name of its own outside of one."""
     return str(flow_run.id or uuid4())
+
+
+def provider_name(store: Store, fills: Artifact) -> str:
+    """What a fills artifact's provider is called in a report; one that stood in for another says so."""
+    parameters = store.manifest(fills).parameters
+    return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])
