@@ -10,6 +10,7 @@ import torch
 from penumbra.models.catalogue import build_model
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
 from penumbra.models.grounding import GroundingModel
+from penumbra.models.losses.contrastive import alignment
 from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
@@ -129,6 +130,22 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
     still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
     # a key's bias shifts all logits alike, and the first decoder layer's content is zero
     assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
+
+
+def test_alignment_is_of_unit_vectors_and_changes_nothing_else() -> None:
+    """The projections that the loss reads learn; that of the clips is published, and no loss reads it."""
+    net, plain, batch = model("moment_detr", align_dim=7), model("moment_detr"), inputs()
+    load_weights(plain, {name: value for name, value in net.state_dict().items() if "align" not in name})
+    longer = replace(batch, hard_text=torch.randn(1, 4, 9, 6), hard_mask=torch.ones(1, 4, 9).bool())
+    found: Outputs = net(longer)
+    torch.testing.assert_close(found.logits, plain(batch).logits)
+    assert found.align is not None
+    assert [vectors.shape[:-1] for vectors in found.align] == [(2, 4, 5), (4, max(WORDS)), (4, max(CLIPS))]
+    for vectors in found.align:
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]))
+    alignment(found.align.queries[0], found.align.words, torch.tensor([[0]] * 4), 0.07).backward()
+    learnt = {n for n, p in net.named_parameters() if "align" in n and p.grad is not None and p.grad.any()}
+    assert learnt == {f"align_heads.{part}.{kind}" for part in ("query", "text") for kind in ("weight", "bias")}
 
 
 # -- dropout -------------------------------------------------------------------------------------------------------
