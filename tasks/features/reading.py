@@ -5,7 +5,6 @@ features["S0001"]                                # (clips, dimension), a view
 features.values, features.offsets, features.names  # everything at once, as for a GPU
 """
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.pages import plain_values
+from penumbra.artifacts.parts import counts_of
 from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
 from penumbra.artifacts.store import Store
 
@@ -103,8 +103,7 @@ class _Part:
         small = [field.name for field in SCHEMAS[artifact.stage] if not is_features(field.type)]
         self.table = self._file.read(small)
         self.names: list[str] = self.table[NAMES[artifact.stage]].to_pylist()
-        metadata = (self._file.schema_arrow.metadata or {}).get(b"penumbra", b"{}")
-        self._lengths = json.loads(metadata).get("lengths", {})
+        self._lengths: dict[str, list[int]] = counts_of(self._file.schema_arrow).get("lengths", {})
         self._read: dict[str, pa.Array] = {}
 
     def lengths(self, column: str) -> npt.NDArray[np.int64]:

@@ -80,7 +80,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
         ("texts a second", _speed(text_features, text_features.taken)),
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]
-    sheet = store.kept(videos, SHEET)
+    sheet = store.read_file(videos, SHEET)
     refused = list(_refused(store, videos))
     shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
     left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []

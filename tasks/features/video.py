@@ -231,7 +231,7 @@ class FrameStage(Stage):
                 )
             sheet = extraction.contact_sheet()
             if sheet:
-                store.keep(artifact, SHEET, sheet)
+                store.write_file(artifact, SHEET, sheet)
 
     def part(self, piece: Any) -> Part:
         """Parts are not made one by one: their videos are decoded ahead."""

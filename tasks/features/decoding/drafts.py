@@ -39,11 +39,11 @@ class Drafts:
         features = encoded.features if encoded.features is not None else np.zeros((0, 0), np.float16)
         data = io.BytesIO()
         np.savez(data, features=features, facts=_bytes(json.dumps(facts).encode()), thumbnail=_bytes(thumbnail))
-        self.store.keep(self.artifact, draft_name(encoded.video.vid), data.getvalue())
+        self.store.write_file(self.artifact, draft_name(encoded.video.vid), data.getvalue())
 
     def read(self, vid: str) -> Draft | None:
         """A video's draft, or None."""
-        data = self.store.kept(self.artifact, draft_name(vid))
+        data = self.store.read_file(self.artifact, draft_name(vid))
         if data is None:
             return None
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
