@@ -77,8 +77,9 @@ class Manifest(BaseModel):
 class Work:
     """What determines an artifact's content; its digest is the artifact's key.
 
-    `inputs` maps the name of each outside file or model to its SHA-256. `unit` names what `taken` and `kept`
-    count ("query", "query and level", ...).
+    `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or
+    one that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside
+    file or model to its SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
     """
 
     dataset: str
@@ -88,6 +89,7 @@ class Work:
     parents: tuple[Artifact, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     unit: str = "query"
+    determines: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -95,7 +97,7 @@ class Work:
         content = {
             "schema": SCHEMA_VERSION,
             "stage": [self.stage, self.version],
-            "parameters": self.parameters,
+            "parameters": self.parameters if self.determines is None else self.determines,
             "parents": [[parent.stage, parent.key] for parent in self.parents],
             "inputs": self.inputs,
         }

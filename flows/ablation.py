@@ -28,8 +28,9 @@ from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
 from penumbra.tasks.grounding.evaluation.choice import sources_of_run
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
+from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
+from penumbra.tasks.grounding.training.settings import Model, Preset
 from penumbra.tasks.negatives.fills import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.quality.judging import Judging
@@ -52,7 +53,7 @@ class Materials:
 
     def negatives(self, row: Plan) -> Artifact | None:
         """The row's negatives, where it trains on any: those named by key, if the row changes nothing about them."""
-        if not row.settings.reads_negatives:
+        if not row.settings.model.reads_negatives:
             return None
         key = row.settings.inputs.negatives
         if key and not row.row.changes.keys() & NEGATIVES.keys():
@@ -64,9 +65,9 @@ class Materials:
         """The keys of what the row is trained on: its own negatives, and features of just these and the queries."""
         key = negatives.key if negatives else None
         found: dict[str, Any] = {"negatives": key, "video_features": self._videos(row)}
-        if row.settings.reads_in_video and not row.settings.inputs.in_video_negatives:
+        if row.settings.model.reads_in_video and not row.settings.inputs.in_video_negatives:
             found["in_video_negatives"] = self._once(row.of(("encoding", "pairing")), partial(self._pairs, row)).key
-        if row.settings.patches_of and not row.settings.inputs.patch_features:
+        if row.settings.model.patches_of and not row.settings.inputs.patch_features:
             found["patch_features"] = self._once(row.of(("clip", "videos")), partial(self._patches, row)).key
         if not row.settings.inputs.text_features:
             groups = row.of(("clip", "texts"))
@@ -120,21 +121,16 @@ def ablation(
     texts: Texts = Texts(),  # noqa: B008
     videos: Videos = Videos(),  # noqa: B008
     imports: Imports = Imports(),  # noqa: B008
-    model: Model = Model(),  # noqa: B008
-    losses: Losses = Losses(),  # noqa: B008
+    model: Model = QDDETR(),  # noqa: B008
     training: Training = Training(),  # noqa: B008
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
-    map: Map = Map(),  # noqa: A002, B008 (the group's name)
-    mutual: Mutual = Mutual(),  # noqa: B008
-    injection: Injection = Injection(),  # noqa: B008
 ) -> Artifact:
     """Build, train and judge every row of a grid with several seeds, and print one table."""
     said = {
         "tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing,
         "pairing": pairing, "clip": clip, "texts": texts, "videos": videos, "imports": imports, "model": model,
-        "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map, "mutual": mutual,
-        "injection": injection,
+        "training": training, "inputs": inputs, "ranking": ranking,
     }  # fmt: skip
     grid, plans = plan(name, rows, dataset.name, preset, said)
     materials = Materials(dataset, read_annotations(dataset))

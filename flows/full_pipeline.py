@@ -19,8 +19,9 @@ from penumbra.tasks.features.patches import encode_patches
 from penumbra.tasks.features.text import Texts, encode_queries
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.evaluation.choice import Choice
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
+from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
+from penumbra.tasks.grounding.training.settings import Model, Preset, with_preset
 from penumbra.tasks.negatives.fills import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.quality.judging import Judging
@@ -46,22 +47,15 @@ def full_pipeline(
     videos: Videos = Videos(),  # noqa: B008
     imports: Imports = Imports(),  # noqa: B008
     preset: Preset = None,
-    model: Model = Model(),  # noqa: B008
-    losses: Losses = Losses(),  # noqa: B008
+    model: Model = QDDETR(),  # noqa: B008
     training: Training = Training(),  # noqa: B008
     inputs: Inputs = Inputs(),  # noqa: B008
     ranking: Ranking = Ranking(),  # noqa: B008
-    map: Map = Map(),  # noqa: A002, B008 (the group's name)
-    mutual: Mutual = Mutual(),  # noqa: B008
-    injection: Injection = Injection(),  # noqa: B008
     choice: Choice = Choice(),  # noqa: B008
 ) -> Artifact:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
-    groups: dict[str, Any] = {
-        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
-        "mutual": mutual, "injection": injection,
-    }  # fmt: skip
-    if with_preset(preset, groups).patches_of:
+    groups: dict[str, Any] = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
+    if with_preset(preset, groups).model.patches_of:
         videos = videos.model_copy(update={"patches": True})
     # Prefect hands over the data of a flow's state
     negatives = cast(

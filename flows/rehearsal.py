@@ -127,7 +127,7 @@ class Rehearsal:
         settings = with_preset(self.groups["preset"], groups)
         settings = settings.model_copy(update={"inputs": settings.inputs.model_copy(update=keys(made))})
         needed, split = list(made), visual_dynamic_queries
-        if settings.reads_parts:
+        if settings.model.reads_parts:
             needed.append(self.see(split.STAGE, lambda: split.work(split.newest_tags(self.annotations))))
 
         def work() -> Work:

@@ -10,7 +10,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, load_features, normalised
 from penumbra.tasks.grounding.batches.patches import load_patches
-from penumbra.tasks.grounding.training.settings import Inputs, Settings
+from penumbra.tasks.grounding.settings import BaseSettings, Inputs
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
 
@@ -59,12 +59,12 @@ def find_sources(
     return Sources(annotations, text, videos, negatives, in_video, parts, patches)
 
 
-def sources_for(annotations: Artifact, settings: Settings) -> Sources:
+def sources_for(annotations: Artifact, settings: BaseSettings) -> Sources:
     """What a training with these settings reads; raises as `find_sources` does."""
+    model = settings.model
     return find_sources(
-        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
-        settings.patches_of,
-    )  # fmt: skip
+        annotations, settings.inputs, model.reads_negatives, model.reads_in_video, model.reads_parts, model.patches_of
+    )
 
 
 def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artifact:
@@ -74,7 +74,7 @@ def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artif
         return _of_encoder(store, dataset, "patch_features", encoder)
     except (ArtifactError, FeatureError):
         raise FeatureError(
-            f"injection.dynamic needs {dataset}/patch_features of {encoder}: "
+            f"losses.spatial_dynamics needs {dataset}/patch_features of {encoder}: "
             f"run extract-features {dataset} --param videos.patches=true --param clip.encoder={encoder}"
         ) from None
 

@@ -3,9 +3,9 @@
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
+from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import name_of, settings_of
-from penumbra.tasks.grounding.training.settings import Ranking
 from penumbra.tasks.stage import Parameters
 from pydantic import Field
 
@@ -59,8 +59,10 @@ def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
             negatives = None
     features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
     if not features or "text_features" not in parents:
-        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video,
-                            settings.reads_parts)  # fmt: skip
+        model = settings.model
+        return find_sources(
+            annotations, settings.inputs, negatives is not None, model.reads_in_video, model.reads_parts
+        )
     return Sources(
         annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"),
         parents.get("visual_dynamic_queries"),

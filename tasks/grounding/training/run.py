@@ -17,11 +17,12 @@ from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.settings import NAMED_ARTIFACTS, Settings
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import run_stage
 from prefect import task
 from pydantic import ValidationError
@@ -38,9 +39,8 @@ def run_folder(metrics: Artifact) -> Path:
 
 
 def run_name(settings: Settings, key: str) -> str:
-    """What a run is called in tables: model, losses and the first digits of its key."""
-    shine = "+shine" if settings.losses.shine else ""
-    return f"{settings.model.name}{shine}-{key[:6]}"
+    """What a run is called in tables: its model and the first digits of its key."""
+    return f"{settings.model.label}-{key[:6]}"
 
 
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -127,13 +127,14 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
 
 
 def work(sources: Sources, settings: Settings) -> Work:
-    """Key material: the queries, negatives and features, and every setting."""
+    """Key material: the queries, negatives and features, and what determines the run of its settings."""
     start = settings.training.start_from
     return Work(
         dataset=sources.annotations.dataset,
         stage=STAGE,
         version=VERSION,
         parameters={"settings": settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})},
+        determines={"settings": settings.determines()},
         parents=sources.parents,
         inputs={"start_from": file_digest(Path(start).expanduser())}
         if start and Path(start).expanduser().exists()
