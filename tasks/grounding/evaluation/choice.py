@@ -3,9 +3,9 @@
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import name_of
-from penumbra.tasks.grounding.training.settings import Ranking
 from penumbra.tasks.stage import Parameters, work_of
 from pydantic import Field
 
