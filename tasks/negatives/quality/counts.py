@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.quality.bootstrap import Floats, Ids
+from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.rows import Row
 from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
 from penumbra.tasks.negatives.quality.yardstick import Yardstick

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 import torch
+from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.blind import Predict
-from penumbra.tasks.negatives.quality.bootstrap import Floats, Ids
 from penumbra.tasks.negatives.quality.texts import words_of
 from torch import Tensor, nn
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from penumbra.tasks.negatives.quality.bootstrap import Resamples
+from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.quality.controls import nearest_rows, originals, random_rows, random_words
 from penumbra.tasks.negatives.quality.counts import Tally
 from penumbra.tasks.negatives.quality.figures import (

@@ -9,7 +9,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from penumbra.tasks.negatives.quality.bootstrap import Estimate
+from penumbra.tasks.data.resampling import Estimate
 from penumbra.tasks.negatives.quality.controls import EVERY_LEVEL
 from penumbra.tasks.negatives.quality.figures import ALL, Figures
 from penumbra.tasks.negatives.quality.judging import draw
