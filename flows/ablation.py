@@ -30,7 +30,7 @@ from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.selection import Choosing

@@ -8,7 +8,8 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
-from penumbra.tasks.negatives.fills import Filling, fill, substitute
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import fill, substitute
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.quality.assessment import assess
 from penumbra.tasks.negatives.quality.judging import Judging

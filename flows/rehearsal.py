@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.training import run as training
 from penumbra.tasks.grounding.training.settings import Settings, with_preset
 from penumbra.tasks.negatives import fills, in_video_negatives
 from penumbra.tasks.negatives import selection as negatives
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.sample.scenes.videos import RenderingError, is_sample, rendered
 from penumbra.tasks.stage import merge
 from penumbra.tasks.text import dictionary, embeddings, masks, tags, visual_dynamic_queries

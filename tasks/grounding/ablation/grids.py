@@ -23,7 +23,7 @@ from penumbra.tasks.grounding.training.settings import (
     presets,
     with_preset,
 )
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.stage import Parameters, merge

@@ -11,14 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.preference import NONE, OTHERS, ROLES, Fit, Lexicon
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, Training
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Edge, Preferences, Tokens, edges
 
@@ -29,6 +30,18 @@ TOGETHER = 128  # queries filled at once: what bounds the memory
 CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the cache
 
 Class = tuple[str, str]
+
+
+class Corpus(ProviderSettings):
+    """Provider corpus has no parameters of its own."""
+
+    provider: ClassVar[str] = "corpus"
+    about: ClassVar[str] = "the training text's own statistics, no key and no network"
+    free: ClassVar[bool] = True
+
+    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+        """What samples from the statistics, fitted."""
+        return CorpusProvider(training.tokens, training.dictionary, filling.seed)
 
 
 class CorpusProvider:
