@@ -67,8 +67,8 @@ class _Filling(Parameters):
     def settings(self, provider: str) -> ProviderSettings:
         """A provider's own parameters."""
         own = PROVIDERS[provider]
-        found: ProviderSettings = getattr(self, provider) if own.model_fields else own()
-        return found
+        settings: ProviderSettings = getattr(self, provider) if own.model_fields else own()
+        return settings
 
     @property
     def hosted(self) -> list[Hosted]:

@@ -148,13 +148,13 @@ class BatchClient:
         mine = [job for job in self.store.notes(NOTES) if job["address"] == self.settings.address]
         left = []
         for job in mine:
-            found = await self._find(job)
-            if found is None:
+            record = await self._find(job)
+            if record is None:
                 self.store.forget(NOTES, job["token"])  # it was never submitted
-            elif found.status not in ENDED:
+            elif record.status not in ENDED:
                 left.append(job)
             else:
-                await self._harvest(job, found)
+                await self._harvest(job, record)
                 self.store.forget(NOTES, job["token"])
         return left
 
@@ -163,22 +163,22 @@ class BatchClient:
         client = self.service.client.with_options(max_retries=MANAGEMENT_RETRIES)
         if job["job"]:
             return await client.batches.retrieve(job["job"])
-        async for found in client.batches.list(limit=100):
-            if (found.metadata or {}).get("penumbra") == job["token"]:
-                job["job"] = found.id
+        async for record in client.batches.list(limit=100):
+            if (record.metadata or {}).get("penumbra") == job["token"]:
+                job["job"] = record.id
                 self.store.note(NOTES, job["token"], job)
-                return found
+                return record
         return None
 
-    async def _harvest(self, job: Job, found: Any) -> None:
+    async def _harvest(self, job: Job, record: Any) -> None:
         """Store every answer of a job that has ended; what it lacks stays open."""
         client = self.service.client.with_options(max_retries=MANAGEMENT_RETRIES)
-        for file in filter(None, (found.output_file_id, found.error_file_id)):
+        for file in filter(None, (record.output_file_id, record.error_file_id)):
             content = await client.files.content(file)
             for line in content.text.splitlines():
                 self._take(job, json.loads(line))
-        if found.status == "failed":
-            codes = {str(fault.code) for fault in (found.errors.data if found.errors else None) or []}
+        if record.status == "failed":
+            codes = {str(fault.code) for fault in (record.errors.data if record.errors else None) or []}
             self.stopped = f"batch job failed: {', '.join(sorted(codes)) or 'no reason given'}"
 
     def _take(self, job: Job, line: dict[str, Any]) -> None:

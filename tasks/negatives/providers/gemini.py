@@ -124,8 +124,8 @@ class GeminiService:
         config = payload["generation_config"] | self.settings.extra
         options = {"timeout": self.settings.timeout, "retry": None}  # whoever sends counts the retries
         try:
-            found = model.generate_content(payload["contents"], generation_config=config, request_options=options)
-            return reply(found.to_dict(), self.settings.model)
+            response = model.generate_content(payload["contents"], generation_config=config, request_options=options)
+            return reply(response.to_dict(), self.settings.model)
         except exceptions.GoogleAPICallError as error:
             raise classed(error) from None
         except (requests.RequestException, exceptions.RetryError) as error:

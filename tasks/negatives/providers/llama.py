@@ -319,20 +319,26 @@ class WordScorer:
         import torch
 
         rows = sorted(rows, key=lambda row: (row.cached, -len(row.ids)))
-        found: list[Tensor] = []  # left on the device until the last batch is on its way, so that it never waits
+        log_probabilities: list[
+            Tensor
+        ] = []  # left on the device until the last batch is on its way, so that it never waits
         with torch.inference_mode():
             for _, same in groupby(rows, key=lambda row: row.cached):
                 for batch in self._batches(list(same)):
                     try:
-                        found.append(self._run(batch))
+                        log_probabilities.append(self._run(batch))
                     except torch.OutOfMemoryError:
                         raise LlamaError(
                             f"the device's memory is too small for {self.batch_tokens} tokens at once: "
                             "set filling.llama.batch_tokens lower"
                         ) from None
         scores = np.zeros(words)
-        if found:
-            np.add.at(scores, [word for row in rows for word in row.words], torch.cat(found).cpu().double().numpy())
+        if log_probabilities:
+            np.add.at(
+                scores,
+                [word for row in rows for word in row.words],
+                torch.cat(log_probabilities).cpu().double().numpy(),
+            )
         return scores
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
@@ -369,14 +375,14 @@ class WordScorer:
         import torch
 
         step = max(1, LOGITS // int(self.model.config.vocab_size))
-        found = torch.empty(len(which), device=self.device)
+        log_probabilities = torch.empty(len(which), device=self.device)
         for start in range(0, len(hidden), step):
             some = np.flatnonzero((which >= start) & (which < start + step))
             here = torch.from_numpy(some).to(self.device)
             states = torch.from_numpy(which[some] - start).to(self.device)
             logits = self.head(hidden[start : start + step]).float()
-            found[here] = logits[states, targets[here]] - logits.logsumexp(dim=-1)[states]
-        return found
+            log_probabilities[here] = logits[states, targets[here]] - logits.logsumexp(dim=-1)[states]
+        return log_probabilities
 
     def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
         """What each token may look at (rows, 1, width, cached + width): 0, or a number so low that softmax gives 0.

@@ -12,8 +12,8 @@ from penumbra.artifacts.store import NAME, Store
 from penumbra.tasks.data import annotations as annotations_stage
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.negatives.quality.file import FileNegatives
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
-from penumbra.tasks.negatives.quality.yardstick import TRAINING
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
+from penumbra.tasks.negatives.quality.reference import TRAINING
 from penumbra.tasks.stage import part_by_part
 from penumbra.tasks.text import tags as tags_stage
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, load_pipeline
@@ -50,13 +50,13 @@ def dataset_named(store: Store, name: str, tagging: Tagging) -> AnnotatedDataset
         if not store.find(name, tags_stage.STAGE):
             raise
         tags = store.newest(name, tags_stage.STAGE)
-        found = next(p for p in store.manifest(tags).parents if p.stage == annotations_stage.STAGE)
-        return AnnotatedDataset(store, name, found, tags, embedded(store, found))
-    found = store.build(annotations_stage.work(dataset), annotations_stage.parts(dataset))
+        annotations = next(p for p in store.manifest(tags).parents if p.stage == annotations_stage.STAGE)
+        return AnnotatedDataset(store, name, annotations, tags, embedded(store, annotations))
+    annotations = store.build(annotations_stage.work(dataset), annotations_stage.parts(dataset))
     nlp = load_pipeline(tagging.spacy_model)
-    make = part_by_part(partial(tags_stage.tag_part, nlp=nlp), found)
-    tags = store.build(tags_stage.work(found, tagging), make())
-    return AnnotatedDataset(store, name, found, tags, embedded(store, found))
+    make = part_by_part(partial(tags_stage.tag_part, nlp=nlp), annotations)
+    tags = store.build(tags_stage.work(annotations, tagging), make())
+    return AnnotatedDataset(store, name, annotations, tags, embedded(store, annotations))
 
 
 def embedded(store: Store, annotations: Artifact) -> Artifact | None:
@@ -65,7 +65,7 @@ def embedded(store: Store, annotations: Artifact) -> Artifact | None:
     return store.reference(several[-1]) if several else None
 
 
-def own_dataset(store: Store, rows: Iterable[Row]) -> AnnotatedDataset:
+def own_dataset(store: Store, rows: Iterable[Negative]) -> AnnotatedDataset:
     """The queries of a file of negatives as a data set: all of them training queries."""
     queries = {row.qid: row for row in rows}
     annotations = table_of(

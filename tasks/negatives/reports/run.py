@@ -15,7 +15,7 @@ EXAMPLES = 5
 FLOW = "build-negatives"
 
 
-class Figures:
+class LevelFigures:
     """What is counted while the negatives stream by."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
     manifests = {artifact.path: store.manifest(artifact) for artifact in stages}
     by_stage = {artifact.stage: artifact for artifact in stages}
     fills = [artifact for artifact in stages if artifact.stage == "fills"]
-    figures = Figures()
+    figures = LevelFigures()
     for part in store.parts(by_stage["negatives"], ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
     masked = manifests[by_stage["masks"].path]
@@ -88,7 +88,7 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
         outcome,
         "## Examples",
         markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
-        "## Figures by level",
+        "## LevelFigures by level",
         figures.table(),
         "## Providers",
         yields(store, fills),
