@@ -11,7 +11,7 @@ from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
-from penumbra.tasks.negatives.providers.registry import Training, sentences
+from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
 from penumbra.tasks.stage import number_of_parts, part_by_part, run_stage, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
@@ -39,7 +39,7 @@ def make_provider(
     name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
 ) -> Provider:
     """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
-    return filling.settings(name).make(Training(dictionary, training_tokens(tagged)), filling, run)
+    return filling.settings(name).make(TrainingText(dictionary, training_tokens(tagged)), filling, run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, Training
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 from pydantic import Field
 
@@ -22,7 +22,7 @@ class Echo(ProviderSettings):
         """The place."""
         return {"place": self.place}
 
-    def make(self, training: Training, filling: Shared, run: str) -> "EchoProvider":
+    def make(self, training: TrainingText, filling: Shared, run: str) -> "EchoProvider":
         """What takes the words."""
         return EchoProvider(training.dictionary, self.place)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, Training
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.negatives.providers.selectional_preference import NONE, OTHERS, ROLES, Fit, RelationIndex
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Edge, Preferences, Tokens, edges
@@ -39,7 +39,7 @@ class Corpus(ProviderSettings):
     about: ClassVar[str] = "the training text's own statistics, no key and no network"
     free: ClassVar[bool] = True
 
-    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
         """What samples from the statistics, fitted."""
         return CorpusProvider(training.tokens, training.dictionary, filling.seed)
 

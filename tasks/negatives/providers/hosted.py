@@ -20,7 +20,7 @@ from penumbra.tasks.negatives.providers.options import Options
 from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
-from penumbra.tasks.negatives.providers.registry import Shared, Training
+from penumbra.tasks.negatives.providers.registry import Shared, TrainingText
 from penumbra.tasks.negatives.providers.service import Service, ServiceSettings
 
 UNANSWERED = "not answered yet"
@@ -54,7 +54,7 @@ class Hosted(ServiceSettings):
         """The number of words on offer, and what determines an answer."""
         return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
 
-    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
         """What reads the answers to this prompt."""
         answers, prompt = Answers(), load_prompt(filling.prompt, "queries").label
         options = Options(training.sentences(), training.dictionary, filling.options, filling.seed, answers)

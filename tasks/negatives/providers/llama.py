@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.options import Options
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, Training
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.masks import render
 from pydantic import Field
 
@@ -69,7 +69,7 @@ class Llama(ProviderSettings):
         drawn = {"temperature": self.temperature, "dtype": self.dtype}
         return {"options": filling.options, "weights": weights, **drawn, "prompt": prompt}
 
-    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
         """The model, loaded."""
         options = Options(training.sentences(), training.dictionary, filling.options, filling.seed, Answers())
         return LlamaProvider(options, self, load_prompt(self.prompt, "sentence"), filling.seed)

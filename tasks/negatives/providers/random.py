@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, Training
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 
 
@@ -17,7 +17,7 @@ class Random(ProviderSettings):
     about: ClassVar[str] = "any offered word, the paper's baseline"
     free: ClassVar[bool] = True
 
-    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
         """What draws from the dictionary."""
         return RandomProvider(training.dictionary, filling.seed)
 

@@ -10,7 +10,7 @@ A provider is a group of parameters that knows how to make it:
 
         loud: bool = False  # what users set as filling.echo.loud
 
-        def make(self, training: Training, filling: Shared, run: str) -> Provider:
+        def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
             return EchoProvider(training.dictionary, self.loud)
 
 A package names such a class under the entry-point group `penumbra.providers`, so that every process finds it:
@@ -58,7 +58,7 @@ class Shared(Protocol):
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingText:
     """The training split as providers read it: its dictionary, and the tokens of its queries, to be read once."""
 
     dictionary: Dictionary
@@ -86,7 +86,7 @@ class ProviderSettings(Parameters):
         return {}
 
     @abstractmethod
-    def make(self, training: Training, filling: Shared, run: str) -> Provider:
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
         """The provider; `run` is the flow run that fills."""
 
 
