@@ -417,13 +417,13 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="SECOND", help="The run that may be better.")],
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
-    """Is the second run better than the first? A paired bootstrap over the queries of each split."""
+    """Is the second run better than the first? A paired bootstrap over the videos of each split."""
     from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
 
     table = Table("split", "metric", f"{escape(second)} − {escape(first)}", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
-        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.told_p)
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.p_text)
     console.print(table)
 
 
