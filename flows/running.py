@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.settings import DEPLOYMENTS
 from penumbra.tasks.stage import merge
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-DEPLOYMENTS = PROJECT / "prefect.yaml"
 FLOWS = {  # where each flow is; the modules are imported when one runs
     "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
     "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
@@ -122,19 +121,26 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
     return artifact
 
 
+def server_address() -> str:
+    """PREFECT_API_URL of the environment or of Prefect's profile, without its password; '' where there is none."""
+    from prefect.settings import PREFECT_API_URL
+
+    return without_secrets(PREFECT_API_URL.value() or "")
+
+
 def ask_server() -> None:
     """Raise `NoServerError` where PREFECT_API_URL names a server that does not answer, rather than wait for minutes."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    address = PREFECT_API_URL.value()
+    address = server_address()
     if not address:
         return
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         fault = get_client(sync_client=True).api_healthcheck()
     if fault:
         raise NoServerError(
-            f"no Prefect server answers at {without_secrets(address)} ({type(fault).__name__}): start it, or "
+            f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
             "unset PREFECT_API_URL to run without one"
         )
 
