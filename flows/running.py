@@ -3,6 +3,8 @@
 import inspect
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +84,6 @@ def flow_of(name: str) -> "Flow[..., Any]":
     """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
     if name not in FLOWS:
         raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
     module, function = FLOWS[name]
     flow: Flow[..., Any] = getattr(import_module(module), function)
     return flow
@@ -117,8 +117,26 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    artifact: Artifact = flow(**parameters)
+    with patience():
+        artifact: Artifact = flow(**parameters)
     return artifact
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    """Settings of the server that a run without one starts: time enough on a busy machine, and nothing sent home.
+
+    What the environment says goes first. Prefect reads that when it is imported, so it is too late to set it here.
+    """
+    from prefect.settings import (
+        PREFECT_SERVER_ANALYTICS_ENABLED,
+        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+        temporary_settings,
+    )  # fmt: skip
+
+    ours = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 180, PREFECT_SERVER_ANALYTICS_ENABLED: False}
+    with temporary_settings({setting: value for setting, value in ours.items() if setting.name not in os.environ}):
+        yield
 
 
 def server_address() -> str:
