@@ -12,7 +12,7 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.flows import ablation as module
 from penumbra.flows.ablation import Materials, ablation
-from penumbra.flows.command_line import app
+from penumbra.flows.commands import app
 from penumbra.flows.running import ParameterError, prepare, run_flow
 from penumbra.tasks.data.annotations import parts as annotation_parts
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
