@@ -10,7 +10,7 @@ from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.ablation.grids import Grid
-from penumbra.tasks.grounding.evaluation.compare import columns, scores_by_split
+from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.metrics.comparison import over_seeds, paired_bootstrap, seeds_differ
@@ -71,7 +71,7 @@ def scores_of(runs: Sequence[Run]) -> Scores:
     found: defaultdict[tuple[str, str], list[tuple[tuple[str, ...], Floats]]] = defaultdict(list)
     for run in runs:
         for split, (qids, scores) in scores_by_split(run.predictions).items():
-            for metric, values in columns(scores).items():
+            for metric, values in scores.items():
                 found[split, metric].append((qids, values))
     return {
         place: (several[0][0], np.mean([values for _, values in several], axis=0))

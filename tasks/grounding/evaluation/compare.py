@@ -7,13 +7,13 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
-from penumbra.tasks.grounding.evaluation.figures import aligned
+from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.metrics.comparison import Difference, paired_bootstrap
-from penumbra.tasks.grounding.metrics.retrieval import QueryScores, score_queries
+from penumbra.tasks.grounding.metrics.registry import scores_by_query
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
 
-Scores = dict[str, tuple[tuple[str, ...], QueryScores]]
+Scores = dict[str, tuple[tuple[str, ...], dict[str, Floats]]]  # of each split its queries, and their scores by metric
 
 
 def predictions_of(metrics: Artifact) -> Artifact:
@@ -30,19 +30,14 @@ def scores_by_split(predictions: Artifact) -> Scores:
     store = Store()
     manifest = store.manifest(predictions)
     annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
-    truth = {
-        row["qid"]: row
-        for part in store.parts(annotations, ["qid", "windows"])
-        for row in part.to_pylist()
-        if row["windows"]
-    }
+    truth = {row["qid"]: row for part in store.parts(annotations) for row in part.to_pylist()}
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for part in store.parts(predictions, ["split", "qid", "windows"]):
+    for part in store.parts(predictions):
         for row in part.to_pylist():
-            if row["qid"] in truth:
+            if truth[row["qid"]]["windows"]:
                 found[row["split"]].append(row)
-    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
-    return {split: (both.qids, score_queries(both)) for split, both in windows.items()}
+    judged = {split: judged_split(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
+    return {split: (both.windows.qids, scores_by_query(both)) for split, both in judged.items()}
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
@@ -53,15 +48,8 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
     found: list[tuple[str, str, Difference]] = []
     for split in (split for split in one if split in other):
-        (qids, old), (others, new) = one[split], other[split]
+        (qids, before), (others, after) = one[split], other[split]
         if qids != others:
             raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
-        before, after = columns(old), columns(new)
         found += [(split, name, paired_bootstrap(before[name], after[name], seed)) for name in before]
     return found
-
-
-def columns(scores: QueryScores) -> dict[str, Floats]:
-    """The scores of each query [N] in percent, by metric: their mean is the figure."""
-    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
-    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}
