@@ -78,6 +78,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "negatives": {
         "qid": "id of the query that it negates",
         "level": "1 (nearest to the query) to 3",
+        "positive": "the query that it negates",
         "query": "the negative",
         "words": "the words that were put in",
         "provider": PROVIDER,

@@ -61,7 +61,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         (f"{manifest.unit}: rejected", f"{manifest.taken - manifest.kept:,}"),
         ("rows", f"{manifest.rows:,}"),
         ("seconds", f"{manifest.seconds:,.1f}"),
-        ("cost, USD", f"{manifest.cost_usd:.4f}"),
+        *([] if manifest.cost_usd is None else [("cost, USD", f"{manifest.cost_usd:.4f}")]),
         ("finished", f"{manifest.ended:%Y-%m-%d %H:%M:%S} UTC"),
         ("Parquet", f"`{artifact.path}`"),
         ("key", f"`{artifact.key}`"),

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
 
 
@@ -45,10 +45,11 @@ class PartRecord(BaseModel):
     taken: int
     kept: int
     notes: dict[str, int] = {}
+    cost_usd: float | None = None
 
 
 class Manifest(BaseModel):
-    """`manifest.json`: what the artifact holds, what it was made from, with what, when and at what cost."""
+    """`_manifest.json`: what the artifact holds, what it was made from, with what, when and at what cost."""
 
     schema_version: int = SCHEMA_VERSION
     dataset: str
@@ -69,7 +70,7 @@ class Manifest(BaseModel):
     started: datetime
     ended: datetime
     seconds: float
-    cost_usd: float = 0.0
+    cost_usd: float | None = None  # None: nothing of the stage can cost money
     measured: dict[str, float] = {}
 
 
@@ -77,7 +78,8 @@ class Manifest(BaseModel):
 class Work:
     """What determines an artifact's content; its digest is the artifact's key.
 
-    `inputs` maps the name of each outside file or model to its SHA-256. `unit` names what `taken` and `kept`
+    `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or one
+    that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside file or model to its SHA-256. `unit` names what `taken` and `kept`
     count ("query", "query and level", ...).
     """
 
@@ -88,6 +90,7 @@ class Work:
     parents: tuple[Artifact, ...] = ()
     inputs: dict[str, str] = field(default_factory=dict)
     unit: str = "query"
+    determines: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -95,7 +98,7 @@ class Work:
         content = {
             "schema": SCHEMA_VERSION,
             "stage": [self.stage, self.version],
-            "parameters": self.parameters,
+            "parameters": self.parameters if self.determines is None else self.determines,
             "parents": [[parent.stage, parent.key] for parent in self.parents],
             "inputs": self.inputs,
         }
@@ -106,7 +109,8 @@ class Work:
 class Part:
     """What a stage makes of one part: its rows, the rows it refused, and how many units it took and kept.
 
-    `measured` goes into the manifest, added up, of the parts that the run made itself: times belong in no table.
+    `cost_usd` is what was paid for it, None where nothing can be. `measured` goes into the manifest, added up, of the
+    parts that the run made itself: times belong in no table.
     """
 
     rows: pa.Table
@@ -114,6 +118,7 @@ class Part:
     kept: int
     rejected: list[dict[str, str]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    cost_usd: float | None = None
     measured: dict[str, float] = field(default_factory=dict)
 
 

@@ -89,6 +89,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "negatives": _table(
         ("qid", pa.string()),
         ("level", pa.int8()),
+        ("positive", pa.string()),  # the query that it negates
         ("query", pa.string()),
         ("words", STRINGS),
         ("provider", pa.string()),

@@ -1,7 +1,8 @@
 """The artifact store: content-derived keys, parts that appear whole or not at all, a manifest written last.
 
-An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `rejected/part-*.parquet` where rows were
-refused, and `manifest.json`. The key is a digest of everything that determines the content, so the same work has
+An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/part-*.parquet` where rows were
+refused, and `_manifest.json`. Arrow, pandas, Spark and DuckDB skip names that begin with `_` or `.`, so each of them
+opens the folder as one table. The key is a digest of everything that determines the content, so the same work has
 the same key: `Store.build` does nothing when a whole artifact is there, goes on after the last whole part when a
 run was killed, and lets two runs write the same bytes side by side.
 """
@@ -9,6 +10,7 @@ run was killed, and lets two runs write the same bytes side by side.
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import time
@@ -29,7 +31,9 @@ from penumbra.artifacts.settings import artifacts_root
 from pydantic import ValidationError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
-DRAFTS = "drafts"  # folder of what a stage has done of a part that is not whole
+MANIFEST = "_manifest.json"
+REJECTED = "_rejected"  # folder of the refused rows
+DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whole
 TABLE_FILES = {"compression": "zstd"}
 # Halves hardly repeat and hardly shrink: plain values, read as they lie (`tests/bench_features.py` compares).
 FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statistics": False}
@@ -92,18 +96,23 @@ class Store:
 
     def manifest(self, artifact: Artifact) -> Manifest:
         """Read the manifest; raises `ArtifactError` where there is none or it can't be read."""
-        path = self._file(artifact, "manifest.json")
+        path = self._file(artifact, MANIFEST)
         try:
             return Manifest.model_validate_json(self.files.cat_file(path))
         except FileNotFoundError:
-            raise ArtifactError(f"no whole artifact at {artifact.path} (no manifest.json): run its flow") from None
+            raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): run its flow") from None
         except ValidationError as error:
-            raise ArtifactError(f"{artifact.path}/manifest.json is damaged ({error.error_count()} faults)") from None
+            raise ArtifactError(f"{artifact.path}/{MANIFEST} is damaged ({error.error_count()} faults)") from None
+
+    def has(self, artifact: Artifact) -> bool:
+        """Whether the artifact has its manifest; reads no part."""
+        self.files.invalidate_cache()
+        return bool(self.files.exists(self._file(artifact, MANIFEST)))
 
     def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
         """All whole artifacts, oldest first."""
         self.files.invalidate_cache()
-        found = self.files.glob(f"{self._base}/{dataset or '*'}/{stage or '*'}/*/manifest.json")
+        found = self.files.glob(f"{self._base}/{dataset or '*'}/{stage or '*'}/*/{MANIFEST}")
         manifests = []
         for path in found:
             *_, dataset_name, stage_name, key, _ = path.split("/")
@@ -196,6 +205,17 @@ class Store:
             problems += [self._fault(artifact, name, digest) for name, digest in pairs if name and digest]
         return [problem for problem in problems if problem]
 
+    def intact(self, artifact: Artifact) -> Manifest | None:
+        """The manifest if it is there and every digest is right; reads every part and changes nothing."""
+        manifest = self._readable(artifact)
+        return manifest if manifest and not self.verify(artifact) else None
+
+    def _readable(self, artifact: Artifact) -> Manifest | None:
+        try:
+            return self.manifest(artifact)
+        except ArtifactError:
+            return None
+
     def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
         try:
             data = self.files.cat_file(self._file(artifact, name))
@@ -205,17 +225,6 @@ class Store:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def whole(self, artifact: Artifact) -> Manifest | None:
-        """The manifest if the artifact is there and every digest is right; a damaged artifact is taken away."""
-        try:
-            manifest = self.manifest(artifact)
-        except ArtifactError:
-            return None
-        if not self.verify(artifact):
-            return manifest
-        self.files.rm(self._file(artifact, ""), recursive=True)
-        return None
-
     def build(
         self,
         work: Work,
@@ -224,13 +233,16 @@ class Store:
         total: int = 0,
         progress: Progress = lambda done, total: None,
     ) -> Artifact:
-        """Make the parts that are not there yet, then write the manifest.
+        """Make the parts that are not there yet, then write the manifest; a damaged artifact is made anew.
 
         `parts` are called in order, each only if its file is missing; `progress(done, total)` follows each part.
         """
         artifact = self.artifact(work)
-        if self.whole(artifact):
+        finished = self._readable(artifact)  # before it is judged: another run may finish it right after
+        if self.intact(artifact):
             return artifact
+        if finished:
+            self.files.rm(self._file(artifact, ""), recursive=True)
         started, clock = datetime.now(UTC), time.perf_counter()
         records = []
         measured: defaultdict[str, float] = defaultdict(float)
@@ -262,6 +274,7 @@ class Store:
             kept=sum(record.kept for record in records),
             rejected=dict(rejected.most_common()),
             notes=dict(sum((Counter(record.notes) for record in records), Counter[str]())),
+            cost_usd=_sum(record.cost_usd for record in records),
             parts=records,
             parameters=work.parameters,
             parents=list(work.parents),
@@ -272,7 +285,7 @@ class Store:
             seconds=round(time.perf_counter() - clock, 3),
             measured=dict(measured),
         )
-        self._write_whole(self._file(artifact, "manifest.json"), manifest.model_dump_json(indent=1).encode())
+        self._write_whole(self._file(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(self._file(artifact, DRAFTS)):
             self.files.rm(self._file(artifact, DRAFTS), recursive=True)
         return artifact
@@ -285,7 +298,10 @@ class Store:
         return bool(self.files.exists(self._file(artifact, f"part-{index:05d}.parquet")))
 
     def keep(self, artifact: Artifact, name: str, data: bytes) -> None:
-        """Put a file beside the parts, whole or not at all; what is below `drafts/` goes when the artifact is whole."""
+        """Put a file beside the parts, whole or not at all; `_` begins its name, so that no reader takes it for one.
+
+        What is below `_drafts/` goes when the artifact is whole.
+        """
         self._write_whole(self._file(artifact, name), data)
 
     def kept(self, artifact: Artifact, name: str) -> bytes | None:
@@ -320,13 +336,14 @@ class Store:
             )
         refused = ""
         if part.rejected:
-            refused = f"rejected/{name}"
+            refused = f"{REJECTED}/{name}"
             self._write_whole(self._file(artifact, refused), _parquet(table_of("rejected", part.rejected), TABLE_FILES))
         rows = conform(part.rows, artifact.stage)
         features = {
             name: lengths(rows[name]) for name in rows.column_names if is_features(rows.schema.field(name).type)
         }
         counts = {"taken": part.taken, "kept": part.kept, "notes": dict(sorted(part.notes.items())), "refused": refused}
+        counts |= {} if part.cost_usd is None else {"cost_usd": part.cost_usd}
         counts |= {"lengths": features} if features else {}
         rows = rows.replace_schema_metadata({"penumbra": json.dumps(counts, sort_keys=True)})
         self._write_whole(self._file(artifact, name), _parquet(rows, FEATURE_FILES if features else TABLE_FILES))
@@ -355,6 +372,7 @@ class Store:
             taken=counts["taken"],
             kept=counts["kept"],
             notes=counts["notes"],
+            cost_usd=counts.get("cost_usd"),
         )
 
     def _write_whole(self, path: str, data: bytes) -> None:
@@ -370,6 +388,11 @@ class Store:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(draft, target)
+
+
+def _sum(costs: Iterable[float | None]) -> float | None:
+    paid = [cost for cost in costs if cost is not None]
+    return math.fsum(paid) if paid else None
 
 
 def _key(manifest: Manifest) -> str:

@@ -40,7 +40,7 @@ class Rehearsal:
 
     def there(self, artifact: Artifact) -> bool:
         """Whether the artifact has its manifest."""
-        return bool(artifact.key) and self.store.kept(artifact, "manifest.json") is not None
+        return bool(artifact.key) and self.store.has(artifact)
 
     def see(
         self, stage: str, work: Callable[[], Work], parents: Sequence[Artifact] = (), reads: Sequence[Artifact] = ()

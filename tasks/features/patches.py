@@ -7,19 +7,18 @@ scale, and an hour of ViT-B/32 (7 × 7 patches of 768) at a frame every 4 s is 9
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.clip import Clip, Encoder, patch_sizes
+from penumbra.tasks.features.clip import Clip, patch_sizes
 from penumbra.tasks.features.decoding.encode import patch_states
 from penumbra.tasks.features.reading import Halves
-from penumbra.tasks.features.video import Row, Videos, extract, wanted_videos, work
-from prefect import task
+from penumbra.tasks.features.video import FrameStage, Row, Videos
 
 STAGE = "patch_features"
-VERSION = 1
 LARGEST = 127
 
 
@@ -47,13 +46,23 @@ def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int)
     )
 
 
-@task(name=STAGE)
-def encode_patches(annotations: Artifact, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the patches of the videos of a data set."""
-    wanted, interval = wanted_videos(annotations, videos), videos.patch_interval
+@dataclass(frozen=True)
+class PatchFeatures(FrameStage):
+    """What CLIP sees in each place of a few frames of every video."""
 
-    def table(encoder: Encoder, rows: Sequence[Row]) -> pa.Table:
-        return patches_table(encoder.name, interval, rows, patch_sizes(encoder)[0])
+    name = STAGE
+    states = staticmethod(patch_states)
 
-    key = work(annotations, wanted, clip, STAGE, VERSION, interval)
-    return extract(key, wanted, clip, videos, interval, patch_states, table, {})
+    @property
+    def interval(self) -> float:
+        """Seconds from one frame of patches to the next."""
+        return self.videos.patch_interval
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """See `patches_table`."""
+        return patches_table(self.encoder.name, self.interval, rows, patch_sizes(self.encoder)[0])
+
+
+def encode_patches(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the patches of the videos of a data set, whose files are in a folder."""
+    return run(PatchFeatures(annotations, folder, clip, videos))

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 from penumbra.artifacts.charts import Bar, bars
 from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.decoding.sheet import as_image
 from penumbra.tasks.features.video import SHEET
-from prefect import get_run_logger, task
+from penumbra.tasks.stage import logger, step
 
 FLOW = "extract-features"
 SHOWN = 20  # refused videos, by name
@@ -83,7 +83,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     sheet = store.kept(videos, SHEET)
     refused = list(_refused(store, videos))
     shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
-    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/rejected`."] if len(refused) > SHOWN else []
+    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
     sections = [
         f"# {made.dataset}: features",
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
@@ -110,11 +110,11 @@ def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
     return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
 
 
-@task(name="report")
+@step("report")
 def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()
     publish_report(annotations.dataset, FLOW, write_report(store, annotations, texts, videos))
     line = outcome(store, texts, videos)
-    get_run_logger().info(line)
+    logger().info(line)
     return line

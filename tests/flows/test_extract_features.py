@@ -111,7 +111,7 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Arti
         assert (row["encoder"], row["clip_length"]) == ("tiny-clip", 0.5)
         assert 0.5 * (len(row["features"]) - 1) < row["duration"] <= 0.5 * len(row["features"])
     assert rows["lying"]["duration"] == 2.0
-    assert not list(Path(artifact.path).rglob("drafts"))
+    assert not list(Path(artifact.path).rglob("_drafts"))
 
 
 def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
@@ -224,7 +224,7 @@ def test_killed_in_the_middle_no_finished_video_is_decoded_again(prefect_server:
     root = tmp_path / "killed"
     process = start(root, log)
     deadline = time.monotonic() + 120
-    while len(list(root.glob("films/video_features/*/drafts/*.npz"))) < 12 and process.poll() is None:
+    while len(list(root.glob("films/video_features/*/_drafts/*.npz"))) < 12 and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)

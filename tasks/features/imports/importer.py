@@ -7,25 +7,24 @@ clip_length), give or take `tolerance`) is rejected.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import content_digest, is_inside
 from penumbra.tasks.features.imports.files import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
 from penumbra.tasks.features.reading import Halves
-from penumbra.tasks.features.video import STAGE, durations_of, features_table
-from penumbra.tasks.stage import Parameters, run_stage
-from prefect import task
+from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
+from penumbra.tasks.stage import Parameters, Stage, after, run
 from pydantic import Field
 
-VERSION = 1
-VIDEOS_A_PART = 64
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -150,45 +149,67 @@ def import_part(vids: Sequence[str], durations: dict[str, float], importer: Impo
     return Part(table, len(vids), len(rows), rejected, notes)
 
 
-def work(
-    annotations: Artifact, imports: Imports, clip_length: float, opened: Sequence[Opened], vids: Sequence[str]
-) -> Work:
-    """Key material: the sources' files and how they are read."""
-    inputs = {}
-    for number, (source, place) in enumerate(zip(imports.sources, opened, strict=True)):
-        if isinstance(place, FeatureFolder):
-            files = ((vid, file) for vid in vids for file in [place.file(vid)])
-            inputs[f"{number}: {source.called()}"] = content_digest(files)
-        else:
-            inputs[f"{number}: {source.called()}"] = file_digest(place.path)
-    told = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in imports.sources]
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"imported": told, "clip_length": clip_length, "tolerance": imports.tolerance,
-                    "videos_a_part": VIDEOS_A_PART},
-        parents=(annotations,),
-        inputs=inputs,
-        unit="video",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class ImportedFeatures(Stage):
+    """Features that others have extracted; each row of them covers `clip_length` seconds."""
+
+    name = STAGE
+    version = 1
+    unit = "video"
+
+    annotations: Artifact
+    imports: Imports
+    clip_length: float
+
+    @cached_property
+    def opened(self) -> list[Opened]:
+        """The sources, opened; raises `SourceError` naming one that is not there."""
+        folder = data_folder() / self.annotations.dataset
+        return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
+
+    @cached_property
+    def durations(self) -> dict[str, float]:
+        """The videos that are wanted, and their annotated durations in seconds."""
+        return durations_of(after(self.annotations))
+
+    def parameters(self) -> dict[str, Any]:
+        """How the sources are read."""
+        sources = [
+            source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources
+        ]
+        return {"imported": sources, "clip_length": self.clip_length, "tolerance": self.imports.tolerance,
+                "videos_a_part": VIDEOS_A_PART}  # fmt: skip
+
+    def determines(self) -> dict[str, Any]:
+        """All of them."""
+        return self.parameters()
+
+    def inputs(self) -> dict[str, str]:
+        """The digests of the sources' files."""
+        found = {}
+        for number, (source, place) in enumerate(zip(self.imports.sources, self.opened, strict=True)):
+            if isinstance(place, FeatureFolder):
+                files = ((vid, file) for vid in self.durations for file in [place.file(vid)])
+                found[f"{number}: {source.called()}"] = content_digest(files)
+            else:
+                found[f"{number}: {source.called()}"] = file_digest(place.path)
+        return found
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        """The videos of each part."""
+        return chunks(self.durations)
+
+    @cached_property
+    def importer(self) -> Importer:
+        """What reads the sources."""
+        return Importer(self.imports, self.clip_length, self.opened, list(self.durations))
+
+    def part(self, piece: list[str]) -> Part:
+        """One part's features."""
+        return import_part(piece, self.durations, self.importer)
 
 
-def open_sources(annotations: Artifact, imports: Imports) -> list[Opened]:
-    """The sources, opened; raises `SourceError` naming one that is not there."""
-    folder = data_folder() / annotations.dataset
-    return [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
-
-
-@task(name=STAGE)
 def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
     """Bring others' features into our table; each row of them covers `clip_length` seconds."""
-    opened, durations = open_sources(annotations, imports), durations_of(annotations)
-    vids = list(durations)
-    chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
-
-    def parts() -> Iterator[Callable[[], Part]]:
-        importer = Importer(imports, clip_length, opened, vids)
-        return (partial(import_part, chunk, durations, importer) for chunk in chunks)
-
-    return run_stage(work(annotations, imports, clip_length, opened, vids), parts, len(chunks))
+    return run(ImportedFeatures(annotations, imports, clip_length))

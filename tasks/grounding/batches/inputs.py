@@ -35,6 +35,16 @@ class Sources:
             filter(None, (self.annotations, *texts, self.text_features, *self.video_features, self.patch_features))
         )
 
+    def read_by(self, settings: Settings) -> "Sources":
+        """What of it a training with these settings reads."""
+        return replace(
+            self,
+            negatives=self.negatives if settings.reads_negatives else None,
+            in_video_negatives=self.in_video_negatives if settings.reads_in_video else None,
+            visual_dynamic_queries=self.visual_dynamic_queries if settings.reads_parts else None,
+            patch_features=self.patch_features if settings.patches_of else None,
+        )
+
 
 def find_sources(
     annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False, with_parts: bool = False,

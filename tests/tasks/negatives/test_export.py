@@ -26,8 +26,9 @@ def masked(qid: str, level: int, text: str = "masked") -> Row:
 
 
 def negative(qid: str, level: int) -> Row:
-    return {"qid": qid, "level": level, "query": f"negative {qid} {level}", "words": ["cup"], "provider": "corpus",
-            "model": "m", "similarity": 0.8765432, "plausibility": None, "checks": []}  # fmt: skip
+    return {"qid": qid, "level": level, "positive": f"query {qid} 🐶", "query": f"negative {qid} {level}",
+            "words": ["cup"], "provider": "corpus", "model": "m",
+            "similarity": 0.8765432, "plausibility": None, "checks": []}  # fmt: skip
 
 
 def build(
