@@ -15,5 +15,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in PAGES.items():
         files.append(File.generated(config, name, content=page()))
     for name, paper in PAPERS.items():
-        files.append(File.generated(config, name, content=(PROJECT / paper).read_text(encoding="utf-8")))
+        text = (PROJECT / paper).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
     return files

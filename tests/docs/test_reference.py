@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -125,3 +126,13 @@ def test_links_of_the_papers_lead_somewhere(paper: str) -> None:
     text = (PROJECT / paper).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert target.startswith("https://") or (PROJECT / target).exists(), target
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material")  # what `make docs` installs
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "reference" / "parameters.html").read_text(encoding="utf-8")
+    assert "<code>masking.ratios</code>" in page
+    assert not re.search(r'(?:src|rel="stylesheet" href)="https?://', page)  # nothing is fetched from elsewhere
