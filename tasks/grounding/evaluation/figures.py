@@ -18,7 +18,7 @@ from penumbra.tasks.grounding.batches.inputs import Sources, load
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.metric import Split
-from penumbra.tasks.grounding.metrics.registry import METRICS, shown, versions
+from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
 from penumbra.tasks.grounding.metrics.windows import Windows, align
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
@@ -44,13 +44,13 @@ def figures_of_split(
     for number, qid in enumerate(qids):
         for kind in {label["type"] for label in annotations[qid]["novel"]}:
             types[kind].append(number)
-    by_type = [metric.figures(split) for metric in METRICS.values() if metric.by_type]
+    by_type = [metric.figures(split) for metric in all_metrics().values() if metric.by_type]
     for subset, numbers in ((ALL, range(len(qids))), *sorted(types.items())):
         mask = np.zeros(len(qids), bool)
         mask[list(numbers)] = True
         yield from ((subset, name, value) for figures in by_type for name, value in figures(mask).items())
         yield subset, "queries", float(mask.sum())
-    for metric in METRICS.values():
+    for metric in all_metrics().values():
         if not metric.by_type:
             yield from ((ALL, name, value) for name, value in metric.figures(split)(slice(None)).items())
 

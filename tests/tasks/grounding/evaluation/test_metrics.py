@@ -1,13 +1,17 @@
 """The registry of metrics: a new one is in the figures, the tables and the comparisons without further words."""
 
+import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
+from penumbra.tasks.grounding.metrics import registry
 from penumbra.tasks.grounding.metrics.metric import Split, mean_of
-from penumbra.tasks.grounding.metrics.registry import METRICS, register, scores_by_query, versions
+from penumbra.tasks.grounding.metrics.registry import MetricError, all_metrics, register, scores_by_query, versions
 from penumbra.tasks.grounding.metrics.windows import Floats
 
 PREDICTIONS = [
@@ -27,11 +31,14 @@ def late_start(split: Split) -> Floats:
     return found
 
 
+LATE_START = mean_of("late start, s", late_start, shown=True)
+
+
 @pytest.fixture
 def late() -> Iterator[None]:
-    register("late start", mean_of("late start, s", late_start, shown=True))
+    register("late start", LATE_START)
     yield
-    del METRICS["late start"]
+    all_metrics.cache_clear()
 
 
 @pytest.mark.usefixtures("late")
@@ -48,8 +55,22 @@ def test_a_metric_that_is_registered_is_everywhere() -> None:
     scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
     np.testing.assert_array_equal(scores["late start, s"], [0, 4])
     assert versions()["late start"] == 1
-    with pytest.raises(ValueError, match="'late start' already"):
-        register("late start", METRICS["late start"])
+    with pytest.raises(MetricError, match="two metrics 'late start'"):
+        register("late start", LATE_START)
+
+
+def test_another_package_brings_a_metric_as_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bring(thing: object) -> None:
+        monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(THING=thing))
+        monkeypatch.setattr(registry, "entry_points", lambda group: [EntryPoint("late", "other_package:THING", group)])
+        all_metrics.cache_clear()
+
+    bring(LATE_START)
+    assert list(all_metrics()) == ["retrieval", "highlights", "late"]
+    bring(late_start)
+    with pytest.raises(MetricError, match="'late' is a function, no Metric"):
+        all_metrics()
+    all_metrics.cache_clear()
 
 
 @pytest.mark.usefixtures("late")
