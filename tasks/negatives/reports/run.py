@@ -8,7 +8,7 @@ from typing import Any
 from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.contract import Negatives
+from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.providers import comparison, yields
 from penumbra.tasks.stage import logger, step
 
