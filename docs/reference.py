@@ -5,8 +5,9 @@
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pyarrow as pa
@@ -88,36 +89,47 @@ def tag_of(model: type[BaseModel]) -> str:
     ).split(", ")[0]
 
 
-def groups_of(name: str, annotation: Any, default: Any) -> Iterator[Group]:
-    """The groups below a parameter: one, or one for each member of a union, nested unions after them."""
+def groups_of(
+    name: str, annotation: Any, default: Any, known: Mapping[type[BaseModel], str] = MappingProxyType({})
+) -> Iterator[Group]:
+    """The groups below a parameter: one, or one for each member of a union, nested unions after them.
+
+    Where `known` names the heading that a nested group has elsewhere, it is linked and not told again.
+    """
     models = models_in(annotation)
     for model in models:
         own = default if isinstance(default, model) else None
         group = Group(name, first_line(model), tag_of(model) if len(models) > 1 else "")
         nested: list[Group] = []
-        _fill(group, nested, name, model, own)
+        _fill(group, nested, name, model, own, known)
         yield group
         yield from nested
 
 
-def _fill(group: Group, nested: list[Group], prefix: str, model: type[BaseModel], own: BaseModel | None) -> None:
+def _fill(
+    group: Group, nested: list[Group], prefix: str, model: type[BaseModel], own: BaseModel | None,
+    known: Mapping[type[BaseModel], str],
+) -> None:  # fmt: skip
     for name, info in model.model_fields.items():
         path, inner = f"{prefix}.{name}", models_in(info.annotation)
         value = getattr(own, name) if own else info.get_default(call_default_factory=True)
         listed = get_origin(bare(info.annotation)[0]) in (tuple, list, dict)
+        if len(inner) == 1 and inner[0] in known:
+            group.rows.append((f"`{path}.…`", "", "", f"As [`{known[inner[0]]}`](#{known[inner[0]]})."))
+            continue
         if len(inner) == 1 and not listed:
             if value is None:
                 group.rows.append((f"`{path}`", "", "`null`", info.description or ""))
-            _fill(group, nested, path, inner[0], value if isinstance(value, inner[0]) else None)
+            _fill(group, nested, path, inner[0], value if isinstance(value, inner[0]) else None, known)
             continue
         kind = (
             " or ".join(tag_of(kind) or kind.__name__ for kind in inner) if inner else f"`{type_name(info.annotation)}`"
         )
         group.rows.append((f"`{path}`", kind + _limits(info), code(value), info.description or ""))
         if listed and len(inner) == 1:
-            _fill(group, nested, f"{path}[]", inner[0], None)
+            _fill(group, nested, f"{path}[]", inner[0], None, known)
         elif inner:
-            nested += groups_of(path, info.annotation, value)
+            nested += groups_of(path, info.annotation, value, known)
 
 
 def _limits(info: FieldInfo) -> str:
@@ -150,9 +162,10 @@ def parameters_page() -> str:
                 kind = f"`{type_name(parameter.annotation)}`"
                 rows.append((f"`{name}`", kind, code(parameter.default), about))
         lines += [f"### {flow_name}", first_line(flow.fn), table(("parameter", "type", "default", ""), rows)]
+    known = {model: name for name, annotation, _ in places.values() for model in models_in(annotation)}
     for place, (name, annotation, default) in places.items():
         lines += [f"## {name}", f"Taken by {', '.join(f'`{user}`' for user in users[place])}."]
-        for group in groups_of(name, annotation, default):
+        for group in groups_of(name, annotation, default, known):
             lines += [f"### {group.name} with {group.tag}" if group.tag else "", group.about]
             lines.append(table(("parameter", "type", "default", "what it does"), group.rows))
     return "\n\n".join(line for line in lines if line) + "\n"

@@ -68,6 +68,11 @@ def test_a_union_is_told_member_by_member(reference: Any) -> None:
     assert (rows["`model.losses`"], rows["`model.losses.margin`"]) == ("`null`", "`0.2`")
 
 
+def test_a_group_that_is_told_elsewhere_is_linked(reference: Any) -> None:
+    [small] = reference.groups_of("model", Small, Small(), {Hinge: "hinge"})
+    assert small.rows[-1] == ("`model.losses.…`", "", "", "As [`hinge`](#hinge).")
+
+
 def test_a_list_of_unions_names_its_members(reference: Any) -> None:
     class Several(BaseModel):
         """Several."""
