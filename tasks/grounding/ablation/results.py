@@ -10,7 +10,7 @@ from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.ablation.grids import Grid
-from penumbra.tasks.grounding.evaluation.compare import columns, scores_by_split
+from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.metrics.comparison import over_seeds, paired_bootstrap, seeds_differ
@@ -80,7 +80,7 @@ def scores_of(runs: Sequence[Run]) -> Scores:
     found: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for run in runs:
         for split, scored in scores_by_split(run.predictions).items():
-            for metric, values in columns(scored.scores).items():
+            for metric, values in scored.scores.items():
                 found[split, metric].append(Scored(scored.qids, scored.videos, values))
     return {
         place: replace(several[0], values=np.mean([scored.values for scored in several], axis=0))

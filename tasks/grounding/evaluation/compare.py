@@ -8,10 +8,10 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
-from penumbra.tasks.grounding.evaluation.figures import aligned
+from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.metrics.comparison import Difference, paired_bootstrap
-from penumbra.tasks.grounding.metrics.retrieval import QueryScores, score_queries
+from penumbra.tasks.grounding.metrics.registry import scores_by_query
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
 
 
@@ -21,7 +21,7 @@ class SplitScores:
 
     qids: tuple[str, ...]
     videos: tuple[str, ...]
-    scores: QueryScores
+    scores: dict[str, Floats]  # by metric, in percent
 
 
 def predictions_of(metrics: Artifact) -> Artifact:
@@ -38,21 +38,18 @@ def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     store = Store()
     manifest = store.manifest(predictions)
     annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
-    truth = {
-        row["qid"]: row
-        for part in store.parts(annotations, ["qid", "vid", "windows"])
-        for row in part.to_pylist()
-        if row["windows"]
-    }
+    truth = {row["qid"]: row for part in store.parts(annotations) for row in part.to_pylist()}
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for part in store.parts(predictions, ["split", "qid", "windows"]):
+    for part in store.parts(predictions):
         for row in part.to_pylist():
-            if row["qid"] in truth:
+            if truth[row["qid"]]["windows"]:
                 found[row["split"]].append(row)
-    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
+    judged = {split: judged_split(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
     return {
-        split: SplitScores(both.qids, tuple(truth[qid]["vid"] for qid in both.qids), score_queries(both))
-        for split, both in windows.items()
+        split: SplitScores(
+            both.windows.qids, tuple(truth[qid]["vid"] for qid in both.windows.qids), scores_by_query(both)
+        )
+        for split, both in judged.items()
     }
 
 
@@ -69,12 +66,6 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
             raise EvaluationError(
                 f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
             )
-        before, after = columns(old.scores), columns(new.scores)
+        before, after = old.scores, new.scores
         found += [(split, name, paired_bootstrap(before[name], after[name], old.videos, seed)) for name in before]
     return found
-
-
-def columns(scores: QueryScores) -> dict[str, Floats]:
-    """The scores of each query [N] in percent, by metric: their mean is the figure."""
-    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
-    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}
