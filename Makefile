@@ -43,6 +43,7 @@ lint: setup .typing/penumbra
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	cd .typing && ../$(BIN)/lint-imports --config ../pyproject.toml
 
 bench: setup
 	@$(BIN)/python -m tests.bench

@@ -61,7 +61,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         (f"{manifest.unit}: rejected", f"{manifest.taken - manifest.kept:,}"),
         ("rows", f"{manifest.rows:,}"),
         ("seconds", f"{manifest.seconds:,.1f}"),
-        ("cost, USD", f"{manifest.cost_usd:.4f}"),
+        *([] if manifest.cost_usd is None else [("cost, USD", f"{manifest.cost_usd:.4f}")]),
         ("finished", f"{manifest.ended:%Y-%m-%d %H:%M:%S} UTC"),
         ("Parquet", f"`{artifact.path}`"),
         ("key", f"`{artifact.key}`"),
@@ -80,13 +80,13 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
 
 def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
     """Names of parameters as users write them, group.name, and their values."""
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for name, value in parameters.items():
         if isinstance(value, dict) and value:
-            found += _flat(value, f"{group}{name}.")
+            rows += _flat(value, f"{group}{name}.")
         else:
-            found.append((f"{group}{name}", f"`{json.dumps(value)}`"))
-    return found
+            rows.append((f"{group}{name}", f"`{json.dumps(value)}`"))
+    return rows
 
 
 def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:

@@ -4,17 +4,21 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
-from penumbra.artifacts.manifest import Artifact
+from dataclasses import replace
+
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
-from penumbra.tasks.negatives.fills import Filling, fill, substitute
+from penumbra.tasks.negatives.fills import Filling, fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.assessment import assess
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.rejected import gather_rejected
 from penumbra.tasks.negatives.reports.run import report_negatives
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
+from penumbra.tasks.stage import planned_if
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
 from penumbra.tasks.text.masks import Masking, mask
@@ -25,32 +29,35 @@ from prefect.states import Completed
 
 @flow(name="build-negatives", flow_run_name="{dataset.name}")
 def build_negatives(
-    dataset: Dataset,
-    tagging: Tagging = Tagging(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
-    masking: Masking = Masking(),  # noqa: B008
-    filling: Filling = Filling(),  # noqa: B008
-    encoding: Encoding = Encoding(),  # noqa: B008
-    choosing: Choosing = Choosing(),  # noqa: B008
-    pairing: Pairing = Pairing(),  # noqa: B008
-    judging: Judging = Judging(),  # noqa: B008
-) -> Artifact | State[Artifact]:
+    dataset: Dataset, tagging: Tagging = Tagging(), masking: Masking = Masking(), filling: Filling = Filling(),
+    encoding: Encoding = Encoding(), choosing: Choosing = Choosing(), pairing: Pairing = Pairing(),
+    judging: Judging = Judging(),
+) -> State[Negatives]:  # fmt: skip
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
+    made = negatives_of(dataset, NegativesParameters(
+        tagging=tagging, masking=masking, filling=filling, encoding=encoding, choosing=choosing, pairing=pairing,
+        judging=judging,
+    ))  # fmt: skip
+    return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
+
+
+def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:
+    """What is known of the queries before any is negated."""
     annotations = read_annotations(dataset)
-    tags = tag(annotations, tagging)
+    tags, embeddings = tag(annotations, how.tagging), embed(annotations, how.encoding)
+    return Queries(annotations, tags, embeddings, pair(annotations, embeddings, how.pairing))
+
+
+def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
+    """The flow's DAG."""
+    annotations, tags, embeddings, in_video = queries_of(dataset, how)
     dictionary = count(annotations, tags)
-    masks = mask(annotations, tags, masking)
-    unanswered = ask(annotations, tags, masks, dictionary, filling)
-    if filling.dry_run:
-        return masks
-    fills = [
-        fill(annotations, tags, masks, dictionary, provider, filling, unanswered.get(provider, ""))
-        for provider in filling.providers
-    ]
-    fills = substitute(annotations, tags, masks, dictionary, fills, filling)
-    embeddings = embed(annotations, encoding)
-    negatives = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
-    quality = [assess(negatives, encoding, judging)] if judging.judge else []
-    in_video = pair(annotations, embeddings, pairing)
-    rejected = gather_rejected([annotations, tags, masks, *fills, negatives])
-    outcome = report_negatives([annotations, tags, dictionary, masks, *fills, negatives, in_video, rejected, *quality])
-    return Completed(message=outcome, data=negatives)  # Prefect hands the caller the data, and shows the message
+    masks = mask(annotations, tags, how.masking)
+    unanswered = ask(annotations, tags, masks, dictionary, how.filling)
+    with planned_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
+        fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
+        chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
+        quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
+        rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
+        made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
+        return replace(made, outcome=report_negatives(made))

@@ -9,33 +9,42 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports, import_features
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.patches import encode_patches
+from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.features.report import report_features
-from penumbra.tasks.features.text import Texts, encode_queries
-from penumbra.tasks.features.video import Videos, encode_videos, videos_folder
-from penumbra.tasks.sample.scenes.videos import is_sample, render_scenes
+from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
+from penumbra.tasks.features.video import Videos, encode_videos
+from penumbra.tasks.sample.scenes.videos import find_videos
 from prefect import State, flow
 from prefect.states import Completed
 
 
 @flow(name="extract-features", flow_run_name="{dataset.name}")
 def extract_features(
-    dataset: Dataset,
-    clip: Clip = Clip(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
-    texts: Texts = Texts(),  # noqa: B008
-    videos: Videos = Videos(),  # noqa: B008
-    imports: Imports = Imports(),  # noqa: B008
-) -> Artifact | State[Artifact]:
+    dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
+    imports: Imports = Imports(),
+) -> State[ExtractedFeatures]:  # fmt: skip
     """Encode every distinct text and every clip of every video, or import the videos' features."""
+    how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports)
+    made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
+    return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
+
+
+def features_of(
+    dataset: Dataset, negatives: Artifact | None, how: FeaturesParameters, texts: Artifact | None = None,
+    videos: tuple[Artifact, ...] = (),
+) -> ExtractedFeatures:  # fmt: skip
+    """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
     annotations = read_annotations(dataset)
-    text_features = encode_queries(annotations, clip, texts)
-    if is_sample(dataset) and (videos.patches or not imports.sources):
-        render_scenes(str(videos_folder(dataset.name, videos)), videos.workers)
-    if imports.sources:
-        video_features = import_features(annotations, imports, videos.clip_length)
+    texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
+    needs_files = how.videos.patches or not (videos or how.imports.sources)
+    folder = find_videos(dataset, how.videos) if needs_files else None
+    patches = encode_patches(annotations, folder, how.clip, how.videos) if how.videos.patches else None
+    if videos:
+        return ExtractedFeatures(annotations, texts, videos, patches)
+    if how.imports.sources:
+        features = import_features(annotations, how.imports, how.videos.clip_length)
     else:
-        video_features = encode_videos(annotations, clip, videos)
-    if videos.patches:
-        encode_patches(annotations, clip, videos)
-    outcome = report_features(annotations, text_features, video_features)
-    return Completed(message=outcome, data=video_features)  # Prefect hands the caller the data, and shows the message
+        features = encode_videos(annotations, folder, how.clip, how.videos)
+    return ExtractedFeatures(annotations, texts, (features,), patches, report_features(annotations, texts, features))

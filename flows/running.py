@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.stage import merge
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, 
 
     Raises `ParameterError` where there are several places for a name, or a place in another of the groups alone.
     """
+    from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
+
     parameters = inspect.signature(flow.fn).parameters
     placed = {name: value for name, value in changes.items() if name in parameters}
     kinds = {name: kinds_of(parameter.annotation) for name, parameter in parameters.items()}
@@ -155,6 +155,7 @@ def prepare(
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
     flow = flow_of(name)
+    from penumbra.tasks.stage import merge
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
     usual = deployment_parameters(name, dataset)
@@ -171,13 +172,38 @@ def prepare(
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises as `prepare` and `ask_server` do, and what the flow raises."""
+def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
+    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do."""
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    artifact: Artifact = flow(**parameters)
-    return artifact
+    return flow(**parameters)
+
+
+def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The flow's stages in their order: which are there and which would be made, by key or why it can't be told yet.
+
+    Nothing is made. Raises as `prepare` does.
+    """
+    from penumbra.tasks.stage import TO_MAKE, planning
+
+    flow, _, validated = prepare(name, dataset, changes)
+    with planning() as plan:
+        try:
+            flow.fn(**validated)
+        except PenumbraError as error:
+            plan.rows[name, TO_MAKE, f"first: {error}"] = None
+    return list(plan.rows)
+
+
+def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
+    """Log what asking the hosted models would cost; the masks, of which they are asked, are made."""
+    _, _, validated = prepare(name, dataset, changes)
+    from penumbra.tasks.stage import merge
+
+    filling = getattr(validated.get("negatives"), "filling", validated.get("filling"))
+    if filling is not None and filling.hosted:
+        run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
 def ask_server() -> None:

@@ -3,16 +3,18 @@
 penumbra run train-grounding charades-cg-qd_detr-shine
 """
 
+from dataclasses import replace
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.batches.inputs import sources_for
+from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_training
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import Model, Preset, with_preset
-from penumbra.tasks.text.visual_dynamic_queries import newest_tags, split_queries
+from penumbra.tasks.grounding.training.settings import Model, Preset, Settings, with_preset
+from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from prefect import flow
 
 
@@ -20,16 +22,20 @@ from prefect import flow
 def train_grounding(
     dataset: Dataset,
     preset: Preset = None,
-    model: Model = QDDETR(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
-    training: Training = Training(),  # noqa: B008
-    inputs: Inputs = Inputs(),  # noqa: B008
-    ranking: Ranking = Ranking(),  # noqa: B008
+    model: Model = QDDETR(),
+    training: Training = Training(),
+    inputs: Inputs = Inputs(),
+    ranking: Ranking = Ranking(),
 ) -> Artifact:
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    annotations = read_annotations(dataset)
-    if settings.model.reads_parts:
-        split_queries(newest_tags(annotations))
-    metrics = train_model(sources_for(annotations, settings), settings)
+    return train(find_sources(read_annotations(dataset), settings), settings)
+
+
+def train(sources: Sources, settings: Settings) -> Artifact:
+    """The flow's DAG."""
+    if settings.model.reads_parts and sources.tags:
+        sources = replace(sources, visual_dynamic_queries=split_queries(sources.tags))
+    metrics = train_model(sources.read_by(settings), settings)
     report_training(metrics)
     return metrics

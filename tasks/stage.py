@@ -1,20 +1,37 @@
-"""What every stage shares: run it only if its artifact is not there, say how far it is, show what it made."""
+"""What a stage is, and the two ways in which a flow is run: its stages are made where they are missing, or planned.
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+A flow calls functions such as `tag(annotations, tagging)`. Each describes a `Stage` and hands it to `run`, which gives
+back a reference to its artifact. In a run that artifact is there then. Inside `planning()` nothing is made: `run`
+computes the key and notes whether the artifact is there. So `--dry-run` is the flow itself.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial, wraps
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar, ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import publish_stage, stage_key
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
-from prefect import get_run_logger
+from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import MissingContextError
 from pydantic import BaseModel, ConfigDict
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
+IS_THERE, TO_MAKE = "is there", "would be made"
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Parameters(BaseModel):
@@ -32,11 +49,232 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
+    """The log of this flow or task run, which the Prefect UI shows; outside of one an ordinary one."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("penumbra")
+
+
+class NotYetError(PenumbraError):
+    """A key can't be told before something else is made; the message says what."""
+
+
+@dataclass(frozen=True)
+class Stage(ABC):
+    """A stage of the DAG. A subclass is a frozen dataclass.
+
+    Its fields that are artifacts are its parents, and those that are parameter groups its parameters.
+
+    What the parts share is a `cached_property` of the subclass: it is made when the first part asks for it, once in a
+    process, and does not travel to others.
+    """
+
+    name: ClassVar[str]  # of the table, in `artifacts.schemas`
+    version: ClassVar[int]  # raised by every change of what the stage computes
+    unit: ClassVar[str] = "query"  # what `taken` and `kept` count
+
+    @property
+    def label(self) -> str:
+        """What this is called in the Prefect UI."""
+        return self.name
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """The artifacts that it is made from, in the order of the fields."""
+        found: list[Artifact] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            found += [it for it in (value if isinstance(value, tuple) else (value,)) if isinstance(it, Artifact)]
+        return tuple(found)
+
+    @property
+    def groups(self) -> tuple[Parameters, ...]:
+        """The parameter groups among its fields."""
+        values = (getattr(self, item.name) for item in fields(self))
+        return tuple(value for value in values if isinstance(value, Parameters))
+
+    def parameters(self) -> dict[str, Any]:
+        """The settings that people are told of, by default those of its parameter groups."""
+        return {name: value for group in self.groups for name, value in group.model_dump(mode="json").items()}
+
+    def determines(self) -> dict[str, Any]:
+        """The settings that enter the key: what determines the content, and nothing that has its default."""
+        return {
+            name: value
+            for group in self.groups
+            for name, value in group.model_dump(mode="json", exclude_defaults=True).items()
+        }
+
+    def inputs(self) -> dict[str, str]:
+        """Digests of the files outside the store that it reads, by name."""
+        return {}
+
+    @cached_property
+    def pieces(self) -> Sequence[Any]:
+        """What each part is made of; by default the number of a part of the first parent."""
+        return range(number_of_parts(self.parents[0]))
+
+    @abstractmethod
+    def part(self, piece: Any) -> Part:
+        """Make one part."""
+
+    def parts(self) -> Iterator[Callable[[], Part]]:
+        """The work of each part, in their order; each is called only where its file is missing."""
+        return (partial(self.part, piece) for piece in self.pieces)
+
+    @property
+    def total(self) -> int:
+        """How many parts there will be; 0 where that is not known before they are made."""
+        return len(self.pieces)
+
+    @property
+    def dataset(self) -> str:
+        """The data set that it is of."""
+        return self.parents[0].dataset
+
+    @cached_property
+    def work(self) -> Work:
+        """All that its key is a digest of; raises `NotYetError` where that depends on what is not there yet."""
+        unknown = [parent.stage for parent in self.parents if not parent.key]
+        if unknown:
+            raise NotYetError(f"after {', '.join(dict.fromkeys(unknown))}")
+        return Work(
+            dataset=self.dataset, stage=self.name, version=self.version, parameters=self.parameters(),
+            parents=self.parents, inputs=self.inputs(), unit=self.unit, determines=self.determines(),
+        )  # fmt: skip
+
+    @property
+    def artifact(self) -> Artifact:
+        """The reference of what it makes."""
+        return Store().artifact(self.work)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields, without what its parts share."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+# -- running a flow -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """The stages of a flow by their keys. A stage whose key can't be told yet has a reference without a key."""
+
+    store: Store = field(default_factory=Store)
+    rows: dict[tuple[str, str, str], None] = field(default_factory=dict)  # stage, state, and key or reason
+    works: dict[Artifact, Work] = field(default_factory=dict)
+
+    def add(self, stage: Stage) -> Artifact:
+        """Note a stage."""
+        try:
+            work = stage.work
+        except PenumbraError as error:
+            return self.later(stage, str(error) if isinstance(error, NotYetError) else f"first: {error}")
+        artifact = self.store.artifact(work)
+        self.works[artifact] = work
+        self.rows[stage.name, IS_THERE if self.store.has(artifact) else TO_MAKE, artifact.key] = None
+        return artifact
+
+    def later(self, stage: Stage, reason: str) -> Artifact:
+        """Note a stage whose key can't be told yet, and why."""
+        artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
+        self.rows[stage.name, TO_MAKE, reason] = None
+        self.works[artifact] = Work(stage.dataset, stage.name, stage.version, stage.parameters(), stage.parents)
+        return artifact
+
+
+_PLAN: ContextVar[Plan | None] = ContextVar("plan", default=None)
+
+
+@contextmanager
+def planning() -> Iterator[Plan]:
+    """Inside, flows (`flow.fn`) are planned: nothing is made, and of artifacts only manifests are read."""
+    plan = Plan()
+    token = _PLAN.set(plan)
+    try:
+        yield plan
+    finally:
+        _PLAN.reset(token)
+
+
+@contextmanager
+def planned_if(condition: bool) -> Iterator[None]:
+    """Inside, the rest of a flow is planned instead of made where the condition holds."""
+    if not condition or is_planned():
+        yield
+        return
+    with planning():
+        yield
+
+
+def is_planned() -> bool:
+    """Whether the flow is planned, not run."""
+    return _PLAN.get() is not None
+
+
+def run(stage: Stage) -> Artifact:
+    """The artifact of a stage: made now where it is not there or not whole, or planned."""
+    plan = _PLAN.get()
+    if plan is not None:
+        return plan.add(stage)
+    return make.with_options(name=stage.name, task_run_name=stage.label.replace("{", "(").replace("}", ")"))(stage)
+
+
+def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A Prefect task that makes no artifact: asking, rendering, reporting. A plan leaves it out, and gets None."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        run_as_task = task(name=name, cache_policy=NO_CACHE)(function)
+
+        @wraps(function)
+        def called(*arguments: P.args, **options: P.kwargs) -> T:
+            if is_planned():
+                return None  # type: ignore[return-value]
+            return run_as_task(*arguments, **options)
+
+        return called
+
+    return decorate
+
+
+def work_of(artifact: Artifact) -> Work | Manifest:
+    """What an artifact is made with and from (`parameters`, `parents`), whether it is there or planned."""
+    plan = _PLAN.get()
+    return plan.works[artifact] if plan and artifact in plan.works else Store().manifest(artifact)
+
+
+@task(cache_policy=NO_CACHE)
+def make(stage: Stage) -> Artifact:
+    """Make the parts that are not there, and show the stage in the Prefect UI."""
+    store, work = Store(), stage.work
+    artifact = store.artifact(work)
+    manifest = store.intact(artifact)
+    if manifest:
+        logger().info("%s: found done, %s", stage.name, artifact.path)
+    else:
+        logger().info("%s: being made", stage.name)
+        build(stage, _Progress(work))
+        manifest = store.manifest(artifact)
+        logger().info(
+            "%s: %d %s in, %d out, %d rejected, %.1f s, %s", stage.name, manifest.taken, work.unit, manifest.kept,
+            manifest.taken - manifest.kept, manifest.seconds, artifact.path,
+        )  # fmt: skip
+    publish_stage(store, artifact, manifest)
+    return artifact
+
+
+def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
+    """The artifact of a stage, made now where it is not there: needs no Prefect."""
+    return Store().build(stage.work, stage.parts(), total=stage.total, progress=progress)
+
+
 class _Progress:
     """The progress bar of a stage in the Prefect UI, and a line in its log."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.logger = work, get_run_logger()
+        self.work = work
         self.bar: UUID | None = None
         self.last = self.started = monotonic()
 
@@ -50,39 +288,10 @@ class _Progress:
             self.last = now
             update_progress_artifact(self.bar, 100.0 * done / total)
             left = (now - self.started) / done * (total - done)
-            self.logger.info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left)
+            logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left)
 
 
-def run_stage(work: Work, parts: Callable[[], Iterable[Callable[[], Part]]], total: int = 0) -> Artifact:
-    """Return the artifact of this work, made now where it is not there or not whole."""
-    store = Store()
-    artifact = store.artifact(work)
-    manifest = store.whole(artifact)
-    if manifest:
-        get_run_logger().info("%s: found done, %s", work.stage, artifact.path)
-    else:
-        get_run_logger().info("%s: being made", work.stage)
-        store.build(work, parts(), total=total, progress=_Progress(work))
-        manifest = store.manifest(artifact)
-        get_run_logger().info(
-            "%s: %d %s in, %d out, %d rejected, %.1f s, %s", work.stage, manifest.taken, work.unit, manifest.kept,
-            manifest.taken - manifest.kept, manifest.seconds, artifact.path,
-        )  # fmt: skip
-    publish_stage(store, artifact, manifest)
-    return artifact
-
-
-def part_by_part(make: Callable[..., Part], *parents: Artifact) -> Callable[[], Iterator[Callable[[], Part]]]:
-    """The work of a stage whose i-th part comes from the i-th part of each parent: `make(part, part, …)`."""
-    store = Store()
-
-    def make_part(index: int) -> Part:
-        return make(*(store.part(parent, index) for parent in parents))
-
-    def parts() -> Iterator[Callable[[], Part]]:
-        return (partial(make_part, index) for index in range(number_of_parts(parents[0])))
-
-    return parts
+# -- the parts of artifacts -----------------------------------------------------------------------------------------
 
 
 def number_of_parts(artifact: Artifact) -> int:
@@ -94,3 +303,16 @@ def side_by_side(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:
     """The parts of several artifacts, aligned."""
     store = Store()
     return zip(*(store.parts(artifact) for artifact in artifacts), strict=True)
+
+
+def aligned(index: int, *artifacts: Artifact) -> tuple[pa.Table, ...]:
+    """One part of each of several artifacts."""
+    store = Store()
+    return tuple(store.part(artifact, index) for artifact in artifacts)
+
+
+def after(artifact: Artifact) -> Artifact:
+    """The artifact, whose rows a key depends on; raises `NotYetError` in a plan where it is not there."""
+    if is_planned() and not Store().has(artifact):
+        raise NotYetError(f"after {artifact.stage}")
+    return artifact

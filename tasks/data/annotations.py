@@ -7,17 +7,16 @@ part, so that later stages can compare the queries of a video without looking fu
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError, RawRow, read_rows
-from penumbra.tasks.stage import run_stage
-from prefect import task
+from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
-VERSION = 1
 ROWS_A_PART = 4096
 MAX_WORDS = 256
 MASK = "<mask>"  # stands in a masked query, and so in no query
@@ -141,38 +140,58 @@ def make_part(rows: Iterable[tuple[RawRow, dict[str, Any], str, list[str]]]) -> 
     return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
 
 
-def parts(dataset: Dataset, rows_a_part: int = ROWS_A_PART) -> Iterator[Callable[[], Part]]:
-    """Yield the work of each part, split after split; a part holds whole videos of one split."""
-    seen: set[str] = set()
-    for split, path in dataset.split_files().items():
-        batch: list[tuple[RawRow, dict[str, Any], str, list[str]]] = []
-        last = None
-        for raw in read_rows(path, split):
-            if len(batch) >= rows_a_part and raw.vid != last:
-                yield partial(make_part, batch)
-                batch = []
-            batch.append((raw, *clean_row(raw, split, seen)))
-            last = raw.vid
-        yield partial(make_part, batch)
+@dataclass(frozen=True)
+class Annotations(Stage):
+    """A data set's own files as one table; a part holds whole videos of one split."""
+
+    name = STAGE
+    version = 1
+    total = 0  # the files are streamed
+
+    source: Dataset
+    rows_a_part: int = ROWS_A_PART
+
+    @property
+    def dataset(self) -> str:
+        """Its name."""
+        return self.source.name
+
+    def parameters(self) -> dict[str, Any]:
+        """The files' names, and how they are cut into parts."""
+        files = self.source.split_files()
+        return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
+
+    def determines(self) -> dict[str, Any]:
+        """All of them: files' names tell the splits."""
+        return self.parameters()
+
+    def inputs(self) -> dict[str, str]:
+        """The files' digests; raises `DatasetError` naming one that can't be read."""
+        files = self.source.split_files()
+        try:
+            return {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
+        except OSError as error:
+            raise DatasetError(f"{error.filename} can't be read ({error.strerror}): check its permissions") from None
+
+    def parts(self) -> Iterator[Callable[[], Part]]:
+        """Yield the work of each part, split after split."""
+        seen: set[str] = set()
+        for split, path in self.source.split_files().items():
+            batch: list[tuple[RawRow, dict[str, Any], str, list[str]]] = []
+            last = None
+            for raw in read_rows(path, split):
+                if len(batch) >= self.rows_a_part and raw.vid != last:
+                    yield partial(make_part, batch)
+                    batch = []
+                batch.append((raw, *clean_row(raw, split, seen)))
+                last = raw.vid
+            yield partial(make_part, batch)
+
+    def part(self, piece: Any) -> Part:
+        """See `make_part`."""
+        return make_part(piece)
 
 
-def work(dataset: Dataset) -> Work:
-    """Key material: the files' digests and how they are cut into parts."""
-    files = dataset.split_files()
-    try:
-        digests = {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
-    except OSError as error:
-        raise DatasetError(f"{error.filename} can't be read ({error.strerror}): check its permissions") from None
-    return Work(
-        dataset=dataset.name,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"splits": {split: path.name for split, path in files.items()}, "rows_a_part": ROWS_A_PART},
-        inputs=digests,
-    )
-
-
-@task(name=STAGE)
 def read_annotations(dataset: Dataset) -> Artifact:
     """Read a data set's files."""
-    return run_stage(work(dataset), lambda: parts(dataset))
+    return run(Annotations(dataset))

@@ -7,23 +7,24 @@ scale, and an hour of ViT-B/32 (7 × 7 patches of 768) at a frame every 4 s is 9
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.clip import Clip, Encoder, patch_sizes
+from penumbra.tasks.features.clip import Clip, patch_sizes
 from penumbra.tasks.features.decoding.encode import patch_states
-from penumbra.tasks.features.reading import Halves
-from penumbra.tasks.features.video import Row, Videos, extract, wanted_videos, work
-from prefect import task
+from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.features.video import FrameStage, Row, Videos
+from penumbra.tasks.stage import run
 
 STAGE = "patch_features"
-VERSION = 1
 LARGEST = 127
 
 
-def quantised(states: Halves) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """States (frames, patches, width) as bytes of the same shape, and the scale (frames) that they are to be times."""
     exact = states.astype(np.float32)
     largest = np.abs(exact).max(axis=(1, 2))
@@ -33,7 +34,7 @@ def quantised(states: Halves) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.floa
 
 def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int) -> pa.Table:
     """Rows (video id, duration, states) as the stage's table; `side` is how many patches a frame is high and wide."""
-    found = [quantised(states) for _, _, states in rows]
+    quantised_rows = [quantised(states) for _, _, states in rows]
     seconds = [np.minimum((np.arange(len(states)) + 0.5) * interval, duration) for _, duration, states in rows]
     return pa.table(
         {
@@ -41,19 +42,29 @@ def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int)
             "encoder": pa.array([encoder] * len(rows), pa.string()),
             "seconds": pa.array(seconds, pa.list_(pa.float32())),
             "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
-            "scale": pa.array([scale for _, scale in found], pa.list_(pa.float32())),
-            "patches": pa.array([values.tobytes() for values, _ in found], pa.large_binary()),
+            "scale": pa.array([scale for _, scale in quantised_rows], pa.list_(pa.float32())),
+            "patches": pa.array([values.tobytes() for values, _ in quantised_rows], pa.large_binary()),
         }
     )
 
 
-@task(name=STAGE)
-def encode_patches(annotations: Artifact, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the patches of the videos of a data set."""
-    wanted, interval = wanted_videos(annotations, videos), videos.patch_interval
+@dataclass(frozen=True)
+class PatchFeatures(FrameStage):
+    """What CLIP sees in each place of a few frames of every video."""
 
-    def table(encoder: Encoder, rows: Sequence[Row]) -> pa.Table:
-        return patches_table(encoder.name, interval, rows, patch_sizes(encoder)[0])
+    name = STAGE
+    states = staticmethod(patch_states)
 
-    key = work(annotations, wanted, clip, STAGE, VERSION, interval)
-    return extract(key, wanted, clip, videos, interval, patch_states, table, {})
+    @property
+    def interval(self) -> float:
+        """Seconds from one frame of patches to the next."""
+        return self.videos.patch_interval
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """See `patches_table`."""
+        return patches_table(self.encoder.name, self.interval, rows, patch_sizes(self.encoder)[0])
+
+
+def encode_patches(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the patches of the videos of a data set, whose files are in a folder."""
+    return run(PatchFeatures(annotations, folder, clip, videos))

@@ -6,22 +6,22 @@ space that texts and frames share. Texts of one length are encoded together, so 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.clip import Clip, Encoder, digests, load, side_by_side
-from penumbra.tasks.features.reading import Halves, lists_of, vectors_of
-from penumbra.tasks.stage import Parameters, run_stage
-from prefect import get_run_logger, task
+from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load
+from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
+from penumbra.tasks.stage import Parameters, Stage, logger, run
 from pydantic import Field
 
 STAGE = "text_features"
-VERSION = 1
 TEXTS_A_PART = 2048
 NEWEST, NONE = "newest", "none"
 
@@ -35,26 +35,14 @@ class Texts(Parameters):
     batch_size: int = Field(64, ge=1, description="Texts encoded at once.")
 
 
-def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
-    """The negatives whose texts get features, if any; raises `ArtifactError` where a key names none."""
-    store = Store()
-    if texts.negatives == NONE:
-        return None
-    if texts.negatives != NEWEST:
-        artifact = Artifact(root=store.root, dataset=dataset, stage="negatives", key=texts.negatives)
-        store.manifest(artifact)
-        return artifact
-    return store.newest(dataset, "negatives") if store.find(dataset, "negatives") else None
-
-
 def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     """Every text of the parents' column `query` once, sorted."""
     store = Store()
-    found: set[str] = set()
+    texts: set[str] = set()
     for parent in parents:
         for part in store.parts(parent, ["query"]):
-            found.update(part["query"].to_pylist())
-    return sorted(found)
+            texts.update(part["query"].to_pylist())
+    return sorted(texts)
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
@@ -65,15 +53,17 @@ def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[l
             yield rows
 
 
-def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tuple[list[Halves], Halves, int]:
+def encode_texts(
+    texts: Sequence[str], encoder: Encoder, batch_size: int
+) -> tuple[list[Float16Array], Float16Array, int]:
     """Token states (tokens, dimension) of each text, pooled states (texts, dimension), and how many texts were cut."""
     import torch
 
     limit = encoder.model.config.text_config.max_position_embeddings
     whole: list[list[int]] = encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
     ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]  # the end token stays
-    tokens: list[Halves] = [np.zeros((0, 0), np.float16)] * len(texts)
-    pooled: Halves = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
+    tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
+    pooled: Float16Array = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
 
     def encode(rows: list[int]) -> None:
         with torch.inference_mode():
@@ -83,7 +73,7 @@ def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tup
         for row, vectors in zip(rows, last, strict=True):
             tokens[row] = vectors
 
-    threads, _ = side_by_side(encoder)
+    threads, _ = encoder_threads(encoder)
     with threads:
         list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
     return tokens, pooled, sum(len(text) > limit for text in whole)
@@ -107,32 +97,60 @@ def text_features_part(texts: Sequence[str], encoder: Encoder, batch_size: int) 
     return Part(rows, len(texts), len(good), rejected, notes)
 
 
-def work(parents: Sequence[Artifact], clip: Clip) -> Work:
-    """Key material: queries, negatives, the encoder's name and its files where it is a folder."""
-    return Work(
-        dataset=parents[0].dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"encoder": clip.encoder, "precision": clip.precision, "texts_a_part": TEXTS_A_PART},
-        parents=tuple(parents),
-        inputs=digests(clip),
-        unit="text",
-    )
+@dataclass(frozen=True)
+class TextFeatures(Stage):
+    """The states of every distinct text of the queries and, where they are given, the negatives."""
+
+    name = STAGE
+    version = 1
+    unit = "text"
+
+    annotations: Artifact
+    negatives: Artifact | None
+    clip: Clip
+    batch_size: int
+
+    def parameters(self) -> dict[str, Any]:
+        """The encoder, what it computes in, and how texts are cut into parts."""
+        return {"encoder": self.clip.encoder, "precision": self.clip.precision, "texts_a_part": TEXTS_A_PART}
+
+    def determines(self) -> dict[str, Any]:
+        """The same: a device or a batch size changes no key."""
+        return self.parameters()
+
+    def inputs(self) -> dict[str, str]:
+        """The encoder's files where it is a folder."""
+        return digests(self.clip)
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        """The texts of each part."""
+        texts = distinct_texts(self.parents)
+        return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """CLIP, on its device."""
+        return load(self.clip)
+
+    def part(self, piece: list[str]) -> Part:
+        """Encode one part's texts."""
+        return text_features_part(piece, self.encoder, self.batch_size)
 
 
-@task(name=STAGE)
-def encode_queries(annotations: Artifact, clip: Clip, texts: Texts) -> Artifact:
+def encode_queries(annotations: Artifact, negatives: Artifact | None, clip: Clip, texts: Texts) -> Artifact:
     """Encode the texts of a data set."""
-    negatives = chosen_negatives(annotations.dataset, texts)
-    parents = [annotations, *([negatives] if negatives else [])]
-    if negatives is None:
-        get_run_logger().info("no negatives of %s: features of the queries only", annotations.dataset)
-    several = distinct_texts(parents)
-    starts = range(0, len(several), TEXTS_A_PART)
+    return run(TextFeatures(annotations, negatives, clip, texts.batch_size))
 
-    def parts() -> Iterator[Callable[[], Part]]:
-        encoder = load(clip)
-        for start in starts:
-            yield partial(text_features_part, several[start : start + TEXTS_A_PART], encoder, texts.batch_size)
 
-    return run_stage(work(parents, clip), parts, len(starts))
+def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
+    """The negatives whose texts get features, if any; raises `ArtifactError` where a key names none."""
+    store = Store()
+    if texts.negatives == NONE:
+        return None
+    if texts.negatives != NEWEST:
+        return store.with_key(dataset, "negatives", texts.negatives)
+    if store.find(dataset, "negatives"):
+        return store.newest(dataset, "negatives")
+    logger().info("no negatives of %s: features of the queries only", dataset)
+    return None

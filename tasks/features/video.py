@@ -9,17 +9,18 @@ decoded of it reaches the end that its annotations tell, to within a clip; one t
 nine tenths of it.
 """
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
@@ -27,19 +28,17 @@ from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction, cores
 from penumbra.tasks.features.decoding.files import VideoFolder, content_digest, is_inside
-from penumbra.tasks.features.reading import Halves, lists_of
-from penumbra.tasks.stage import Parameters, run_stage
-from prefect import task
+from penumbra.tasks.features.reading import Float16Array, lists_of
+from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run
 from pydantic import Field
 
 STAGE = "video_features"
-VERSION = 1
 VIDEOS_A_PART = 64
-SHEET = "sheet.jpg"
+SHEET = "_sheet.jpg"
 ON_SHEET = 12
 ENOUGH = 0.9  # of the annotated duration
 
-Row = tuple[str, float, Halves]  # a video's id, its duration in seconds, and its features (clips, …)
+Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
 
 
 class Videos(Parameters):
@@ -71,11 +70,11 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
 
 def durations_of(annotations: Artifact) -> dict[str, float]:
     """Each video of a data set with its longest annotated duration, in seconds, in the order of the annotations."""
-    found: dict[str, float] = {}
+    durations: dict[str, float] = {}
     for part in Store().parts(annotations, ["vid", "duration"]):
         for vid, duration in zip(part["vid"].to_pylist(), part["duration"].to_pylist(), strict=True):
-            found[vid] = max(duration, found.get(vid, 0.0))
-    return found
+            durations[vid] = max(duration, durations.get(vid, 0.0))
+    return durations
 
 
 def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[str, str]:
@@ -84,10 +83,10 @@ def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[
         return "no video file", ""
     if draft.reason or draft.features is None:
         return draft.reason, draft.value
-    missing = annotated - draft.film.duration
-    if missing > clip_length and (draft.film.damaged or draft.film.duration < ENOUGH * annotated - clip_length):
-        kind = "damaged video breaks off" if draft.film.damaged else "video is shorter than its annotations say"
-        return kind, f"{draft.film.duration:.2f} of {annotated:.2f} s"
+    missing = annotated - draft.summary.duration
+    if missing > clip_length and (draft.summary.damaged or draft.summary.duration < ENOUGH * annotated - clip_length):
+        kind = "damaged video breaks off" if draft.summary.damaged else "video is shorter than its annotations say"
+        return kind, f"{draft.summary.duration:.2f} of {annotated:.2f} s"
     if not np.isfinite(draft.features).all():
         return "features are not finite in half precision", ""
     return "", ""
@@ -95,14 +94,14 @@ def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[
 
 def changes(draft: Draft, annotated: float, clip_length: float) -> list[str]:
     """What is to be said of a video that is used."""
-    told = {
-        "video is damaged in places": draft.film.damaged > 0,
-        "video turned as its metadata asks": draft.film.rotated,
-        "decoded in software, for want of the hardware decoder": draft.film.software,
-        "video ends more than a clip before its annotations": annotated - draft.film.duration > clip_length,
-        "video ends more than a clip after its annotations": draft.film.duration - annotated > clip_length,
+    notes = {
+        "video is damaged in places": draft.summary.damaged > 0,
+        "video turned as its metadata asks": draft.summary.rotated,
+        "decoded in software, for want of the hardware decoder": draft.summary.software,
+        "video ends more than a clip before its annotations": annotated - draft.summary.duration > clip_length,
+        "video ends more than a clip after its annotations": draft.summary.duration - annotated > clip_length,
     }
-    return [change for change, holds in told.items() if holds]
+    return [change for change, holds in notes.items() if holds]
 
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
@@ -123,10 +122,10 @@ def part_of(
     clip_length: float, table: Callable[[Sequence[Row]], pa.Table],
 ) -> Part:  # fmt: skip
     """One part: the table of the videos that have features; a video without any is rejected."""
-    found = drafts(vids)
+    by_vid = drafts(vids)
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
-        draft = found.get(vid)
+        draft = by_vid.get(vid)
         reason, value = refusal(draft, durations[vid], clip_length)
         if draft is None and not is_inside(vid):
             reason, value = "video id points outside the folder", vid
@@ -134,7 +133,7 @@ def part_of(
             rejected.append(rejection(vid, stage, reason, value))
             continue
         notes.update(changes(draft, durations[vid], clip_length))
-        rows.append((vid, draft.film.duration, draft.features))
+        rows.append((vid, draft.summary.duration, draft.features))
     return Part(table(rows), len(vids), len(rows), rejected, notes)
 
 
@@ -146,67 +145,128 @@ class Wanted:
     files: dict[str, Path]
 
 
-def wanted_videos(annotations: Artifact, videos: Videos) -> Wanted:
+def wanted_videos(annotations: Artifact, folder: Path) -> Wanted:
     """The videos that the annotations name; raises `VideosError` where their folder is not there."""
-    folder = videos_folder(annotations.dataset, videos)
     if not folder.is_dir():
         raise VideosError(
             f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
         )
-    durations, there = durations_of(annotations), VideoFolder(folder)
-    return Wanted(durations, {vid: file for vid in durations if (file := there.find(vid))})
+    durations, files = durations_of(annotations), VideoFolder(folder)
+    return Wanted(durations, {vid: file for vid in durations if (file := files.find(vid))})
 
 
-def work(annotations: Artifact, wanted: Wanted, clip: Clip, stage: str, version: int, clip_length: float) -> Work:
-    """Key material: the videos that are wanted, the files that are there, the encoder, and how clips are sampled."""
-    files = content_digest((vid, wanted.files.get(vid)) for vid in wanted.durations)
-    return Work(
-        dataset=annotations.dataset,
-        stage=stage,
-        version=version,
-        parameters={"encoder": clip.encoder, "precision": clip.precision, "clip_length": clip_length,
-                    "videos_a_part": VIDEOS_A_PART},
-        parents=(annotations,),
-        inputs={**digests(clip), "videos": files},
-        unit="video",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class FrameStage(Stage):
+    """What is computed of frames of videos: one frame for every so many seconds, encoded by CLIP."""
 
+    version = 1
+    unit = "video"
 
-def extract(
-    key: Work, wanted: Wanted, clip: Clip, videos: Videos, clip_length: float, states: States,
-    table: Callable[[Encoder, Sequence[Row]], pa.Table], on_sheet: dict[str, float],
-) -> Artifact:  # fmt: skip
-    """Decode and encode the videos; `states` are a frame's features, `table` makes a part's table of them."""
-    store, vids = Store(), list(wanted.durations)
-    artifact = store.artifact(key)
-    chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
+    annotations: Artifact
+    folder: Path | None  # None: of videos that are yet to be rendered
+    clip: Clip
+    videos: Videos
 
-    def parts() -> Iterator[Callable[[], Part]]:
-        missing = [vid for i, chunk in enumerate(chunks) if not store.has_part(artifact, i) for vid in chunk]
-        files = {vid: wanted.files[vid] for vid in missing if vid in wanted.files}
-        drafts, encoder = Drafts(store, artifact), load(clip)
-        extraction = Extraction(files, drafts, encoder, on_sheet, states)
-        with extraction.start(videos.workers or cores(), clip_length, videos.decoder.replace("software", ""),
+    @property
+    @abstractmethod
+    def interval(self) -> float:
+        """Seconds from one frame to the next."""
+
+    @property
+    @abstractmethod
+    def states(self) -> States:
+        """What of a frame is kept."""
+
+    @abstractmethod
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """A part's rows as the stage's table."""
+
+    def parameters(self) -> dict[str, Any]:
+        """The encoder, what it computes in, and how clips are sampled."""
+        return {"encoder": self.clip.encoder, "precision": self.clip.precision, "clip_length": self.interval,
+                "videos_a_part": VIDEOS_A_PART}  # fmt: skip
+
+    def determines(self) -> dict[str, Any]:
+        """The same: decoders, devices and batch sizes change no key."""
+        return self.parameters()
+
+    def inputs(self) -> dict[str, str]:
+        """The encoder's files where it is a folder, and the videos' files."""
+        files = content_digest((vid, self.wanted.files.get(vid)) for vid in self.wanted.durations)
+        return {**digests(self.clip), "videos": files}
+
+    @cached_property
+    def wanted(self) -> Wanted:
+        """The videos that the annotations name."""
+        if self.folder is None:
+            raise NotYetError("after the sample's videos are rendered")
+        return wanted_videos(after(self.annotations), self.folder)
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        """The videos of each part."""
+        return chunks(self.wanted.durations)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """CLIP, on its device."""
+        return load(self.clip)
+
+    @property
+    def on_sheet(self) -> dict[str, float]:
+        """The videos whose frames are shown, and at which second."""
+        return {}
+
+    def parts(self) -> Iterator[Callable[[], Part]]:
+        """Yield the work of each part; workers decode the videos of all missing parts ahead of it."""
+        store, artifact, videos = Store(), self.artifact, self.videos
+        missing = [vid for i, chunk in enumerate(self.pieces) if not store.has_part(artifact, i) for vid in chunk]
+        files = {vid: self.wanted.files[vid] for vid in missing if vid in self.wanted.files}
+        extraction = Extraction(files, Drafts(store, artifact), self.encoder, self.on_sheet, self.states)
+        with extraction.start(videos.workers or cores(), self.interval, videos.decoder.replace("software", ""),
                               videos.seconds_a_frame, videos.memory_mb << 20, videos.batch_size):  # fmt: skip
-            for chunk in chunks:
-                make = partial(part_of, key.stage, chunk, wanted.durations, extraction.finish, clip_length)
-                yield partial(make, partial(table, encoder))
+            for vids in self.pieces:
+                yield partial(
+                    part_of, self.name, vids, self.wanted.durations, extraction.finish, self.interval, self.table
+                )
             sheet = extraction.contact_sheet()
             if sheet:
-                store.keep(artifact, SHEET, sheet)
+                store.write_file(artifact, SHEET, sheet)
 
-    return run_stage(key, parts, len(chunks))
+    def part(self, piece: Any) -> Part:
+        """Parts are not made one by one: their videos are decoded ahead."""
+        raise NotImplementedError
 
 
-@task(name=STAGE)
-def encode_videos(annotations: Artifact, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the videos of a data set."""
-    wanted, length = wanted_videos(annotations, videos), videos.clip_length
-    shown = list(wanted.files)[:: max(1, len(wanted.files) // ON_SHEET)][:ON_SHEET]
+@dataclass(frozen=True)
+class VideoFeatures(FrameStage):
+    """A feature for every clip of every video."""
 
-    def table(encoder: Encoder, rows: Sequence[Row]) -> pa.Table:
-        return features_table(encoder.name, length, rows, encoder.model.config.projection_dim)
+    name = STAGE
+    states = staticmethod(frame_states)
 
-    key = work(annotations, wanted, clip, STAGE, VERSION, length)
-    on_sheet = {vid: wanted.durations[vid] / 2 for vid in shown}
-    return extract(key, wanted, clip, videos, length, frame_states, table, on_sheet)
+    @property
+    def interval(self) -> float:
+        """Seconds of a clip."""
+        return self.videos.clip_length
+
+    @property
+    def on_sheet(self) -> dict[str, float]:
+        """A dozen videos, evenly drawn, at their middle."""
+        shown = list(self.wanted.files)[:: max(1, len(self.wanted.files) // ON_SHEET)][:ON_SHEET]
+        return {vid: self.wanted.durations[vid] / 2 for vid in shown}
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """See `features_table`."""
+        return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
+
+
+def chunks(vids: Iterable[str]) -> list[list[str]]:
+    """The videos of each part."""
+    several = list(vids)
+    return [several[start : start + VIDEOS_A_PART] for start in range(0, len(several), VIDEOS_A_PART)]
+
+
+def encode_videos(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the videos of a data set, whose files are in a folder."""
+    return run(VideoFeatures(annotations, folder, clip, videos))

@@ -19,7 +19,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import markdown_table, publish_report, stage_key
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.fills import Filling, masked_queries, run_id, training_sentences, work
+from penumbra.tasks.negatives.fills import Filling, Fills, masked_queries, run_id, training_sentences
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, Client, Tally
 from penumbra.tasks.negatives.providers.dialogue import dialogue
@@ -31,9 +31,8 @@ from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import Service
 from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
-from penumbra.tasks.stage import side_by_side
+from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
 from penumbra.tasks.text.dictionary import load_dictionary
-from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Interview:
         self.settings = [
             settings
             for settings in filling.hosted
-            if not self.store.whole(self.store.artifact(work(tags, masks, dictionary, settings.provider, filling)))
+            if not self.store.intact(Fills(annotations, tags, masks, dictionary, settings.provider, filling).artifact)
         ]
         self.total = filling.asked_candidates * sum(map(chains, self.store.parts(masks, ["level", "slots"])))
         if self.settings:
@@ -153,13 +152,13 @@ def chains(masks: pa.Table) -> int:
 
 async def _watch(clients: "Sequence[Client | BatchClient]", dataset: str) -> None:
     """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
-    logger = get_run_logger()
+    log = logger()
     bars: dict[str, UUID] = {}
     while True:
         await asyncio.sleep(REPORT_EVERY)
         for client in clients:
             name, tally = client.service.name, client.tally
-            logger.info(tally.line(name))
+            log.info(tally.line(name))
             share = 100.0 * tally.done / max(1, tally.total)
             if name not in bars:
                 key = stage_key(dataset, f"asking-{name}", "progress")
@@ -198,17 +197,17 @@ def _report_row(t: Tally) -> tuple[str, ...]:
 
 def check(clients: "Sequence[Client | BatchClient]", filling: Filling) -> None:
     """Say what went wrong; raises where the run has nothing to go on with, or no money."""
-    logger = get_run_logger()
+    log = logger()
     for client in clients:
         name, tally = client.service.name, client.tally
         for answered in tally.models:
             if answered != client.settings.model:
-                logger.warning("%s: %s was asked, %s answered", name, client.settings.model, answered)
+                log.warning("%s: %s was asked, %s answered", name, client.settings.model, answered)
         for counts in (tally.faults, tally.refused):
             for reason, number in counts.most_common():
-                logger.warning("%s: %d × %s", name, number, reason)
+                log.warning("%s: %d × %s", name, number, reason)
         if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
-            logger.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
+            log.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
     if any(client.stopped == OVER_BUDGET for client in clients):
         spent = sum(client.tally.cost_usd for client in clients)
         done = ", ".join(f"{c.service.name} {c.tally.done:,} of {c.tally.total:,} queries" for c in clients)
@@ -226,24 +225,46 @@ def check(clients: "Sequence[Client | BatchClient]", filling: Filling) -> None:
         raise UnansweredError(f"no provider answered anything ({reasons}): check key, address and model, and run again")
 
 
-@task(name="ask")
 def ask(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+) -> Mapping[str, str | None]:
+    """Fill the cache of answers; returns, for each provider with unanswered questions, their digest.
+
+    In a plan nobody is asked: whoever has not answered all has None.
+    """
+    read = annotations, tags, masks, dictionary
+    if not is_planned():
+        return ask_all(*read, filling)
+    fills = [Fills(*read, settings.provider, filling) for settings in filling.hosted]
+    return {it.provider: None for it in fills if not _answered(it)}
+
+
+def _answered(fills: Fills) -> bool:
+    """Whether the fills of a provider that answered all are there."""
+    try:
+        return Store().has(fills.artifact)
+    except NotYetError:
+        return False
+
+
+@step("ask")
+def ask_all(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str]:
-    """Fill the cache of answers; returns, for each provider with unanswered questions, their digest."""
+    """See `ask`."""
     interview = Interview(annotations, tags, masks, dictionary, filling)
     if filling.dry_run:
         plans = interview.plans()
         publish_report(masks.dataset, "dry-run", _plan_page(plans))
         for found in plans:
-            get_run_logger().info("not sent: %s", found)
+            logger().info("not sent: %s", found)
         return {}
     if not interview.settings:
         return {}
     clients = interview.hold()
     publish_report(masks.dataset, "asking", _report_page(clients))
     for client in clients:
-        get_run_logger().info(client.tally.line(client.service.name))
+        logger().info(client.tally.line(client.service.name))
     check(clients, filling)
     return {
         client.service.name: interview.unanswered(client.settings)

@@ -1,12 +1,15 @@
 """Stage `fills`: a provider's candidates for every query at every level."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
@@ -18,17 +21,16 @@ from penumbra.tasks.negatives.providers.options import Options
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.random import RandomProvider
 from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
+from penumbra.tasks.stage import NotYetError, Parameters, Stage, aligned, logger, number_of_parts, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
-from prefect import get_run_logger, task
 from prefect.runtime import flow_run
 from pydantic import Field
 
 STAGE = "fills"
-VERSION = 2
 FILLED, FAILED = "filled", "failed"
 LOCAL = ("corpus", "random")  # cost nothing, so they give many candidates
+SUBSTITUTE = "corpus"  # fills what no provider filled
 SUBSTITUTED = "no provider that was asked filled it"
 
 
@@ -148,7 +150,8 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
         if (qid, level) not in filled
     ]
     texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
-    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected)
+    paid = math.fsum(fill.cost_usd for fill in fills if not fill.cached)
+    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
 
 
 def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
@@ -172,37 +175,72 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
     return pa.table(columns, schema=SCHEMAS[STAGE])
 
 
-def work(
-    tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling, unanswered: str = ""
-) -> Work:
-    """Key material: what is filled, from which words, by whom and how, and what was not answered when it was filled."""
-    return Work(
-        dataset=masks.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={**filling.determines(provider), **({"unanswered": unanswered} if unanswered else {})},
-        parents=(tags, masks, dictionary),
-        unit="query and level",
-    )
+@dataclass(frozen=True)
+class Fills(Stage):
+    """One provider's candidates for every level of every query.
+
+    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): ''
+    where it answered all, None in a plan where nobody can know.
+    """
+
+    name = STAGE
+    version = 2
+    unit = "query and level"
+
+    annotations: Artifact
+    tags: Artifact
+    masks: Artifact
+    dictionary: Artifact
+    provider: str
+    filling: Filling
+    unanswered: str | None = ""
+
+    @property
+    def label(self) -> str:
+        """Names the provider."""
+        return f"{self.name}: {self.provider}"
+
+    def parameters(self) -> dict[str, Any]:
+        """What determines the provider's fills, and what was not answered."""
+        unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
+        return {**self.filling.determines(self.provider), **unanswered}
+
+    def determines(self) -> dict[str, Any]:
+        """All of them; raises `NotYetError` where nobody can know what is not answered."""
+        if self.unanswered is None:
+            raise NotYetError(f"after {self.provider} is asked")
+        return self.parameters()
+
+    @cached_property
+    def pieces(self) -> Sequence[int]:
+        """The numbers of the parts."""
+        return range(number_of_parts(self.masks))
+
+    @cached_property
+    def filler(self) -> Provider:
+        """The provider, fitted to the training split where it needs to be."""
+        training = side_by_side(self.annotations, self.tags)
+        return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
+
+    def part(self, piece: int) -> Part:
+        """Fill one part."""
+        tags, masks = aligned(piece, self.tags, self.masks)
+        return fill_part(tags, masks, self.filler, self.filling.candidates_of(self.provider))
 
 
-@task(name=STAGE, task_run_name="fills: {provider}")
 def fill(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, provider: str, filling: Filling,
-    unanswered: str = "",
-) -> Artifact:  # fmt: skip
-    """Have one provider fill every level of every query; a hosted one has been asked before (task `ask`)."""
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling,
+    unanswered: Mapping[str, str | None],
+) -> tuple[Artifact, ...]:  # fmt: skip
+    """Have every provider fill every level of every query; hosted ones have been asked before (`ask`).
 
-    def parts() -> Iterator[Callable[[], Part]]:
-        training = side_by_side(annotations, tags)
-        filler = make_provider(provider, load_dictionary(dictionary), training, filling, run_id())
-
-        def make(tagged: pa.Table, masked: pa.Table) -> Part:
-            return fill_part(tagged, masked, filler, filling.candidates_of(provider))
-
-        return part_by_part(make, tags, masks)()
-
-    return run_stage(work(tags, masks, dictionary, provider, filling, unanswered), parts, number_of_parts(masks))
+    Where these are all that fill, `corpus` fills what none of them did.
+    """
+    read = annotations, tags, masks, dictionary
+    fills = tuple(run(Fills(*read, name, filling, unanswered.get(name, ""))) for name in filling.providers)
+    if not filling.substitute or SUBSTITUTE in filling.providers:
+        return fills
+    return (*fills, run(Substitutes(*read, fills, filling)))
 
 
 def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]:
@@ -214,9 +252,10 @@ def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]
     return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True)) - filled
 
 
-def substitute_part(tags: pa.Table, masks: pa.Table, fills: Sequence[pa.Table], provider: Provider, count: int) -> Part:
-    """Fill what a part lacks, and mark it so."""
-    missing = unfilled(masks, fills)
+def substitute_part(
+    tags: pa.Table, masks: pa.Table, missing: set[tuple[str, int]], provider: Provider, count: int
+) -> Part:
+    """Fill the queries and levels that a part lacks, and mark it so."""
     qids = {qid for qid, _ in missing}
     wanted = pc.is_in(masks["qid"], pa.array(sorted(qids), pa.string()))
     part = fill_part(tags, masks.filter(wanted), provider, count)
@@ -228,46 +267,64 @@ def substitute_part(tags: pa.Table, masks: pa.Table, fills: Sequence[pa.Table], 
         rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
         for qid, level in sorted(missing - kept)
     ]
-    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected)
+    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected, cost_usd=part.cost_usd)
 
 
-@task(name="substitute")
-def substitute(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: list[Artifact],
-    filling: Filling,
-) -> list[Artifact]:  # fmt: skip
-    """The fills, and where some levels have none by anyone, `corpus`'s for just these."""
-    store = Store()
-    columns = ["qid", "level", "status"]
-    missing = sum(
-        len(unfilled(masked, filled))
-        for masked, *filled in zip(
-            store.parts(masks, columns[:2]), *(store.parts(artifact, columns) for artifact in fills), strict=True
-        )
-    )
-    if not missing or not filling.substitute or "corpus" in filling.providers:
-        return fills
-    get_run_logger().warning("%d queries and levels were filled by no provider: taken from corpus", missing)
-    key = Work(
-        dataset=masks.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={**filling.determines("corpus"), "substitutes": True},
-        parents=(tags, masks, dictionary, *fills),
-        unit="query and level",
-    )
+@dataclass(frozen=True)
+class Substitutes(Stage):
+    """What `corpus` gives the queries and levels that have a fill by nobody else."""
 
-    def parts() -> Iterator[Callable[[], Part]]:
-        corpus = make_provider("corpus", load_dictionary(dictionary), side_by_side(annotations, tags), filling)
+    name = STAGE
+    version = 2
+    unit = "query and level"
 
-        def make(tagged: pa.Table, masked: pa.Table, *filled: pa.Table) -> Part:
-            return substitute_part(tagged, masked, filled, corpus, filling.candidates)
+    annotations: Artifact
+    tags: Artifact
+    masks: Artifact
+    dictionary: Artifact
+    fills: tuple[Artifact, ...]
+    filling: Filling
 
-        return part_by_part(make, tags, masks, *fills)()
+    @property
+    def label(self) -> str:
+        """Names the provider."""
+        return f"{self.name}: {SUBSTITUTE}, where nobody else has one"
 
-    return [*fills, run_stage(key, parts, number_of_parts(masks))]
+    def parameters(self) -> dict[str, Any]:
+        """What determines its fills."""
+        return {**self.filling.determines(SUBSTITUTE), "substitutes": True}
+
+    def determines(self) -> dict[str, Any]:
+        """All of them."""
+        return self.parameters()
+
+    @cached_property
+    def pieces(self) -> Sequence[int]:
+        """The numbers of the parts."""
+        return range(number_of_parts(self.masks))
+
+    @cached_property
+    def filler(self) -> Provider:
+        """The provider, which is made where something is missing."""
+        training = side_by_side(self.annotations, self.tags)
+        return make_provider(SUBSTITUTE, load_dictionary(self.dictionary), training, self.filling)
+
+    def part(self, piece: int) -> Part:
+        """Fill what a part lacks, and mark it so."""
+        tags, masks, *fills = aligned(piece, self.tags, self.masks, *self.fills)
+        missing = unfilled(masks, fills)
+        if not missing:
+            return Part(table_of(STAGE, []), 0, 0)
+        logger().warning("%d queries and levels were filled by no provider: taken from corpus", len(missing))
+        return substitute_part(tags, masks, missing, self.filler, self.filling.candidates)
 
 
 def run_id() -> str:
     """The flow run that this is a part of, or a name of its own outside of one."""
     return str(flow_run.id or uuid4())
+
+
+def provider_name(store: Store, fills: Artifact) -> str:
+    """What a fills artifact's provider is called in a report; one that stood in for another says so."""
+    parameters = store.manifest(fills).parameters
+    return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])

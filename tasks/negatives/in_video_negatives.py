@@ -6,20 +6,19 @@ threshold (Jung et al., "Background-aware Moment Detection", section 3.2).
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from penumbra.tasks.text.embeddings import vectors_by_text
-from prefect import task
 from pydantic import Field
 
 STAGE = "in_video_negatives"
-VERSION = 1
 
 
 class Pairing(Parameters):
@@ -65,20 +64,24 @@ def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> 
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-def work(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Work:
-    """Key material: the queries, their vectors and the thresholds."""
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters=pairing.model_dump(),
-        parents=(annotations, embeddings),
-        unit="pair",
-    )
+@dataclass(frozen=True)
+class InVideoNegatives(Stage):
+    """Every training query with the negatives in its own video."""
+
+    name = STAGE
+    version = 1
+    unit = "pair"
+
+    annotations: Artifact
+    embeddings: Artifact
+    pairing: Pairing
+
+    def part(self, piece: int) -> Part:
+        """Pair the queries of one part."""
+        annotations, embeddings = aligned(piece, self.annotations, self.embeddings)
+        return pair_part(annotations, embeddings, self.pairing)
 
 
-@task(name=STAGE)
 def pair(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Artifact:
     """Pair every training query with the negatives in its own video."""
-    make = part_by_part(lambda queries, vectors: pair_part(queries, vectors, pairing), annotations, embeddings)
-    return run_stage(work(annotations, embeddings, pairing), make, number_of_parts(annotations))
+    return run(InVideoNegatives(annotations, embeddings, pairing))

@@ -1,33 +1,36 @@
 """Stage `rejected`: everything that the stages of a run refused, in one table."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import run_stage
-from prefect import task
-
-STAGE = "rejected"
-VERSION = 1
+from penumbra.tasks.stage import Stage, run
 
 
-def _part(rows: pa.Table) -> Part:
-    return Part(rows, len(rows), len(rows))
+@dataclass(frozen=True)
+class Rejected(Stage):
+    """The refusals of several stages, one part after the other."""
 
+    name = "rejected"
+    version = 1
+    unit = "refusal"
 
-def work(stages: Sequence[Artifact]) -> Work:
-    """Key material: the stages."""
-    return Work(stages[0].dataset, STAGE, VERSION, parents=tuple(stages), unit="refusal")
+    stages: tuple[Artifact, ...]
 
-
-@task(name=STAGE)
-def gather_rejected(stages: list[Artifact]) -> Artifact:
-    """Bring the refusals of all stages together."""
-
-    def parts() -> Iterator[Callable[[], Part]]:
+    @cached_property
+    def pieces(self) -> Sequence[pa.Table]:
+        """The refusals of each part."""
         store = Store()
-        return (partial(_part, rows) for artifact in stages for rows in store.rejected(artifact))
+        return [rows for artifact in self.stages for rows in store.rejected(artifact)]
 
-    return run_stage(work(stages), parts)
+    def part(self, piece: pa.Table) -> Part:
+        """Take a part's refusals as they are."""
+        return Part(piece, len(piece), len(piece))
+
+
+def gather_rejected(*stages: Artifact) -> Artifact:
+    """Bring the refusals of all stages together."""
+    return run(Rejected(stages))

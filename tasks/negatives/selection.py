@@ -7,15 +7,16 @@ classifier that sees only text can't tell them apart (`penumbra.tasks.negatives.
 have all levels keeps those it can have: SHINE's ranking losses then rank the levels that there are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.candidates import Query, gather
@@ -25,15 +26,13 @@ from penumbra.tasks.negatives.choosing.choose import Chosen, Rules, choose
 from penumbra.tasks.negatives.choosing.guard import Guard
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.fills import masked_queries
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage, side_by_side
+from penumbra.tasks.stage import Parameters, Stage, aligned, number_of_parts, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
-from prefect import task
 from pydantic import Field
 
 STAGE = "negatives"
-VERSION = 2
 
 
 class Choosing(Parameters):
@@ -126,7 +125,7 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
         for level, candidates in sorted(query.candidates.items()):
             found = chosen.get(query.qid, {}).get(level)
             if found:
-                rows.append(_row(query.qid, level, found, checks))
+                rows.append(_row(query, level, found, checks))
                 continue
             reason = "no candidate keeps the level before and is further from the query than it"
             if not candidates:
@@ -135,10 +134,11 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
 
-def _row(qid: str, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+def _row(query: Query, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
     return {
-        "qid": qid,
+        "qid": query.qid,
         "level": level,
+        "positive": query.text,
         "query": found.candidate.query,
         "words": list(found.candidate.words),
         "provider": found.candidate.provider,
@@ -168,43 +168,57 @@ def human_text(tagged: Iterable[tuple[pa.Table, pa.Table]], text: str, spacy_mod
     return human
 
 
-def work(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: Sequence[Artifact],
-    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
-) -> Work:  # fmt: skip
-    """Key material: the candidates, in the order of preference, and what they must pass."""
-    files = {"text": choosing.text, "causal model": choosing.causal_model}
-    return Work(
-        dataset=masks.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={**choosing.model_dump(mode="json"), **encoding.model_dump()},
-        parents=(annotations, tags, masks, dictionary, *fills, embeddings),
-        inputs={name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()},
-        unit="query and level",
-    )
-
-
-@task(name=STAGE)
-def choose_negatives(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: list[Artifact],
-    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
-) -> Artifact:  # fmt: skip
-    """Choose one negative a query and level."""
-
-    def parts() -> Iterator[Callable[[], Part]]:
-        spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
-        guard = Guard(_labelled(side_by_side(annotations, tags)), every=choosing.guard == "all")
-        human = human_text(side_by_side(annotations, tags), choosing.text, spacy_model)
-        chooser = Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
-        return part_by_part(chooser.part, annotations, tags, masks, embeddings, *fills)()
-
-    key = work(annotations, tags, masks, dictionary, fills, embeddings, choosing, encoding)
-    return run_stage(key, parts, number_of_parts(masks))
-
-
 def _labelled(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Each query's split, text and labels, and its tokens."""
     for annotations, tags in tagged:
         rows = annotations.select(["split", "query", "novel"]).to_pylist()
         yield from zip(rows, tags["tokens"].to_pylist(), strict=True)
+
+
+@dataclass(frozen=True)
+class ChosenNegatives(Stage):
+    """One negative a query and level, of the candidates of all fills in their order."""
+
+    name = STAGE
+    version = 3
+    unit = "query and level"
+
+    annotations: Artifact
+    tags: Artifact
+    masks: Artifact
+    dictionary: Artifact
+    fills: tuple[Artifact, ...]
+    embeddings: Artifact
+    choosing: Choosing
+    encoding: Encoding
+
+    def inputs(self) -> dict[str, str]:
+        """The files of human text and of a language model."""
+        files = {"text": self.choosing.text, "causal model": self.choosing.causal_model}
+        return {name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()}
+
+    @cached_property
+    def pieces(self) -> Sequence[int]:
+        """The numbers of the parts."""
+        return range(number_of_parts(self.masks))
+
+    @cached_property
+    def chooser(self) -> Chooser:
+        """What chooses: it has seen all training queries, and all that is held out."""
+        spacy_model = str(Store().manifest(self.tags).parameters["spacy_model"])
+        guard = Guard(_labelled(side_by_side(self.annotations, self.tags)), every=self.choosing.guard == "all")
+        human = human_text(side_by_side(self.annotations, self.tags), self.choosing.text, spacy_model)
+        return Chooser(guard, load_dictionary(self.dictionary), human, self.choosing, self.encoding)
+
+    def part(self, piece: int) -> Part:
+        """Choose one part's negatives."""
+        read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
+        return self.chooser.part(*aligned(piece, *read))
+
+
+def choose_negatives(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: Sequence[Artifact],
+    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
+) -> Artifact:  # fmt: skip
+    """Choose one negative a query and level."""
+    return run(ChosenNegatives(annotations, tags, masks, dictionary, tuple(fills), embeddings, choosing, encoding))

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import run_stage, side_by_side
-from prefect import task
+from penumbra.tasks.stage import Stage, run, side_by_side
 
 STAGE = "dictionary"
-VERSION = 1
 # "template kept" (the quality specification) asks for one token of this form a slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
 
@@ -59,11 +57,6 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-def work(annotations: Artifact, tags: Artifact) -> Work:
-    """Key material: the tags alone."""
-    return Work(dataset=tags.dataset, stage=STAGE, version=VERSION, parents=(annotations, tags), unit="word")
-
-
 @dataclass
 class Offer:
     """The words that a slot of one class and tag may take, with the count of each; sorted by word."""
@@ -80,11 +73,11 @@ class Offer:
     @cached_property
     def by_lemma(self) -> dict[str, list[int]]:
         """The places of the words that were seen under each lemma."""
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for place, lemmas in enumerate(self.lemmas):
             for lemma in lemmas:
-                found.setdefault(lemma, []).append(place)
-        return found
+                places.setdefault(lemma, []).append(place)
+        return places
 
 
 @dataclass(frozen=True)
@@ -158,16 +151,32 @@ class Dictionary:
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:
         """Every word with all lemmas it was seen under: two words that share one are inflections of each other."""
-        found: dict[str, set[str]] = {}
+        lemmas_of: dict[str, set[str]] = {}
         for word, lemma in zip(self.table["word"].to_pylist(), self.table["lemma"].to_pylist(), strict=True):
-            found.setdefault(word, {word}).add(lemma)
-        return {word: frozenset(lemmas) for word, lemmas in found.items()}
+            lemmas_of.setdefault(word, {word}).add(lemma)
+        return {word: frozenset(lemmas) for word, lemmas in lemmas_of.items()}
 
 
-@task(name=STAGE)
+@dataclass(frozen=True)
+class WordCounts(Stage):
+    """The training split's primitives, counted."""
+
+    name = STAGE
+    version = 1
+    unit = "word"
+    pieces = (0,)
+
+    annotations: Artifact
+    tags: Artifact
+
+    def part(self, piece: int) -> Part:
+        """Count all queries: the dictionary is one part."""
+        return dictionary_part(side_by_side(self.annotations, self.tags))
+
+
 def count(annotations: Artifact, tags: Artifact) -> Artifact:
     """Count the training split's primitives."""
-    return run_stage(work(annotations, tags), lambda: [lambda: dictionary_part(side_by_side(annotations, tags))])
+    return run(WordCounts(annotations, tags))
 
 
 def load_dictionary(artifact: Artifact) -> Dictionary:

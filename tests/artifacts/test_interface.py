@@ -117,6 +117,13 @@ def test_the_page_of_a_stage_tells_counts_reasons_and_origin(store: Store) -> No
         assert told in page
 
 
+def test_a_cost_is_told_where_something_could_be_paid(store: Store) -> None:
+    _, manifest = masks(store)
+    assert "cost, USD" not in stage_page(*masks(store))
+    for cost, told in ((0.0, "| cost, USD | 0.0000 |"), (1.25, "| cost, USD | 1.2500 |")):
+        assert told in stage_page(masks(store)[0], manifest.model_copy(update={"cost_usd": cost}))
+
+
 class Shown:
     """Stands in for Prefect's two functions and keeps what it is told."""
 

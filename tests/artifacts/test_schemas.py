@@ -14,7 +14,7 @@ DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage betw
     "masks": "qid level ratio masked_query slots",
     "fills": "qid level provider model prompt words query status problem attempts prompt_tokens completion_tokens "
     "cost_usd cached",
-    "negatives": "qid level query words provider model similarity plausibility checks",
+    "negatives": "qid level positive query words provider model similarity plausibility checks",
     "rejected": "qid stage reason value",
     "in_video_negatives": "qid negative_qid iou similarity",
     "text_features": "text encoder tokens pooled",

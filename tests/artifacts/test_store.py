@@ -15,13 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
 from penumbra.artifacts.settings import PROJECT
-from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.artifacts.store import DRAFTS, ArtifactError, Store
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
 WORK = Work("scenes", "dictionary", 1, {"ratio": 0.5, "names": ["a"]}, (PARENT,), {"train": "ab12"})
@@ -62,6 +64,12 @@ def contents(artifact: Artifact) -> dict[str, bytes]:
     """The bytes of each part; the manifest holds times and is left out."""
     base = folder(artifact)
     return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob("part-*.parquet")}
+
+
+def files(artifact: Artifact) -> dict[str, bytes]:
+    """The bytes of every file."""
+    base = folder(artifact)
+    return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -139,6 +147,25 @@ def test_what_was_built_is_read_back(store: Store) -> None:
     assert not list(folder(artifact).glob(".*")), "drafts are left behind"
 
 
+def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
+    artifact = store.artifact(WORK)
+
+    def parts() -> Iterator[Callable[[], Part]]:
+        store.write_file(artifact, "_sheet.jpg", b"a picture")
+        store.write_file(artifact, f"{DRAFTS}/unfinished.npz", b"a draft")
+        yield from Makers()
+        assert ds.dataset(artifact.path).count_rows() == 2 * PARTS, "before the manifest is written"
+
+    store.build(WORK, parts())
+    assert {path.name for path in folder(artifact).iterdir()} > {"_manifest.json", "_rejected", "_sheet.jpg"}
+    assert not (folder(artifact) / DRAFTS).exists()
+    rows = store.table(artifact).to_pylist()
+    assert len(rows) == 2 * PARTS
+    assert ds.dataset(artifact.path).to_table().to_pylist() == rows
+    assert pq.read_table(artifact.path).to_pylist() == rows
+    assert pandas.read_parquet(artifact.path).to_dict("records") == rows
+
+
 def test_refused_rows_are_readable(store: Store) -> None:
     artifact = store.build(WORK, Makers())
     rows = [row for table in store.rejected(artifact) for row in table.to_pylist()]
@@ -158,9 +185,9 @@ def test_a_second_build_makes_no_part(store: Store) -> None:
 
 def test_a_second_build_leaves_the_manifest_alone(store: Store) -> None:
     artifact = store.build(WORK, Makers())
-    before = (folder(artifact) / "manifest.json").read_bytes()
+    before = (folder(artifact) / "_manifest.json").read_bytes()
     store.build(WORK, Makers())
-    assert (folder(artifact) / "manifest.json").read_bytes() == before, "the true times and cost of the work are lost"
+    assert (folder(artifact) / "_manifest.json").read_bytes() == before, "the true times and cost of the work are lost"
 
 
 def test_progress_is_told_after_each_part(store: Store) -> None:
@@ -171,10 +198,22 @@ def test_progress_is_told_after_each_part(store: Store) -> None:
     assert told[4:] == [(1, 1), (2, 2)]
 
 
+def test_the_cost_is_that_of_all_parts_whoever_made_them(store: Store) -> None:
+    def parts(fails: int | None = None) -> list[Callable[[], Part]]:
+        makers = Makers(fails=fails)
+        costs = (0.25, None, 0.0, 0.5)
+        return [lambda i=i: replace(makers.make(i), cost_usd=costs[i]) for i in range(PARTS)]  # type: ignore[misc]
+
+    with pytest.raises(RuntimeError):
+        store.build(WORK, parts(fails=2))
+    assert store.manifest(store.build(WORK, parts())).cost_usd == 0.75
+    assert store.manifest(store.build(replace(WORK, version=2), Makers())).cost_usd is None
+
+
 def test_a_part_must_account_for_all_it_took(store: Store) -> None:
     with pytest.raises(ArtifactError, match="dictionary: 4 in, but 2 out and 1 rejected"):
         store.build(WORK, [lambda: replace(part(0), taken=4)])
-    assert store.whole(store.artifact(WORK)) is None
+    assert store.intact(store.artifact(WORK)) is None
 
 
 def test_a_part_must_have_its_stages_schema(store: Store) -> None:
@@ -192,8 +231,9 @@ def test_a_broken_build_leaves_no_artifact_and_the_next_goes_on(store: Store, un
         store.build(WORK, broken)
     artifact = store.artifact(WORK)
     assert broken.made == [0, 1]
-    assert not (folder(artifact) / "manifest.json").exists()
-    assert store.whole(artifact) is None
+    assert not (folder(artifact) / "_manifest.json").exists()
+    assert not store.has(artifact)
+    assert store.intact(artifact) is None
     assert store.find() == []
     with pytest.raises(ArtifactError, match="run its flow"):
         store.manifest(artifact)
@@ -230,9 +270,8 @@ Store(root).build(work, [partial(make, index) for index in range({PARTS})])
 
 def child(root: str, stops_at: int = -1) -> subprocess.Popen[str]:
     """Another process that builds the same work, and waits to be killed in part `stops_at`."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-c", CHILD, root, str(stops_at)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_killed_process_loses_only_the_part_it_was_at(store: Store, undisturbed: dict[str, bytes]) -> None:
@@ -241,8 +280,8 @@ def test_a_killed_process_loses_only_the_part_it_was_at(store: Store, undisturbe
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGKILL)
     artifact = store.artifact(WORK)
-    assert sorted(contents(artifact)) == [f"{kind}part-0000{i}.parquet" for kind in ("", "rejected/") for i in (0, 1)]
-    assert store.whole(artifact) is None
+    assert sorted(contents(artifact)) == [f"{kind}part-0000{i}.parquet" for kind in ("_rejected/", "") for i in (0, 1)]
+    assert store.intact(artifact) is None
     resumed = Makers()
     store.build(WORK, resumed)
     assert resumed.made == [2, 3]
@@ -256,7 +295,7 @@ def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed
     for process in processes:
         process.communicate()
     artifact = store.artifact(WORK)
-    assert store.whole(artifact)
+    assert store.intact(artifact)
     assert contents(artifact) == undisturbed
 
 
@@ -318,7 +357,7 @@ def replaced_by_text(path: Path) -> None:
 
 
 def without_its_refusals(path: Path) -> None:
-    (path.parent / "rejected" / path.name).unlink()
+    (path.parent / "_rejected" / path.name).unlink()
 
 
 @pytest.mark.parametrize(
@@ -357,7 +396,7 @@ def with_a_byte_changed(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["part-00002.parquet", "rejected/part-00002.parquet"])
+@pytest.mark.parametrize("name", ["part-00002.parquet", "_rejected/part-00002.parquet"])
 @pytest.mark.parametrize(
     ("spoil", "told"), [(truncated, "was changed"), (with_a_byte_changed, "was changed"), (Path.unlink, "is missing")]
 )
@@ -366,25 +405,30 @@ def test_damage_is_found_named_and_mended(
 ) -> None:
     artifact = store.build(WORK, Makers())
     assert store.verify(artifact) == []
-    assert store.whole(artifact)
+    assert store.intact(artifact) == store.manifest(artifact)
     spoil(folder(artifact) / name)
+    damaged = files(artifact)
     assert store.verify(artifact) == [f"{artifact.path}/{name} {told}"]
-    assert store.whole(artifact) is None
-    store.build(WORK, Makers())
+    assert store.intact(artifact) is None
+    assert store.has(artifact), "only the parts tell"
+    assert files(artifact) == damaged, "a question changes nothing"
+    makers = Makers()
+    store.build(WORK, makers)
+    assert makers.made == [0, 1, 2, 3], "what was damaged is made anew"
     assert contents(artifact) == undisturbed
-    assert store.whole(artifact)
+    assert store.intact(artifact)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{'stage'", '{"stage": "dictionary", "parts": 3}'])
 def test_a_damaged_manifest_is_named_and_rebuilt(store: Store, text: str) -> None:
     artifact = store.build(WORK, Makers())
-    (folder(artifact) / "manifest.json").write_text(text)
+    (folder(artifact) / "_manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match="damaged") as caught:
         store.manifest(artifact)
-    assert f"{artifact.path}/manifest.json" in str(caught.value)
-    assert store.whole(artifact) is None
+    assert f"{artifact.path}/_manifest.json" in str(caught.value)
+    assert store.intact(artifact) is None
     store.build(WORK, Makers())
-    assert store.whole(artifact)
+    assert store.intact(artifact)
 
 
 def test_reading_a_part_checks_its_schema(store: Store) -> None:
@@ -403,7 +447,7 @@ def test_newest_is_the_one_finished_last(store: Store) -> None:
     assert store.newest("scenes", "dictionary") == second
     manifest = store.manifest(first)
     later = manifest.model_copy(update={"ended": manifest.ended + timedelta(hours=1)})
-    (folder(first) / "manifest.json").write_text(later.model_dump_json())
+    (folder(first) / "_manifest.json").write_text(later.model_dump_json())
     assert store.newest("scenes", "dictionary") == first
 
 
@@ -441,7 +485,7 @@ def test_a_store_that_does_not_answer_is_named_without_its_secrets(monkeypatch: 
     def refuse(*_: object) -> None:
         raise OSError("no answer from http://me:geheim@host/folder?signature=geheim at all")
 
-    monkeypatch.setattr(store.files.files, "glob", refuse)
+    monkeypatch.setattr(store.files.filesystem, "glob", refuse)
     with pytest.raises(ArtifactError) as error:
         store.find()
     reason = "OSError: no answer from http://host/folder at all"

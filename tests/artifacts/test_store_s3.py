@@ -82,24 +82,24 @@ def test_a_broken_build_goes_on(bucket: str) -> None:
     store = Store(bucket)
     with pytest.raises(RuntimeError):
         Makers(fails=1).build(store)
-    assert store.whole(store.artifact(WORK)) is None
+    assert store.intact(store.artifact(WORK)) is None
     assert store.find() == []
     resumed = Makers()
     resumed.build(Store(bucket))
     assert resumed.made == [1, 2]
-    assert store.whole(store.artifact(WORK))
+    assert store.intact(store.artifact(WORK))
 
 
 def test_damage_is_found_and_mended(bucket: str) -> None:
     store = Store(bucket)
     Makers().build(store)
     artifact = store.artifact(WORK)
-    store.files.rm_file(f"{artifact.path}/part-00001.parquet")
-    store.files.pipe_file(f"{artifact.path}/rejected/part-00002.parquet", b"other bytes")
+    store.files.filesystem.rm_file(f"{artifact.path}/part-00001.parquet")
+    store.files.filesystem.pipe_file(f"{artifact.path}/_rejected/part-00002.parquet", b"other bytes")
     assert store.verify(artifact) == [
         f"{artifact.path}/part-00001.parquet is missing",
-        f"{artifact.path}/rejected/part-00002.parquet was changed",
+        f"{artifact.path}/_rejected/part-00002.parquet was changed",
     ]
-    assert store.whole(artifact) is None
+    assert store.intact(artifact) is None
     Makers().build(store)
     assert store.verify(artifact) == []

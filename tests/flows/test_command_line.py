@@ -40,7 +40,7 @@ def test_path_prints_the_folder_and_nothing_else(root: Path) -> None:
     done = penumbra("artifacts", "path", "mine/rejected", root=root)
     assert done.returncode == 0
     assert done.stderr == ""
-    assert (Path(done.stdout.removesuffix("\n")) / "manifest.json").is_file()
+    assert (Path(done.stdout.removesuffix("\n")) / "_manifest.json").is_file()
 
 
 def test_show_ls_and_verify(root: Path) -> None:

@@ -22,7 +22,7 @@ from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.features.decoding.drafts import draft_name
-from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -111,7 +111,7 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Arti
         assert (row["encoder"], row["clip_length"]) == ("tiny-clip", 0.5)
         assert 0.5 * (len(row["features"]) - 1) < row["duration"] <= 0.5 * len(row["features"])
     assert rows["lying"]["duration"] == 2.0
-    assert not list(Path(artifact.path).rglob("drafts"))
+    assert not list(Path(artifact.path).rglob("_drafts"))
 
 
 def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder
     videos = read_features(artifact)
     for vid in ("good", "turned", "uneven", "large"):
         path = next((folder / "videos").glob(f"{vid}.*"))
-        for index, picture in enumerate(clip_frames(path, 0.5, Film())):
+        for index, picture in enumerate(clip_frames(path, 0.5, VideoSummary())):
             with torch.inference_mode():
                 plain = model.get_image_features(**processor(picture, return_tensors="pt")).pooler_output[0].numpy()
             assert np.abs(videos[vid][index] - plain).max() < 1e-3 * max(1, np.abs(plain).max())
@@ -224,7 +224,7 @@ def test_killed_in_the_middle_no_finished_video_is_decoded_again(prefect_server:
     root = tmp_path / "killed"
     process = start(root, log)
     deadline = time.monotonic() + 120
-    while len(list(root.glob("films/video_features/*/drafts/*.npz"))) < 12 and process.poll() is None:
+    while len(list(root.glob("films/video_features/*/_drafts/*.npz"))) < 12 and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)

@@ -142,8 +142,8 @@ def world(
             for level in (1, 2, 3) if number else (1,):
                 text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
                 negatives.append(
-                    {"qid": row["qid"], "level": level, "query": text, "words": [], "provider": "random",
-                     "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
+                    {"qid": row["qid"], "level": level, "positive": row["query"], "query": text, "words": [],
+                     "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
                 )  # fmt: skip
         put("negatives", table_of("negatives", negatives))
         put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))

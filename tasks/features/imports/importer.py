@@ -7,25 +7,24 @@ clip_length), give or take `tolerance`) is rejected.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import content_digest, is_inside
-from penumbra.tasks.features.imports.files import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
-from penumbra.tasks.features.reading import Halves
-from penumbra.tasks.features.video import STAGE, durations_of, features_table
-from penumbra.tasks.stage import Parameters, run_stage
-from prefect import task
+from penumbra.tasks.features.imports.sources import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
+from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
+from penumbra.tasks.stage import Parameters, Stage, after, run
 from pydantic import Field
 
-VERSION = 1
-VIDEOS_A_PART = 64
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -75,7 +74,7 @@ def check_matrix(array: Array, dimension: int) -> npt.NDArray[np.float32]:
     return floats
 
 
-def reconcile(matrices: Sequence[npt.NDArray[np.float32]], longest: Sequence[int]) -> Halves:
+def reconcile(matrices: Sequence[npt.NDArray[np.float32]], longest: Sequence[int]) -> Float16Array:
     """Sources side by side, each cut to its longest, all to the shortest: (clips, sum of dimensions)."""
     cut = [matrix[:most] if most else matrix for matrix, most in zip(matrices, longest, strict=True)]
     clips = min(len(matrix) for matrix in cut)
@@ -116,7 +115,7 @@ class Importer:
                 break
         return seen.most_common(1)[0][0] if seen else 0
 
-    def read(self, vid: str, duration: float) -> tuple[Halves, list[str]]:
+    def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
         """A video's features and what is to be said of them; raises `FeatureFault`."""
         if not is_inside(vid):
             raise FeatureFault("video id points outside the folder", vid)
@@ -129,9 +128,9 @@ class Importer:
         lengths = {len(matrix) for matrix in matrices}
         features = reconcile(matrices, [source.longest for source in self.imports.sources])
         asked = check_length(len(features), duration, self.clip_length, self.imports)
-        told = ["sources of different lengths cut to the shortest"] if len(lengths) > 1 else []
-        told += ["a clip more or fewer than the duration asks for"] if len(features) != asked else []
-        return features, told
+        notes = ["sources of different lengths cut to the shortest"] if len(lengths) > 1 else []
+        notes += ["a clip more or fewer than the duration asks for"] if len(features) != asked else []
+        return features, notes
 
 
 def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:
@@ -139,56 +138,76 @@ def import_part(vids: Sequence[str], durations: dict[str, float], importer: Impo
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
         try:
-            features, told = importer.read(vid, durations[vid])
+            features, changes = importer.read(vid, durations[vid])
         except FeatureFault as fault:
             rejected.append(rejection(vid, STAGE, fault.reason, fault.value))
             continue
-        notes.update(told)
+        notes.update(changes)
         rows.append((vid, durations[vid], features))
     encoder = "+".join(source.called() for source in importer.imports.sources)
     table = features_table(encoder, importer.clip_length, rows, sum(importer.dimensions) or 1)
     return Part(table, len(vids), len(rows), rejected, notes)
 
 
-def work(
-    annotations: Artifact, imports: Imports, clip_length: float, opened: Sequence[Opened], vids: Sequence[str]
-) -> Work:
-    """Key material: the sources' files and how they are read."""
-    inputs = {}
-    for number, (source, place) in enumerate(zip(imports.sources, opened, strict=True)):
-        if isinstance(place, FeatureFolder):
-            files = ((vid, file) for vid in vids for file in [place.file(vid)])
-            inputs[f"{number}: {source.called()}"] = content_digest(files)
-        else:
-            inputs[f"{number}: {source.called()}"] = file_digest(place.path)
-    told = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in imports.sources]
-    return Work(
-        dataset=annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"imported": told, "clip_length": clip_length, "tolerance": imports.tolerance,
-                    "videos_a_part": VIDEOS_A_PART},
-        parents=(annotations,),
-        inputs=inputs,
-        unit="video",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class ImportedFeatures(Stage):
+    """Features that others have extracted; each row of them covers `clip_length` seconds."""
+
+    name = STAGE
+    version = 1
+    unit = "video"
+
+    annotations: Artifact
+    imports: Imports
+    clip_length: float
+
+    @cached_property
+    def opened(self) -> list[Opened]:
+        """The sources, opened; raises `SourceError` naming one that is not there."""
+        folder = data_folder() / self.annotations.dataset
+        return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
+
+    @cached_property
+    def durations(self) -> dict[str, float]:
+        """The videos that are wanted, and their annotated durations in seconds."""
+        return durations_of(after(self.annotations))
+
+    def parameters(self) -> dict[str, Any]:
+        """How the sources are read."""
+        sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
+        return {"imported": sources, "clip_length": self.clip_length, "tolerance": self.imports.tolerance,
+                "videos_a_part": VIDEOS_A_PART}  # fmt: skip
+
+    def determines(self) -> dict[str, Any]:
+        """All of them."""
+        return self.parameters()
+
+    def inputs(self) -> dict[str, str]:
+        """The digests of the sources' files."""
+        digests = {}
+        for number, (source, place) in enumerate(zip(self.imports.sources, self.opened, strict=True)):
+            if isinstance(place, FeatureFolder):
+                files = ((vid, file) for vid in self.durations for file in [place.file(vid)])
+                digests[f"{number}: {source.called()}"] = content_digest(files)
+            else:
+                digests[f"{number}: {source.called()}"] = file_digest(place.path)
+        return digests
+
+    @cached_property
+    def pieces(self) -> Sequence[list[str]]:
+        """The videos of each part."""
+        return chunks(self.durations)
+
+    @cached_property
+    def importer(self) -> Importer:
+        """What reads the sources."""
+        return Importer(self.imports, self.clip_length, self.opened, list(self.durations))
+
+    def part(self, piece: list[str]) -> Part:
+        """One part's features."""
+        return import_part(piece, self.durations, self.importer)
 
 
-def open_sources(annotations: Artifact, imports: Imports) -> list[Opened]:
-    """The sources, opened; raises `SourceError` naming one that is not there."""
-    folder = data_folder() / annotations.dataset
-    return [open_source(folder / Path(source.path).expanduser(), source.key) for source in imports.sources]
-
-
-@task(name=STAGE)
 def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
     """Bring others' features into our table; each row of them covers `clip_length` seconds."""
-    opened, durations = open_sources(annotations, imports), durations_of(annotations)
-    vids = list(durations)
-    chunks = [vids[start : start + VIDEOS_A_PART] for start in range(0, len(vids), VIDEOS_A_PART)]
-
-    def parts() -> Iterator[Callable[[], Part]]:
-        importer = Importer(imports, clip_length, opened, vids)
-        return (partial(import_part, chunk, durations, importer) for chunk in chunks)
-
-    return run_stage(work(annotations, imports, clip_length, opened, vids), parts, len(chunks))
+    return run(ImportedFeatures(annotations, imports, clip_length))

@@ -11,11 +11,14 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.training.settings import Settings, layered, presets, told
 from penumbra.tasks.negatives.fills import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
+from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.stage import Parameters, merge
 from penumbra.tasks.text.embeddings import Encoding
@@ -29,8 +32,8 @@ NEGATIVES: dict[str, type[Parameters]] = {
     "pairing": Pairing,
 }  # fmt: skip
 FEATURES: dict[str, type[Parameters]] = {"clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports}
-GROUPS = NEGATIVES | FEATURES
 TRAINING = tuple(Settings.model_fields)
+GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
 PRESET = "preset"
 
 
@@ -90,6 +93,21 @@ class Plan:
         """Some of the groups, by name, as a flow takes them."""
         return {name: self.groups[name] for name in names}
 
+    @property
+    def negatives(self) -> NegativesParameters:
+        """How the row's negatives are built; a grid judges none."""
+        return NegativesParameters(**self.of(NEGATIVES), judging=Judging(judge=False))
+
+    @property
+    def features(self) -> FeaturesParameters:
+        """How the row's features are extracted, with patches where it trains on any."""
+        return FeaturesParameters(**self.of(FEATURES)).with_patches(bool(self.settings.model.patches_of))
+
+    @property
+    def changes_negatives(self) -> bool:
+        """Whether the row itself says how negatives are built."""
+        return bool(self.row.changes.keys() & NEGATIVES.keys())
+
     def says(self, *names: str) -> bool:
         """Whether anything was said for one of these groups, by the row or for all rows."""
         return any(self.groups[name].model_fields_set for name in names)
@@ -126,11 +144,11 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     changes = merge(grid.all, row.changes)
     named = str(changes.pop(PRESET, "")).format(dataset=dataset)
     chosen = named if named in presets() else preset
-    unknown = changes.keys() - GROUPS.keys() - set(TRAINING)
+    unknown = changes.keys() - set(GROUPS)
     if unknown:
         raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
     groups: dict[str, Parameters] = {}
-    for name, group in GROUPS.items():
+    for name, group in (NEGATIVES | FEATURES).items():
         with _naming(grid, row, name):
             groups[name] = group.model_validate(merge(base.get(name, {}), changes.get(name, {})))
     with _naming(grid, row):

@@ -5,12 +5,13 @@ SHINE's order over queries that were held out of training.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from penumbra.artifacts.interface import markdown_table
-from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Sources, load
@@ -21,11 +22,9 @@ from penumbra.tasks.grounding.metrics.retrieval import retrieval_metrics, score_
 from penumbra.tasks.grounding.metrics.windows import Windows, align
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
-from penumbra.tasks.stage import run_stage
-from prefect import get_run_logger, task
+from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"
-VERSION = 1
 ALL = "all"
 SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
 Rows = list[dict[str, Any]]
@@ -142,20 +141,32 @@ def results_table(rows: Rows) -> str:
     return "\n\n".join(tables)
 
 
-def work(metrics: Artifact, predictions: Artifact, sources: Sources) -> Work:
-    """Key material: the run, its predictions, and what they are held against."""
-    parents = (metrics, predictions, *sources.parents)
-    return Work(dataset=metrics.dataset, stage=STAGE, version=VERSION, parents=parents)
+@dataclass(frozen=True)
+class Evaluation(Stage):
+    """Every figure of a run."""
+
+    name = STAGE
+    version = 1
+    pieces = (0,)
+
+    metrics: Artifact
+    predictions: Artifact
+    sources: Sources
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """The run, its predictions, and what they are held against."""
+        return (self.metrics, self.predictions, *self.sources.parents)
+
+    def part(self, piece: int) -> Part:
+        """All figures are one part."""
+        return make_part(self.metrics, self.predictions, self.sources)
 
 
-@task(name=STAGE)
 def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
     """Judge a run's predictions."""
-
-    def parts() -> list[Callable[[], Part]]:
-        return [lambda: make_part(metrics, predictions, sources)]
-
-    artifact = run_stage(work(metrics, predictions, sources), parts, 1)
-    rows = Store().table(artifact).to_pylist()
-    get_run_logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
-    return artifact
+    evaluation = run(Evaluation(metrics, predictions, sources))
+    if not is_planned():
+        rows = Store().table(evaluation).to_pylist()
+        logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
+    return evaluation

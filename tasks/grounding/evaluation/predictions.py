@@ -1,11 +1,12 @@
 """Stage `predictions`: what a trained model says of every query of the splits asked for."""
 
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
@@ -15,12 +16,12 @@ from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.run import load_run, run_name
-from penumbra.tasks.stage import run_stage
-from prefect import task
+from penumbra.tasks.grounding.training.run import load_run, run_name, settings_of
+from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.stage import Stage, run, work_of
+from torch import nn
 
 STAGE = "predictions"
-VERSION = 1
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
@@ -66,32 +67,61 @@ def judged_splits(loaded: Loaded, wanted: tuple[str, ...]) -> list[str]:
     return list(wanted) or [split for split in there if split != "train"]
 
 
-def work(metrics: Artifact, sources: Sources, ranking: Ranking, splits: tuple[str, ...]) -> Work:
-    """Key material: the run, the queries and features, and how windows are made."""
-    return Work(
-        dataset=metrics.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"ranking": ranking.model_dump(), "splits": list(splits)},
-        parents=(metrics, *sources.parents),
-    )
-
-
 def truth_end(predictions: Manifest) -> float | None:
     """Where true windows are cut that these predictions are judged by, in seconds; see `Ranking.truth_ends`."""
     return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
 
 
-@task(name=STAGE)
+@dataclass(frozen=True)
+class Predictions(Stage):
+    """What a run says of every query of some splits, a part each; all but the training split where none is named."""
+
+    name = STAGE
+    version = 1
+
+    metrics: Artifact
+    sources: Sources
+    ranking: Ranking
+    splits: tuple[str, ...]
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """The run, the queries and the features."""
+        return (self.metrics, *self.sources.parents)
+
+    def parameters(self) -> dict[str, Any]:
+        """How windows are made, and the splits that were named."""
+        return {"ranking": self.ranking.model_dump(mode="json"), "splits": list(self.splits)}
+
+    def determines(self) -> dict[str, Any]:
+        """The same, without what has its default or changes no window."""
+        ranking = self.ranking.model_dump(mode="json", exclude={"batch_size"}, exclude_defaults=True)
+        return {"ranking": ranking, "splits": list(self.splits)}
+
+    @cached_property
+    def pieces(self) -> Sequence[str]:
+        """The splits."""
+        return judged_splits(self.loaded, self.splits)
+
+    @cached_property
+    def run(self) -> tuple[nn.Module, Settings]:
+        """The best model of the run, and its settings."""
+        keep_memory()
+        return load_run(self.metrics)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """Queries and features."""
+        return load(self.sources, self.run[1].inputs)
+
+    def part(self, piece: str) -> Part:
+        """Predict a split."""
+        model, settings = self.run
+        system = system_of(settings.model_copy(update={"ranking": self.ranking}))
+        return predict_split(self.loaded, model, system, piece, run_name(settings, self.metrics.key))
+
+
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
-    """Predict the splits, a part each."""
-    keep_memory()
-    model, settings = load_run(metrics)
-    chosen = ranking or settings.ranking
-
-    def parts() -> list[Callable[[], Part]]:
-        loaded, run = load(sources, settings.inputs), run_name(settings, metrics.key)
-        system = system_of(settings.model_copy(update={"ranking": chosen}))
-        return [partial(predict_split, loaded, model, system, split, run) for split in judged_splits(loaded, splits)]
-
-    return run_stage(work(metrics, sources, chosen, splits), parts)
+    """Predict the splits; windows are made as the run says unless `ranking` says otherwise."""
+    chosen = ranking or settings_of(work_of(metrics)).ranking
+    return run(Predictions(metrics, sources, chosen, splits))

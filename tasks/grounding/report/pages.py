@@ -31,7 +31,7 @@ from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_fig
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
 from penumbra.tasks.grounding.training.live import FLOW as TRAINING
 from penumbra.tasks.grounding.training.run import name_of, run_folder
-from prefect import get_run_logger, task
+from penumbra.tasks.stage import logger, step
 
 EVALUATION = "evaluate-grounding"
 FILE = "report.html"
@@ -210,22 +210,22 @@ def write_html(document: Document, metrics: Artifact) -> Path:
     return file
 
 
-@task(name="report")
+@step("report")
 def report_training(metrics: Artifact) -> str:
     """Show a run's curves and settings; returns the HTML file, which a later evaluation's report replaces."""
     document, file = training_document(metrics), run_folder(metrics) / FILE
     publish_report(metrics.dataset, TRAINING, document.markdown())
     if not file.is_file():  # what an evaluation wrote holds more
         write_html(document, metrics)
-    get_run_logger().info("report: %s", file)
+    logger().info("report: %s", file)
     return str(file)
 
 
-@task(name="report")
+@step("report")
 def report_evaluation(judged: Judged, beside: list[Judged]) -> str:
     """Show everything of a run that was judged, with others beside it; returns the HTML file."""
     document = evaluation_document(judged, beside)
     publish_report(judged.metrics.dataset, EVALUATION, document.markdown())
     file = write_html(document, judged.metrics)
-    get_run_logger().info("report: %s", file)
+    logger().info("report: %s", file)
     return str(file)

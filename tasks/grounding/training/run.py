@@ -5,7 +5,7 @@ done twice, and a killed one goes on after its last epoch.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,11 @@ from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import run_stage
-from prefect import task
+from penumbra.tasks.stage import Stage, run
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 STAGE = "metrics"
-VERSION = 1
 USUAL_VALIDATION = "val"
 
 
@@ -91,7 +89,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
         raise RunError(str(error)) from None
 
 
-def settings_of(metrics: Manifest) -> Settings:
+def settings_of(metrics: Manifest | Work) -> Settings:
     """The settings of a run, by the manifest of its `metrics`; raises `RunError` where this version can't take them."""
     try:
         return Settings.model_validate(metrics.parameters.get("settings"))
@@ -126,30 +124,46 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     return model.eval(), settings
 
 
-def work(sources: Sources, settings: Settings) -> Work:
-    """Key material: the queries, negatives and features, and what determines the run of its settings."""
-    start = settings.training.start_from
-    return Work(
-        dataset=sources.annotations.dataset,
-        stage=STAGE,
-        version=VERSION,
-        parameters={"settings": settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})},
-        determines={"settings": settings.determines()},
-        parents=sources.parents,
-        inputs={"start_from": file_digest(Path(start).expanduser())}
-        if start and Path(start).expanduser().exists()
-        else {},
-        unit="query",
-    )
+@dataclass(frozen=True)
+class TrainingRun(Stage):
+    """A training: the losses of every epoch, and the figures of every evaluation."""
+
+    name = STAGE
+    version = 1
+    pieces = (0,)
+
+    sources: Sources
+    settings: Settings
+
+    @property
+    def label(self) -> str:
+        """Names the model."""
+        return f"{self.name}: {self.settings.model.label}"
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """All that it reads."""
+        return self.sources.parents
+
+    def parameters(self) -> dict[str, Any]:
+        """Every setting, but for the names of the artifacts, which are its parents."""
+        return {"settings": self.settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})}
+
+    def determines(self) -> dict[str, Any]:
+        """Those that determine what is learned."""
+        return {"settings": self.settings.determines()}
+
+    def inputs(self) -> dict[str, str]:
+        """The digest of the weights that it starts from."""
+        start = Path(self.settings.training.start_from or "").expanduser()
+        return {"start_from": file_digest(start)} if self.settings.training.start_from and start.exists() else {}
+
+    def part(self, piece: int) -> Part:
+        """Train."""
+        key = self.artifact.key
+        return make_part(self.sources, self.settings, run_folder(self.artifact), run_name(self.settings, key))
 
 
-@task(name=STAGE)
 def train_model(sources: Sources, settings: Settings) -> Artifact:
     """Train a model, or find it trained."""
-    todo = work(sources, settings)
-    folder = run_folder(Store().artifact(todo))
-
-    def parts() -> list[Callable[[], Part]]:
-        return [lambda: make_part(sources, settings, folder, run_name(settings, todo.key))]
-
-    return run_stage(todo, parts, 1)
+    return run(TrainingRun(sources, settings))

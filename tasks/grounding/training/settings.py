@@ -47,6 +47,10 @@ class Settings(BaseSettings):
 
     model: Model = QDDETR()
 
+    def with_seed(self, seed: int) -> "Settings":
+        """The same with another seed."""
+        return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
+
     def determines(self) -> dict[str, Any]:
         """What of the settings determines the run, for its key: the model's name, and what differs from the defaults.
 

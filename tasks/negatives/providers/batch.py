@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import REFUSED
 from penumbra.tasks.negatives.providers.settings import OpenAI
 
-NOTES = "jobs"  # where jobs are written down, in the store
+JOBS = "jobs"  # the folder of the store where jobs are written down
 POLL = 20.0  # seconds between two looks at jobs
 MOST_BYTES = 150_000_000  # of a job's file; the service takes 200 MB
 ENDED = {"completed", "failed", "expired", "cancelled"}
@@ -42,7 +42,8 @@ class BatchClient:
         self, service: OpenAIService, answers: Answers, settings: OpenAI, budget: Budget, run: str,
         queries_a_request: int, store: Store, total: int = 0,
     ) -> None:  # fmt: skip
-        self.service, self.answers, self.settings, self.store = service, answers, settings, store
+        self.service, self.answers, self.settings = service, answers, settings
+        self.jobs = store.json_folder(JOBS)
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
         self.price = settings.price or price_of(settings.model)
         self.tally = Tally(total)
@@ -88,17 +89,17 @@ class BatchClient:
 
     async def _collect(self) -> list[Job]:
         """Store the answers of the jobs that have ended; returns those that have not."""
-        mine = [job for job in self.store.notes(NOTES) if job["address"] == self.settings.address]
+        mine = [job for job in self.jobs.read_all() if job["address"] == self.settings.address]
         left = []
         for job in mine:
             found = await self._find(job)
             if found is None:
-                self.store.forget(NOTES, job["token"])  # it was never submitted
+                self.jobs.remove(job["token"])  # it was never submitted
             elif found.status not in ENDED:
                 left.append(job)
             else:
                 await self._harvest(job, found)
-                self.store.forget(NOTES, job["token"])
+                self.jobs.remove(job["token"])
         return left
 
     async def _find(self, job: Job) -> Any:
@@ -109,7 +110,7 @@ class BatchClient:
         async for found in client.batches.list(limit=100):
             if (found.metadata or {}).get("penumbra") == job["token"]:
                 job["job"] = found.id
-                self.store.note(NOTES, job["token"], job)
+                self.jobs.write(job["token"], job)
                 return found
         return None
 
@@ -151,7 +152,7 @@ class BatchClient:
         """Submit jobs for these questions, as many as the budget allows."""
         jobs = []
         for job, lines in self._jobs(questions):
-            self.store.note(NOTES, job["token"], job)
+            self.jobs.write(job["token"], job)
             client = self.service.client
             content = ("requests.jsonl", b"\n".join(lines))
             file = await client.with_options(max_retries=MANAGEMENT_RETRIES).files.create(file=content, purpose="batch")
@@ -162,7 +163,7 @@ class BatchClient:
                 metadata={"penumbra": job["token"]},
             )
             job["job"] = submitted.id
-            self.store.note(NOTES, job["token"], job)
+            self.jobs.write(job["token"], job)
             self.tally.sent += len(lines)
             jobs.append(job)
         return jobs

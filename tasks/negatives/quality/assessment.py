@@ -1,12 +1,13 @@
 """Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from penumbra.artifacts.interface import publish_report
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
@@ -20,13 +21,11 @@ from penumbra.tasks.negatives.quality.rows import Row
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
 from penumbra.tasks.negatives.quality.yardstick import Tokens, read_yardstick
 from penumbra.tasks.negatives.quality.yields import yields
-from penumbra.tasks.stage import run_stage
+from penumbra.tasks.stage import Stage, build, run, step
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
-from prefect import task
 
 STAGE = "quality"
-VERSION = 2
 LINES = "lines of human text"
 
 
@@ -80,40 +79,63 @@ def quality_part(
     return part
 
 
-def work(
-    negatives: ArtifactNegatives | FileNegatives, data: AnnotatedDataset, encoding: Encoding, judging: Judging,
-    human: Path | None = None, sheet: Sheet | None = None,
-) -> Work:  # fmt: skip
-    """Key material: the negatives, what judges them, and how."""
-    files = {LINES: human, "review": sheet.path if sheet else None}
-    inputs = {f"{name}: {path.name}": file_digest(path) for name, path in files.items() if path}
-    parents = [artifact for artifact in (data.annotations, data.tags) if artifact]
-    if isinstance(negatives, ArtifactNegatives):
-        parents.insert(0, negatives.artifact)
-    else:
-        inputs[f"negatives: {negatives.path.name}"] = file_digest(negatives.path)
-    folder = Path(encoding.sentence_model)
-    if folder.is_dir():
-        inputs["sentence model"] = file_digest(folder)
-    settings = judging.model_dump(mode="json", exclude={"judge"})
-    return Work(
-        dataset=data.name,
-        stage=STAGE,
-        version=VERSION,
-        parameters={**settings, "sentence_model": encoding.sentence_model},
-        parents=tuple(parents),
-        inputs=inputs,
-        unit="figure",
-    )
+@dataclass(frozen=True)
+class Quality(Stage):
+    """The figures of negatives, an artifact's or a file's."""
+
+    name = STAGE
+    version = 2
+    unit = "figure"
+    pieces = (0,)
+
+    negatives: ArtifactNegatives | FileNegatives
+    data: AnnotatedDataset
+    encoding: Encoding
+    judging: Judging
+    human: Path | None = None
+    sheet: Sheet | None = None
+
+    @property
+    def dataset(self) -> str:
+        """The data set that judges."""
+        return self.data.name
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """The negatives, and what judges them, as far as they are artifacts."""
+        own = self.negatives.artifact if isinstance(self.negatives, ArtifactNegatives) else None
+        return tuple(artifact for artifact in (own, self.data.annotations, self.data.tags) if artifact)
+
+    def parameters(self) -> dict[str, Any]:
+        """How the negatives are judged, and by which encoder."""
+        settings = self.judging.model_dump(mode="json", exclude={"judge"})
+        return {**settings, "sentence_model": self.encoding.sentence_model}
+
+    def determines(self) -> dict[str, Any]:
+        """The same, without what has its default."""
+        settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
+        return {**settings, "sentence_model": self.encoding.sentence_model}
+
+    def inputs(self) -> dict[str, str]:
+        """The digests of the files that are read."""
+        files = {LINES: self.human, "review": self.sheet.path if self.sheet else None}
+        if isinstance(self.negatives, FileNegatives):
+            files["negatives"] = self.negatives.path
+        found = {f"{name}: {path.name}": file_digest(path) for name, path in files.items() if path}
+        folder = Path(self.encoding.sentence_model)
+        return {**found, "sentence model": file_digest(folder)} if folder.is_dir() else found
+
+    def part(self, piece: int) -> Part:
+        """Judge all of them: the report is one part."""
+        return quality_part(self.negatives, self.data, self.encoding, self.judging, self.human, self.sheet)
 
 
 def judge_now(
-    store: Store, negatives: ArtifactNegatives | FileNegatives, data: AnnotatedDataset, encoding: Encoding,
-    judging: Judging, human: Path | None = None, sheet: Sheet | None = None,
+    negatives: ArtifactNegatives | FileNegatives, data: AnnotatedDataset, encoding: Encoding, judging: Judging,
+    human: Path | None = None, sheet: Sheet | None = None,
 ) -> Artifact:  # fmt: skip
     """The report's artifact, made now where it is not there: needs no Prefect."""
-    make = partial(quality_part, negatives, data, encoding, judging, human, sheet)
-    return store.build(work(negatives, data, encoding, judging, human, sheet), [make])
+    return build(Quality(negatives, data, encoding, judging, human, sheet))
 
 
 def page_of(store: Store, quality: Artifact) -> str:
@@ -123,16 +145,20 @@ def page_of(store: Store, quality: Artifact) -> str:
     return write_page(rows.to_pylist(), manifest, quality.path)
 
 
-@task(name=STAGE)
-def assess(negatives: Artifact, encoding: Encoding, judging: Judging) -> Artifact:
-    """Judge the negatives of a run, and show the figures."""
+def assess(
+    negatives: Artifact, annotations: Artifact, tags: Artifact, embeddings: Artifact, encoding: Encoding,
+    judging: Judging,
+) -> Artifact | None:  # fmt: skip
+    """Judge the negatives of a run where that is asked for, and show the figures."""
+    if not judging.judge:
+        return None
     store = Store()
-    judged = ArtifactNegatives(store, negatives)
-    data = judged.dataset()
+    data = AnnotatedDataset(store, negatives.dataset, annotations, tags, embeddings)
+    quality = run(Quality(ArtifactNegatives(store, negatives), data, encoding, judging))
+    _show(quality)
+    return quality
 
-    def parts() -> Iterator[Callable[[], Part]]:
-        yield partial(quality_part, judged, data, encoding, judging)
 
-    artifact = run_stage(work(judged, data, encoding, judging), parts, 1)
-    publish_report(negatives.dataset, STAGE, page_of(store, artifact))
-    return artifact
+@step("report")
+def _show(quality: Artifact) -> None:
+    publish_report(quality.dataset, STAGE, page_of(Store(), quality))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import NAME, Store
+from penumbra.artifacts.store import MANIFEST, NAME, Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.assessment import judge_now, page_of
 from penumbra.tasks.negatives.quality.file import FileNegatives
@@ -37,8 +37,8 @@ def negatives_named(store: Store, reference: str) -> ArtifactNegatives | FileNeg
     Raises `NegativesError` naming it and the remedy.
     """
     path = Path(reference).expanduser()
-    if (path / "manifest.json").is_file():
-        manifest = Manifest.model_validate_json((path / "manifest.json").read_bytes())
+    if (path / MANIFEST).is_file():
+        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
         root = Store(str(path.resolve().parents[2]))
         return ArtifactNegatives(root, root.reference(manifest))
     if path.exists():
@@ -71,7 +71,7 @@ def judge_reference(
     sheet = Sheet(review) if review else None
     if sheet:
         sheet.check(chain.from_iterable(negatives.parts()), negatives.name)
-    artifact = judge_now(store, negatives, data, Encoding(), judging, human, sheet)
+    artifact = judge_now(negatives, data, Encoding(), judging, human, sheet)
     figures = known(store.table(artifact).to_pylist())
     tables = [(provider, cells(figures, provider)) for provider in providers_of(figures)]
     return Judged(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))

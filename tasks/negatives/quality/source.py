@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 
 import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import NAME, Store
-from penumbra.tasks.data import annotations as annotations_stage
+from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
+from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.rows import NegativesError, Row
 from penumbra.tasks.negatives.quality.yardstick import TRAINING
-from penumbra.tasks.stage import part_by_part
-from penumbra.tasks.text import tags as tags_stage
-from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, load_pipeline
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, Tags, load_pipeline, tag_part
+from penumbra.tasks.text.tags import STAGE as TAGS
 
 UNNAMED = "unnamed"  # the data set of a file that belongs to none
 
@@ -47,15 +47,13 @@ def dataset_named(store: Store, name: str, tagging: Tagging) -> AnnotatedDataset
         dataset = Dataset(name=name)
         dataset.split_files()
     except DatasetError:
-        if not store.find(name, tags_stage.STAGE):
+        if not store.find(name, TAGS):
             raise
-        tags = store.newest(name, tags_stage.STAGE)
-        found = next(p for p in store.manifest(tags).parents if p.stage == annotations_stage.STAGE)
+        tags = store.newest(name, TAGS)
+        found = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
         return AnnotatedDataset(store, name, found, tags, embedded(store, found))
-    found = store.build(annotations_stage.work(dataset), annotations_stage.parts(dataset))
-    nlp = load_pipeline(tagging.spacy_model)
-    make = part_by_part(partial(tags_stage.tag_part, nlp=nlp), found)
-    tags = store.build(tags_stage.work(found, tagging), make())
+    found = build(Annotations(dataset))
+    tags = build(Tags(found, tagging))
     return AnnotatedDataset(store, name, found, tags, embedded(store, found))
 
 
@@ -69,21 +67,21 @@ def own_dataset(store: Store, rows: Iterable[Row]) -> AnnotatedDataset:
     """The queries of a file of negatives as a data set: all of them training queries."""
     queries = {row.qid: row for row in rows}
     annotations = table_of(
-        annotations_stage.STAGE,
+        ANNOTATIONS,
         [
             {"qid": row.qid, "vid": row.vid, "split": TRAINING, "query": row.positive, "duration": 0.0,
              "windows": [], "novel": [], "saliency": None}
             for row in queries.values()
         ],
     )  # fmt: skip
-    tags = tags_stage.tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
+    tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
     return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])
 
 
 def guess_dataset(store: Store, negatives: FileNegatives) -> str | None:
     """The data set that a file belongs to: its folder's, or one in the store, that has the file's first query."""
     first = negatives.rows[0]
-    for manifest in reversed(store.find(stage=annotations_stage.STAGE)):
+    for manifest in reversed(store.find(stage=ANNOTATIONS)):
         for part in store.parts(store.reference(manifest), ["qid", "query"]):
             places = zip(part["qid"].to_pylist(), part["query"].to_pylist(), strict=True)
             if (first.qid, first.positive) in places:

@@ -8,8 +8,9 @@ from typing import Any
 from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.providers import comparison, yields
-from prefect import get_run_logger, task
+from penumbra.tasks.stage import logger, step
 
 EXAMPLES = 5
 FLOW = "build-negatives"
@@ -65,23 +66,23 @@ def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: A
                 ]
 
 
-def write_report(store: Store, stages: Sequence[Artifact]) -> str:
+def write_report(store: Store, made: Negatives) -> str:
     """The report's markdown: the run's outcome first, then examples, figures, stages and refusals."""
-    manifests = {artifact.path: store.manifest(artifact) for artifact in stages}
-    by_stage = {artifact.stage: artifact for artifact in stages}
-    fills = [artifact for artifact in stages if artifact.stage == "fills"]
+    stages = [made.annotations, made.tags, made.dictionary, made.masks, *made.fills, made.negatives,
+              made.in_video_negatives, made.rejected, *([made.quality] if made.quality else [])]  # fmt: skip
+    manifests = [store.manifest(artifact) for artifact in stages]
     figures = Figures()
-    for part in store.parts(by_stage["negatives"], ["qid", "level", "words", "provider", "similarity"]):
+    for part in store.parts(made.negatives, ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
-    masked = manifests[by_stage["masks"].path]
+    masked = store.manifest(made.masks)
     complete = figures.levels_a_query[3]
     outcome = (
         f"**{figures.rows.total():,} negatives for {masked.taken:,} training queries; {complete:,} queries "
-        f"({complete / max(1, masked.taken):.1%}) have all three levels.** They lie in `{by_stage['negatives'].path}`."
+        f"({complete / max(1, masked.taken):.1%}) have all three levels.** They lie in `{made.negatives.path}`."
     )
-    examples = islice(_examples(store, by_stage["annotations"], by_stage["masks"], by_stage["negatives"]), EXAMPLES)
-    reasons = manifests[by_stage["rejected"].path]
-    counted = Counter(reason for m in manifests.values() for reason in m.rejected.items())
+    examples = islice(_examples(store, made.annotations, made.masks, made.negatives), EXAMPLES)
+    reasons = store.manifest(made.rejected)
+    counted = Counter(reason for m in manifests for reason in m.rejected.items())
     refused = sorted(((f"{reason}", count) for reason, count in counted), key=lambda pair: -pair[1])
     sections = [
         f"# {masked.dataset}: hard negatives",
@@ -91,11 +92,11 @@ def write_report(store: Store, stages: Sequence[Artifact]) -> str:
         "## Figures by level",
         figures.table(),
         "## Providers",
-        yields(store, fills),
+        yields(store, made.fills),
         "## Providers on the same queries",
-        comparison(store, by_stage["annotations"], by_stage["tags"], fills),
+        comparison(store, made.annotations, made.tags, made.fills),
         "## Stages",
-        _stage_table(manifests.values()),
+        _stage_table(manifests),
         f"## Rejected: {reasons.rows:,}",
         markdown_table(("reason", "count"), refused) if refused else "Nothing was rejected.",
     ]
@@ -123,13 +124,11 @@ def outcome(store: Store, masks: Artifact, fills: Sequence[Artifact], negatives:
     return "; ".join([*parts, f"{missing:,} levels have none" if missing else "none is missing"])
 
 
-@task(name="report")
-def report_negatives(stages: list[Artifact]) -> str:
+@step("report")
+def report_negatives(made: Negatives) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()
-    publish_report(stages[0].dataset, FLOW, write_report(store, stages))
-    by_stage = {artifact.stage: artifact for artifact in stages}
-    fills = [artifact for artifact in stages if artifact.stage == "fills"]
-    line = outcome(store, by_stage["masks"], fills, by_stage["negatives"])
-    get_run_logger().info(line)
+    publish_report(made.annotations.dataset, FLOW, write_report(store, made))
+    line = outcome(store, made.masks, made.fills, made.negatives)
+    logger().info(line)
     return line

@@ -1,15 +1,16 @@
-"""The sample's videos: rendered where they are not there yet, before their features are wanted."""
+"""The sample's videos, rendered before their features are extracted: the one door from the flows to the sample."""
 
 import os
 from pathlib import Path
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features.video import Videos, videos_folder
 from penumbra.tasks.sample.scenes.encoding import is_whole
 from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
-from prefect import get_run_logger, task
+from penumbra.tasks.stage import is_planned, logger, step
 
-SAY_EVERY = 50  # videos
+LOG_EVERY = 50  # videos
 
 
 class RenderingError(PenumbraError):
@@ -23,19 +24,19 @@ def is_sample(dataset: Dataset) -> bool:
 
 def rendered(folder: Path) -> bool:
     """Whether all of the sample's videos are there."""
-    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts(SHIPPED / "scripts.jsonl"))
+    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts())
 
 
 def render_missing(folder: Path, processes: int = 0) -> Rendering:
     """Make the sample's videos that are not there; raises `RenderingError` where one can't be made."""
-    scripts, logger = read_scripts(SHIPPED / "scripts.jsonl"), get_run_logger()
+    scripts, log = read_scripts(), logger()
     done = 0
 
     def progress(video: Rendered) -> None:
         nonlocal done
         done += 1
-        if video.new and done % SAY_EVERY == 0:
-            logger.info("%d of %d videos rendered", done, len(scripts))
+        if video.new and done % LOG_EVERY == 0:
+            log.info("%d of %d videos rendered", done, len(scripts))
 
     try:
         rendering = render(scripts, folder, processes or os.cpu_count(), progress)
@@ -49,9 +50,20 @@ def render_missing(folder: Path, processes: int = 0) -> Rendering:
     return rendering
 
 
-@task(name="scenes")
+def find_videos(dataset: Dataset, videos: Videos) -> Path | None:
+    """The folder of a data set's videos. The sample's are rendered first; None in a plan, where they are not yet."""
+    folder = videos_folder(dataset.name, videos)
+    if not is_sample(dataset):
+        return folder
+    if is_planned():
+        return folder if rendered(folder) else None
+    render_scenes(str(folder), videos.workers)
+    return folder
+
+
+@step("scenes")
 def render_scenes(folder: str, processes: int = 0) -> str:
     """Render the sample's videos; returns what was done in one line."""
     line = str(render_missing(Path(folder), processes))
-    get_run_logger().info(line)
+    logger().info(line)
     return line

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ def masked(qid: str, level: int, text: str = "masked") -> Row:
 
 
 def negative(qid: str, level: int) -> Row:
-    return {"qid": qid, "level": level, "query": f"negative {qid} {level}", "words": ["cup"], "provider": "corpus",
-            "model": "m", "similarity": 0.8765432, "plausibility": None, "checks": []}  # fmt: skip
+    return {"qid": qid, "level": level, "positive": f"query {qid} 🐶", "query": f"negative {qid} {level}",
+            "words": ["cup"], "provider": "corpus", "model": "m",
+            "similarity": 0.8765432, "plausibility": None, "checks": []}  # fmt: skip
 
 
 def build(
@@ -124,7 +126,7 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
 
 def test_sources_that_are_gone_are_named(built: Store) -> None:
     annotations = built.newest("scenes", "annotations")
-    built.files.rm(annotations.path, recursive=True)
+    shutil.rmtree(annotations.path)
     with pytest.raises(ArtifactError, match=annotations.key):
         next(export_rows(built, "scenes", "shine"))
 

@@ -108,6 +108,7 @@ def choose(
     guard.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
     part = Chooser(guard, dictionary, human, choosing, Encoding()).part(first, tags, masks(), vectors, *tables)
     assert part.taken == part.kept + len(part.rejected)
+    assert set(part.rows["positive"].to_pylist()) <= {TEXT}
     reasons = {row["value"].split(":")[0]: row["reason"] for row in part.rejected}
     return {row["level"]: row["query"] for row in part.rows.to_pylist()}, reasons
 

@@ -7,7 +7,9 @@ import pytest
 import yaml
 from penumbra.flows.running import deployment_parameters
 from penumbra.tasks.grounding.ablation.grids import (
+    FEATURES,
     GROUPS,
+    NEGATIVES,
     TRAINING,
     GridError,
     Row,
@@ -23,7 +25,7 @@ from penumbra.tasks.stage import Parameters
 
 
 def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
-    found = {name: group.model_validate(groups.get(name, {})) for name, group in GROUPS.items()}
+    found = {name: group.model_validate(groups.get(name, {})) for name, group in (NEGATIVES | FEATURES).items()}
     training = Settings.model_validate({name: groups.get(name, {}) for name in TRAINING})
     return found | {name: getattr(training, name) for name in TRAINING}
 
@@ -38,7 +40,8 @@ NOTHING_SAID = said()
 @pytest.mark.parametrize("name", list(grids()))
 def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: str) -> None:
     deployment = deployment_parameters("ablation", dataset)
-    base = said(**{group: values for group, values in deployment.items() if group in (*GROUPS, *TRAINING)})
+    held = {**deployment, **deployment.get("negatives", {}), **deployment.get("features", {})}
+    base = said(**{group: values for group, values in held.items() if group in GROUPS})
     grid = grid_of(name)
     labels = [row.label for row in grid.rows]
     _, plans = plan(name, labels, dataset, deployment.get("preset"), base)

@@ -15,7 +15,7 @@ from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
 from penumbra.tasks.grounding.families.mmn import MMN
 from penumbra.tasks.grounding.families.vdi import VDI
 from penumbra.tasks.grounding.settings import ModelConfig, Training
-from penumbra.tasks.grounding.training import run
+from penumbra.tasks.grounding.training.run import TrainingRun
 from penumbra.tasks.grounding.training.settings import MODELS, Settings, presets, with_preset
 from pydantic import Field, create_model
 
@@ -90,7 +90,7 @@ def key_of(settings: Settings) -> str:
         return Artifact(root="r", dataset="d", stage=stage, key="k")
 
     sources = Sources(artifact("annotations"), artifact("text_features"), (artifact("video_features"),))
-    return run.work(sources, settings).key
+    return TrainingRun(sources, settings).work.key
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -124,9 +124,8 @@ def test_what_determines_a_run_changes_its_key(change: dict[str, Any]) -> None:
 
 
 def test_the_whole_settings_are_told_in_the_manifest() -> None:
-    parameters = run.work(
-        Sources(*[Artifact(root="r", dataset="d", stage="s", key="k")] * 2, ()), Settings()
-    ).parameters["settings"]  # fmt: skip
+    artifact = Artifact(root="r", dataset="d", stage="s", key="k")
+    parameters = TrainingRun(Sources(artifact, artifact, ()), Settings()).work.parameters["settings"]
     assert parameters["model"]["hidden"] == 256
     assert parameters["training"]["device"] == "auto"
 

@@ -1,13 +1,13 @@
 """Providers: seeded, independent of chunks, inside the dictionary; the language model is a distribution."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.fills import Filling, make_provider, masked_queries, put_words
+from penumbra.tasks.negatives.fills import Filling, fill_part, make_provider, masked_queries, put_words
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.language_model import NOTHING, KneserNey, SlotScorer
@@ -116,6 +116,19 @@ def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
         assert {fill.level for fill in fills} == {1, 2, 3}
         assert all(fill.problem.startswith("no other ") and not fill.words for fill in fills)
         assert "no other verb than 'opens' in the training split" in {fill.problem for fill in fills}
+
+
+def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[pa.Table, pa.Table]) -> None:
+    class Hosted:
+        name, model, prompt = "openai", "m", None
+
+        def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
+            yield Fill("q0", 1, (), "no word", cost_usd=0.5)
+            yield Fill("q0", 1, (), "no word", cost_usd=0.25)
+            yield Fill("q0", 2, (), "no word", cost_usd=4.0, cached=True)
+
+    masks = mask_part(*tagged, (0.25, 0.5, 0.75)).rows
+    assert fill_part(tagged[1], masks, Hosted(), 1).cost_usd == 0.75
 
 
 def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None:

@@ -1,6 +1,7 @@
 """The quality report: of an artifact and of anyone's file, the sheet for people, and what a wrong file says."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def test_a_file_of_no_data_set_is_judged_by_itself_and_says_so(store: Store, tmp
 
 def test_samples_and_figures_depend_on_the_seed_alone(store: Store, shine: Path) -> None:
     first, notes = judged(shine, sample=8, queries=12)
-    store.files.rm(store.root, recursive=True)
+    shutil.rmtree(store.root)
     assert judged(shine, sample=8, queries=12)[0] == first
     assert judged(shine, sample=8, queries=12, sampling_seed=1)[0] != first
     assert any("8 of 24 queries" in note for note in notes)
