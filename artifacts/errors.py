@@ -9,6 +9,10 @@ class PenumbraError(Exception):
     """Something outside the code is wrong; the message is one line that names it and the remedy."""
 
 
+class ArtifactError(PenumbraError):
+    """An artifact is not there, not whole, or not what its manifest says, or the store can't be reached."""
+
+
 def what_there_is(name: str, known: Sequence[str]) -> str:
     """The end of a message about a name that nothing has: the nearest of those that are there, and all of them."""
     nearest = "".join(f"did you mean {near}? " for near in get_close_matches(name, known, 1))

@@ -80,13 +80,13 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
 
 def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
     """Names of parameters as users write them, group.name, and their values."""
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for name, value in parameters.items():
         if isinstance(value, dict) and value:
-            found += _flat(value, f"{group}{name}.")
+            rows += _flat(value, f"{group}{name}.")
         else:
-            found.append((f"{group}{name}", f"`{json.dumps(value)}`"))
-    return found
+            rows.append((f"{group}{name}", f"`{json.dumps(value)}`"))
+    return rows
 
 
 def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:

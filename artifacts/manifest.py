@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import math
 import platform
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -73,14 +74,44 @@ class Manifest(BaseModel):
     cost_usd: float | None = None  # None: nothing of the stage can cost money
     measured: dict[str, float] = {}
 
+    @classmethod
+    def of(
+        cls, work: "Work", parts: list[PartRecord], rejected: Counter[str], started: datetime, seconds: float,
+        measured: dict[str, float],
+    ) -> "Manifest":  # fmt: skip
+        """The manifest of a work whose parts are whole, as of now; `rejected` has the number of rows by reason."""
+        costs = [part.cost_usd for part in parts if part.cost_usd is not None]
+        return cls(
+            dataset=work.dataset,
+            stage=work.stage,
+            stage_version=work.version,
+            key=work.key,
+            unit=work.unit,
+            rows=sum(part.rows for part in parts),
+            taken=sum(part.taken for part in parts),
+            kept=sum(part.kept for part in parts),
+            rejected=dict(rejected.most_common()),
+            notes=dict(sum((Counter(part.notes) for part in parts), Counter[str]())),
+            parts=parts,
+            parameters=work.parameters,
+            parents=list(work.parents),
+            inputs=work.inputs,
+            software=software_versions(),
+            started=started,
+            ended=datetime.now(UTC),
+            seconds=seconds,
+            cost_usd=math.fsum(costs) if costs else None,
+            measured=measured,
+        )
+
 
 @dataclass(frozen=True)
 class Work:
     """What determines an artifact's content; its digest is the artifact's key.
 
-    `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or one
-    that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside file or model to its SHA-256. `unit` names what `taken` and `kept`
-    count ("query", "query and level", ...).
+    `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or
+    one that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside
+    file or model to its SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
     """
 
     dataset: str
@@ -131,13 +162,13 @@ def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str
 @cache
 def software_versions() -> dict[str, str]:
     """Versions of Python and of the packages that shape results."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in TRACKED:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def file_digest(path: Path) -> str:

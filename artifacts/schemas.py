@@ -181,8 +181,8 @@ def lengths(column: pa.ChunkedArray) -> list[int]:
     """How many vectors each row of a column of features has."""
     if pa.types.is_fixed_size_list(column.type):
         return [1] * len(column)
-    found: list[int] = pc.list_value_length(column).to_pylist()
-    return found
+    counts: list[int] = pc.list_value_length(column).to_pylist()
+    return counts
 
 
 def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:

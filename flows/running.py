@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import DEPLOYMENTS
-from penumbra.tasks.stage import merge
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -36,24 +35,82 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     return {"dataset": {"name": name}}
 
 
-def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]:
-    """Put a parameter that is named without its group where it belongs: `providers` is `filling.providers`.
+def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Put a parameter that is named without its group where it belongs: `shine` is `model.losses.shine`.
 
-    Raises `ParameterError` where several groups have one of that name.
+    A group may hold others, and be one of several, told apart by their name: then it is the one that the changes name,
+    or the preset, which may be among the deployment's `usual` parameters.
+
+    Raises `ParameterError` where there are several places for a name, or a place in another of the groups alone.
     """
+    from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
+
     parameters = inspect.signature(flow.fn).parameters
-    groups = {
-        name: parameter.annotation.model_fields
-        for name, parameter in parameters.items()
-        if hasattr(parameter.annotation, "model_fields")
-    }
-    placed: dict[str, Any] = {}
+    placed = {name: value for name, value in changes.items() if name in parameters}
+    kinds = {name: kinds_of(parameter.annotation) for name, parameter in parameters.items()}
+    groups = {name: found[0] for name, found in kinds.items() if found}
+    unions = {name: found for name, found in kinds.items() if len(found) > 1}
+    for union, members in unions.items():
+        groups[union] = _member(union, members, merge(usual or {}, placed))
     for name, value in changes.items():
-        homes = [] if name in parameters else [group for group, fields in groups.items() if name in fields]
-        if len(homes) > 1:
-            raise ParameterError(f"{name!r} is in several groups: {' or '.join(f'{home}.{name}' for home in homes)}")
-        placed = merge(placed, {homes[0]: {name: value}} if homes else {name: value})
+        if name not in parameters:
+            placed = merge(placed, _at(_place(name, groups, unions), value))
+    for union, members in unions.items():
+        if union in placed and isinstance(placed[union], dict) and groups[union] is not members[0]:
+            placed[union] = {"name": _name(groups[union]), **placed[union]}
     return placed
+
+
+def kinds_of(annotation: Any) -> list[type[BaseModel]]:
+    """The group of parameters that a type is, or those that it is one of, its default first; empty for other types."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    kinds = [kinds_of(kind) for kind in get_args(annotation)] if get_origin(annotation) is Union else []
+    return [kind for found in kinds for kind in found] if all(kinds) else []
+
+
+def _member(union: str, members: list[type[BaseModel]], said: dict[str, Any]) -> type[BaseModel]:
+    """The group of a union that is meant."""
+    from penumbra.tasks.grounding.training.settings import name_in
+
+    wanted = name_in(said.get("preset"), said.get(union, {}))
+    return next((member for member in members if _name(member) == wanted), members[0])
+
+
+def _name(group: type[BaseModel]) -> str:
+    name: str = group.model_fields["name"].default
+    return name
+
+
+def _place(name: str, groups: dict[str, type[BaseModel]], unions: dict[str, list[type[BaseModel]]]) -> tuple[str, ...]:
+    """The one place that a parameter may have; its own name, which the flow then refuses, where there is none."""
+    places = [(group, *place) for group, kind in groups.items() for place in _places(name, kind)]
+    if len(places) > 1:
+        raise ParameterError(f"{name!r} is in several groups: {' or '.join('.'.join(place) for place in places)}")
+    for union, members in unions.items() if not places else ():
+        owners = [_name(member) for member in members if _places(name, member)]
+        if owners:
+            raise ParameterError(
+                f"{name!r} is for {union} {', '.join(owners)}, and this is {_name(groups[union])}: say {union}.name"
+            )
+    return places[0] if places else (name,)
+
+
+def _places(name: str, group: type[BaseModel]) -> list[tuple[str, ...]]:
+    """Where a name is in a group: among its own fields, or else in the groups within."""
+    if name in group.model_fields:
+        return [(name,)]
+    within = [(field, kinds_of(info.annotation)) for field, info in group.model_fields.items()]
+    return [(field, *place) for field, kinds in within for kind in kinds for place in _places(name, kind)]
+
+
+def _at(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A value as nested parameters."""
+    for name in reversed(place):
+        value = {name: value}
+    return dict(value)
 
 
 class ParameterError(PenumbraError):
@@ -97,9 +154,11 @@ def prepare(
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
     flow = flow_of(name)
+    from penumbra.tasks.stage import merge
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
+    usual = deployment_parameters(name, dataset)
+    parameters = merge(usual, in_groups(flow, changes, usual))
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
@@ -112,14 +171,39 @@ def prepare(
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises as `prepare` and `ask_server` do, and what the flow raises."""
+def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
+    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do."""
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
     with patience():
-        artifact: Artifact = flow(**parameters)
-    return artifact
+        return flow(**parameters)
+
+
+def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The flow's stages in their order: which are there and which would be made, by key or why it can't be told yet.
+
+    Nothing is made. Raises as `prepare` does.
+    """
+    from penumbra.tasks.stage import TO_MAKE, planning
+
+    flow, _, validated = prepare(name, dataset, changes)
+    with planning() as plan:
+        try:
+            flow.fn(**validated)
+        except PenumbraError as error:
+            plan.rows[name, TO_MAKE, f"first: {error}"] = None
+    return list(plan.rows)
+
+
+def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
+    """Log what asking the hosted models would cost; the masks, of which they are asked, are made."""
+    _, _, validated = prepare(name, dataset, changes)
+    from penumbra.tasks.stage import merge
+
+    filling = getattr(validated.get("negatives"), "filling", validated.get("filling"))
+    if filling is not None and filling.hosted:
+        run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from penumbra.flows.quiet import silence
 from penumbra.flows.running import ask_server, patience, prepare, quieten
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.own import write_queries
-from penumbra.tasks.negatives.contract import NegativesParameters
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import IS_THERE, Parameters, planning
 
 if TYPE_CHECKING:

@@ -39,12 +39,14 @@ def ablation(
     so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
     """
     from penumbra.flows.running import prepare, run_flow
-    from penumbra.tasks.grounding.ablation.grids import GROUPS, listing, plan
+    from penumbra.tasks.grounding.ablation.grids import GROUPS, TRAINING, listing, plan
     from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
-    grid, plans = plan(name, row or [], dataset, known["preset"], {group: known[group] for group in GROUPS})
+    groups = {**dict(known["negatives"]), **dict(known["features"]), **known}
+    said = {group: groups[group] for group in (*GROUPS, *TRAINING)}
+    grid, plans = plan(name, row or [], dataset, known["preset"], said)
     if dry_run:
         table = Table("row", "changes", "model", "negatives", title=grid.title, title_justify="left")
         for line in listing(plans):

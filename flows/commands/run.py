@@ -54,14 +54,14 @@ def run(
 
     changes = parse_parameters(param or [])
     if dry_run:
-        from penumbra.flows.rehearsal import price, rehearse
+        from penumbra.flows.running import log_price, plan_flow
 
         table = Table("stage", "", "key")
-        for row in rehearse(flow, dataset, changes):
+        for row in plan_flow(flow, dataset, changes):
             table.add_row(*map(escape, row))
         console.print(table)
-        price(flow, dataset, changes)
+        log_price(flow, dataset, changes)
         return
     with goes_on():
-        artifact = run_flow(flow, dataset, changes)
-    sys.stdout.write(f"{artifact.path}\n")
+        made = run_flow(flow, dataset, changes)
+    sys.stdout.write(f"{made.path}\n")

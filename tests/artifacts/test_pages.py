@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from penumbra.artifacts.pages import plain_values
-from penumbra.artifacts.store import FEATURE_FILES
+from penumbra.artifacts.parts import FEATURE_FILES
 
 DIMENSION = 24
 

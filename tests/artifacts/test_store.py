@@ -151,8 +151,8 @@ def test_other_readers_open_the_folder_as_one_table(store: Store) -> None:
     artifact = store.artifact(WORK)
 
     def parts() -> Iterator[Callable[[], Part]]:
-        store.keep(artifact, "_sheet.jpg", b"a picture")
-        store.keep(artifact, f"{DRAFTS}/unfinished.npz", b"a draft")
+        store.write_file(artifact, "_sheet.jpg", b"a picture")
+        store.write_file(artifact, f"{DRAFTS}/unfinished.npz", b"a draft")
         yield from Makers()
         assert ds.dataset(artifact.path).count_rows() == 2 * PARTS, "before the manifest is written"
 
@@ -485,7 +485,7 @@ def test_a_store_that_does_not_answer_is_named_without_its_secrets(monkeypatch: 
     def refuse(*_: object) -> None:
         raise OSError("no answer from http://me:geheim@host/folder?signature=geheim at all")
 
-    monkeypatch.setattr(store.files.files, "glob", refuse)
+    monkeypatch.setattr(store.files.filesystem, "glob", refuse)
     with pytest.raises(ArtifactError) as error:
         store.find()
     reason = "OSError: no answer from http://host/folder at all"

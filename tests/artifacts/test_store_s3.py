@@ -94,8 +94,8 @@ def test_damage_is_found_and_mended(bucket: str) -> None:
     store = Store(bucket)
     Makers().build(store)
     artifact = store.artifact(WORK)
-    store.files.rm_file(f"{artifact.path}/part-00001.parquet")
-    store.files.pipe_file(f"{artifact.path}/_rejected/part-00002.parquet", b"other bytes")
+    store.files.filesystem.rm_file(f"{artifact.path}/part-00001.parquet")
+    store.files.filesystem.pipe_file(f"{artifact.path}/_rejected/part-00002.parquet", b"other bytes")
     assert store.verify(artifact) == [
         f"{artifact.path}/part-00001.parquet is missing",
         f"{artifact.path}/_rejected/part-00002.parquet was changed",

@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 from penumbra.tasks.grounding.training.run import run_folder
 from penumbra.tasks.grounding.training.settings import Inputs, Model, Training
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from typer.testing import CliRunner
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5

@@ -67,11 +67,11 @@ def tabulate(dataset: str, results: Results) -> Artifact:
     """Keep the figures and the table, and show the table."""
     artifact = run(Ablation(dataset, results))
     page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"
-    Store().keep(artifact, TABLE, page.encode())
+    Store().write_file(artifact, TABLE, page.encode())
     publish_report(dataset, f"{STAGE}-{results.grid.name}", page)
     return artifact
 
 
 def table_text(artifact: Artifact) -> str:
     """The table of an `ablation` artifact, as markdown."""
-    return (Store().kept(artifact, TABLE) or b"").decode()
+    return (Store().read_file(artifact, TABLE) or b"").decode()

@@ -13,9 +13,9 @@ from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.assessment import judge_now, page_of
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.quality.page import cells, known, providers_of
 from penumbra.tasks.negatives.quality.review import Sheet
-from penumbra.tasks.negatives.quality.rows import NegativesError
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset, dataset_named, judged_by
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
@@ -28,7 +28,7 @@ OF_A_FILE = ("qid", "vid", "level", "query", "negative", "masked_query", "provid
 
 
 @dataclass(frozen=True)
-class Judged:
+class QualityTables:
     """What `penumbra quality` prints: tables as a title, a header and rows, and notes on what is not judged."""
 
     artifact: Artifact
@@ -68,7 +68,7 @@ def settings_of(settings: Mapping[str, Any]) -> Judging:
 def judge_reference(
     reference: str, dataset: str | None, settings: Mapping[str, Any], human: Path | None = None,
     review: Path | None = None,
-) -> Judged:  # fmt: skip
+) -> QualityTables:  # fmt: skip
     """Judge what `reference` names; an artifact by the data set that it was made from unless another is named."""
     store, judging = Store(), settings_of(settings)
     if human and not human.is_file():
@@ -81,10 +81,10 @@ def judge_reference(
     artifact = judge_now(negatives, data, Encoding(), judging, human, sheet)
     figures = known(store.table(artifact).to_pylist())
     tables = [(provider, cells(figures, provider)) for provider in providers_of(figures)]
-    return Judged(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
+    return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
 
 
-def judge_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> Judged:
+def judge_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
     """Judge a data frame: the columns of the artifact `negatives`, or those of a file with one negative a row."""
     lacking = [name for name in ("qid", "level", "query") if name not in negatives.columns]
     if lacking or not {"positive", "negative"} & set(negatives.columns):

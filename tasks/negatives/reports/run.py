@@ -8,7 +8,7 @@ from typing import Any
 from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.contract import Negatives
+from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.providers import comparison, yields
 from penumbra.tasks.stage import logger, step
 
@@ -16,7 +16,7 @@ EXAMPLES = 5
 FLOW = "build-negatives"
 
 
-class Figures:
+class LevelFigures:
     """What is counted while the negatives stream by."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def write_report(store: Store, made: Negatives) -> str:
     stages = [made.annotations, made.tags, made.dictionary, made.masks, *made.fills, made.negatives,
               made.in_video_negatives, made.rejected, *([made.quality] if made.quality else [])]  # fmt: skip
     manifests = [store.manifest(artifact) for artifact in stages]
-    figures = Figures()
+    figures = LevelFigures()
     for part in store.parts(made.negatives, ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
     masked = store.manifest(made.masks)

@@ -282,7 +282,7 @@ def test_a_parameter_finds_its_group() -> None:
 
 def test_a_parameter_of_two_groups_needs_its_group() -> None:
     from penumbra.flows.running import ParameterError, in_groups
-    from penumbra.tasks.negatives.fills import Filling
+    from penumbra.tasks.negatives.filling import Filling
     from prefect import flow
 
     @flow

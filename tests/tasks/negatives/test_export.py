@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
 
 def test_sources_that_are_gone_are_named(built: Store) -> None:
     annotations = built.newest("scenes", "annotations")
-    built.files.rm(annotations.path, recursive=True)
+    shutil.rmtree(annotations.path)
     with pytest.raises(ArtifactError, match=annotations.key):
         next(export_rows(built, "scenes", "shine"))
 

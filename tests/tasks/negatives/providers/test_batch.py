@@ -9,7 +9,7 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import batch
 from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY
-from penumbra.tasks.negatives.providers.batch import NOTES, BatchClient
+from penumbra.tasks.negatives.providers.batch import JOBS, BatchClient
 from penumbra.tasks.negatives.providers.openai import OpenAIService
 from penumbra.tasks.negatives.providers.prices import Budget, Price
 
@@ -48,21 +48,21 @@ def submitted(server: ProtocolServer) -> int:
 def test_jobs_are_submitted_once_and_collected_by_a_later_run(server: ProtocolServer, talk: Talk, store: Store) -> None:
     first = ask(talk, store, requests_a_job=3)
     assert first.stopped == UNDER_WAY
-    assert len(store.notes(NOTES)) == submitted(server) == 3
+    assert len(store.json_folder(JOBS).read_all()) == submitted(server) == 3
     last = first
     while last.stopped == UNDER_WAY:
         last = ask(talk, store, requests_a_job=3)
-    assert (last.stopped, last.tally.done, submitted(server)) == ("", 30, 3)
+    assert (last.stopped, last.statistics.done, submitted(server)) == ("", 30, 3)
     assert talk.open(questions(30)) == []
-    assert store.notes(NOTES) == []
+    assert store.json_folder(JOBS).read_all() == []
 
 
 def test_a_run_may_wait_and_pays_half(server: ProtocolServer, talk: Talk, store: Store) -> None:
     client = ask(talk, store, batch_wait=30.0)
-    assert (client.stopped, client.tally.done) == ("", 30)
+    assert (client.stopped, client.statistics.done) == ("", 30)
     fills = talk.fills(questions(30))
     prompt, completion = sum(f.prompt_tokens for f in fills), sum(f.completion_tokens for f in fills)
-    assert (prompt, completion) == (client.tally.prompt_tokens, client.tally.completion_tokens)
+    assert (prompt, completion) == (client.statistics.prompt_tokens, client.statistics.completion_tokens)
     assert sum(f.cost_usd for f in fills) == pytest.approx(PRICE.cost(prompt, completion) / 2)
 
 
@@ -74,7 +74,7 @@ def test_what_expired_is_submitted_again_and_nothing_else(server: ProtocolServer
     left = len(talk.open(questions(30)))
     assert 0 < left < 30
     server.change(batch_outcome="completed")
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
     assert submitted(server) == 2
     lines = [request for request in server.requests() if request["path"].startswith("batch:")]
     assert sum(request["status"] == 200 for request in lines) <= 8 + 1
@@ -83,18 +83,18 @@ def test_what_expired_is_submitted_again_and_nothing_else(server: ProtocolServer
 def test_a_job_whose_id_was_lost_is_found_by_its_token(server: ProtocolServer, talk: Talk, store: Store) -> None:
     """Killed after the submission and before the id was written down."""
     ask(talk, store)
-    (note,) = store.notes(NOTES)
-    store.note(NOTES, note["token"], note | {"job": None})
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
+    (note,) = store.json_folder(JOBS).read_all()
+    store.json_folder(JOBS).write(note["token"], note | {"job": None})
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
     assert submitted(server) == 1
 
 
 def test_a_job_that_was_never_submitted_is_forgotten(server: ProtocolServer, talk: Talk, store: Store) -> None:
     ask(talk, store)
-    (note,) = store.notes(NOTES)
-    store.note(NOTES, "never", note | {"token": "never", "job": None})
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
-    assert store.notes(NOTES) == []
+    (note,) = store.json_folder(JOBS).read_all()
+    store.json_folder(JOBS).write("never", note | {"token": "never", "job": None})
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
+    assert store.json_folder(JOBS).read_all() == []
     assert submitted(server) == 1
 
 
@@ -108,5 +108,5 @@ def test_a_job_that_failed_ends_the_run_and_says_so(server: ProtocolServer, talk
 def test_the_budget_bounds_what_is_submitted(server: ProtocolServer, talk: Talk, store: Store) -> None:
     client = ask(talk, store, limit=0.02)
     assert client.stopped in (OVER_BUDGET, UNDER_WAY)
-    (note,) = store.notes(NOTES)
+    (note,) = store.json_folder(JOBS).read_all()
     assert 0 < len(note["requests"]) < 8

@@ -1,0 +1,111 @@
+"""Which artifacts there are below a root: their manifests tell, no part is read and nothing is changed."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from penumbra.artifacts.errors import ArtifactError, what_there_is
+from penumbra.artifacts.files import Files
+from penumbra.artifacts.manifest import Artifact, Manifest, Work
+from penumbra.artifacts.settings import artifacts_root
+from pydantic import ValidationError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+MANIFEST = "_manifest.json"
+LISTED = 10  # artifacts in a message
+
+
+class Catalogue:
+    """The artifacts of one root, by data set, stage and key."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self.files = Files(root or artifacts_root())
+        self.root = self.files.root
+
+    def artifact(self, work: Work) -> Artifact:
+        """The reference of the artifact that this work makes."""
+        for name in (work.dataset, work.stage):
+            if not NAME.match(name):
+                raise ArtifactError(f"{name!r} is no name for a folder: lower-case letters, digits, '.', '_', '-'")
+        return Artifact(root=self.root, dataset=work.dataset, stage=work.stage, key=work.key)
+
+    def reference(self, manifest: Manifest) -> Artifact:
+        """The artifact that a manifest of this store describes."""
+        return Artifact(root=self.root, dataset=manifest.dataset, stage=manifest.stage, key=manifest.key)
+
+    def has(self, artifact: Artifact) -> bool:
+        """Whether the artifact has its manifest."""
+        return self.files.exists(path_of(artifact, MANIFEST))
+
+    def manifest(self, artifact: Artifact) -> Manifest:
+        """Read the manifest; raises `ArtifactError` where there is none or it can't be read."""
+        try:
+            return Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
+        except FileNotFoundError:
+            raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): run its flow") from None
+        except ValidationError as error:
+            raise ArtifactError(f"{artifact.path}/{MANIFEST} is damaged ({error.error_count()} faults)") from None
+
+    def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
+        """All whole artifacts, oldest first."""
+        manifests = []
+        for path in self.files.matching(f"{dataset or '*'}/{stage or '*'}/*/{MANIFEST}"):
+            dataset_name, stage_name, key, _ = path.split("/")
+            artifact = Artifact(root=self.root, dataset=dataset_name, stage=stage_name, key=key)
+            manifests.append(self.manifest(artifact))
+        return sorted(manifests, key=lambda manifest: manifest.ended)
+
+    def newest(self, dataset: str, stage: str) -> Artifact:
+        """The artifact of a stage that was finished last."""
+        if not NAME.match(dataset) or not NAME.match(stage):
+            raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
+        manifests = self.find(dataset, stage)
+        if not manifests:
+            raise self.missing(dataset, stage)
+        return self.reference(manifests[-1])
+
+    def with_key(
+        self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
+    ) -> Artifact:
+        """The artifact, of a data set or of any, whose key begins so, or with the last digits of a name.
+
+        Raises `ArtifactError` naming those that match, or the newest by `name`, unless it is just one.
+        """
+        manifests = self.find(dataset, stage)
+        if not manifests:
+            raise self.missing(dataset, stage)
+        digits = key.rpartition("-")[2]
+        matching = [manifest for manifest in manifests if digits and manifest.key.startswith(digits)]
+        if len(matching) == 1:
+            return self.reference(matching[0])
+        place = f"{dataset or '*'}/{stage}"
+        if matching:
+            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {_newest(matching, _key)}")
+        raise ArtifactError(f"no {place} matches {key!r}; the newest: {_newest(manifests, name or _key)}")
+
+    def missing(self, dataset: str | None, stage: str | None = None) -> ArtifactError:
+        """What to raise where a data set, or all of them, has no artifact of a stage."""
+        pairs = sorted({(m.dataset, m.stage) for m in self.find()})
+        datasets = sorted({name for name, _ in pairs})
+        if dataset and dataset not in datasets and (datasets or stage is None):
+            return ArtifactError(
+                f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
+            )
+        stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
+        return ArtifactError(
+            f"no {dataset or '*'}/{stage} below {self.root}; there is: {', '.join(stages) or 'nothing yet'}"
+        )
+
+
+def path_of(artifact: Artifact, name: str = "") -> str:
+    """Where a file of an artifact, or its folder, lies below the root."""
+    return f"{artifact.dataset}/{artifact.stage}/{artifact.key}/{name}".rstrip("/")
+
+
+def _key(manifest: Manifest) -> str:
+    return f"{manifest.dataset}/{manifest.stage}/{manifest.key}"
+
+
+def _newest(manifests: Sequence[Manifest], name: Callable[[Manifest], str]) -> str:
+    names = [name(manifest) for manifest in manifests[: -LISTED - 1 : -1]]
+    more = f" and {len(manifests) - LISTED} more" if len(manifests) > LISTED else ""
+    return ", ".join(names) + more

@@ -1,0 +1,99 @@
+"""Files below a root, which is a folder or any URL that fsspec opens: each is there whole or not at all.
+
+Paths are relative to the root, with `/` between their names.
+"""
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+from penumbra.artifacts.errors import ArtifactError, without_secrets
+
+
+class Files:
+    """What lies below a root. Where a root elsewhere does not answer, `ArtifactError` names it and the reason."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else str(Path(root).expanduser().resolve())
+        try:
+            self.filesystem, self._base = fsspec.core.url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            raise ArtifactError(f"PENUMBRA_ARTIFACTS={without_secrets(self.root)} can't be opened: {error}") from None
+        self._is_local = isinstance(self.filesystem, fsspec.implementations.local.LocalFileSystem)
+
+    def read(self, path: str) -> bytes:
+        """A file's content; raises `FileNotFoundError`."""
+        content: bytes = self._call("cat_file", self._absolute(path))
+        return content
+
+    def map(self, path: str) -> memoryview:
+        """A file's content, on a disk without reading it yet; raises `FileNotFoundError`."""
+        if self._is_local:
+            return memoryview(pa.memory_map(self._absolute(path)).read_buffer()).cast("B")
+        return memoryview(self.read(path))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file in one step: a rename on a disk, one PUT on an object store."""
+        if not self._is_local:
+            self._call("pipe_file", self._absolute(path), content)
+            return
+        target = Path(self._absolute(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        with draft.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, target)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder now, whoever made it."""
+        self._call("invalidate_cache")
+        return bool(self._call("exists", self._absolute(path)))
+
+    def matching(self, pattern: str) -> list[str]:
+        """The paths, in order, that match a pattern such as `*/masks/*/part-*`."""
+        self._call("invalidate_cache")
+        names = pattern.count("/") + 1
+        return sorted("/".join(path.split("/")[-names:]) for path in self._call("glob", self._absolute(pattern)))
+
+    def remove(self, path: str) -> None:
+        """Take a file or a folder away; raises `FileNotFoundError`."""
+        self._call("rm", self._absolute(path), recursive=True)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self._base}/{path}"
+
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            return getattr(self.filesystem, name)(*arguments, **options)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each protocol's client has its own
+            if self._is_local:
+                raise
+            reason = f"{type(error).__name__}: {without_secrets(str(error))}"
+            raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
+
+
+class JsonFolder:
+    """A hidden folder of JSON files below a root: what a later run must know, and is part of no artifact."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self._files, self._folder = files, f".{name}"
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file, or write it anew."""
+        self._files.write(f"{self._folder}/{name}.json", json.dumps(content).encode())
+
+    def read_all(self) -> list[dict[str, Any]]:
+        """The contents of all files, in the order of their names."""
+        return [json.loads(self._files.read(path)) for path in self._files.matching(f"{self._folder}/*.json")]
+
+    def remove(self, name: str) -> None:
+        """Take a file away."""
+        self._files.remove(f"{self._folder}/{name}.json")

@@ -1,0 +1,103 @@
+"""Intervals by resampling videos: queries of one video are alike, so they are drawn together.
+
+A clustered bootstrap (Efron, 1979; Davison & Hinkley, 1997, section 3.8): as many videos as there are, drawn with
+replacement. A resample is a row of counts, how often each video is drawn, so its sums are a product of two matrices.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+INTERVAL = (2.5, 97.5)  # percentiles
+CELLS = 1 << 22  # counts held at once, 32 MB: memory does not grow with the number of resamples
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval; the interval is nan where the figure has none."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+class Resamples:
+    """`count` draws of `videos` out of `videos` videos with replacement; the same for the same seed."""
+
+    def __init__(self, videos: int, count: int, seed: int) -> None:
+        self.videos, self.count, self.seed = videos, count, seed
+        self._at_once = max(1, CELLS // max(1, videos))
+        self._only: Floats | None = None  # drawn once where all fit
+
+    def weights(self) -> Iterator[Floats]:
+        """How often each video is drawn, in blocks (some resamples, videos)."""
+        if self._only is None:
+            generator = np.random.default_rng(self.seed)
+            for done in range(0, self.count, self._at_once):
+                block = np.empty((min(self._at_once, self.count - done), self.videos))
+                for row in block:
+                    row[:] = np.bincount(generator.integers(0, self.videos, self.videos), minlength=self.videos)
+                self._only = block if len(block) == self.count else None
+                yield block
+        elif self.count:
+            yield self._only
+
+    def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
+        """The sums (columns) of all rows, and those of each resample (resamples, columns).
+
+        `videos` (rows) gives each row's video, `columns` (rows, columns) what is summed.
+        """
+        by_video = np.zeros((self.videos, columns.shape[1]))
+        np.add.at(by_video, videos, columns)
+        blocks = [block @ by_video for block in self.weights()]
+        return by_video.sum(axis=0), np.concatenate([*blocks, np.empty((0, columns.shape[1]))])
+
+    def estimate(self, videos: Ids, columns: Floats, figure: Callable[[Floats], Floats]) -> Estimate:
+        """A figure that depends on sums alone: `figure` takes sums (…, columns) to values (…)."""
+        total, resampled = self.sums(videos, columns)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _interval(float(figure(total)), figure(resampled))
+
+    def ratio(self, videos: Ids, numerators: Floats, denominators: Floats) -> Estimate:
+        """Sum over sum: a mean where the denominators are 1."""
+        return self.estimate(videos, np.stack([numerators, denominators], axis=1), lambda s: s[..., 0] / s[..., 1])
+
+    def total(self, videos: Ids, counts: Floats) -> Estimate:
+        """A plain sum."""
+        return self.estimate(videos, counts[:, None], lambda s: s[..., 0])
+
+    def area(self, videos: Ids, labels: Ids, scores: Floats, folds: Ids) -> Estimate:
+        """Mean over the folds of the area under the ROC curve."""
+        parts = [folds == fold for fold in np.unique(folds)]
+        curves = [Curve(videos[part], labels[part], scores[part]) for part in parts]
+        value = float(np.mean([curve.area(np.ones(self.videos)) for curve in curves]))
+        return _interval(value, np.array([np.mean([c.area(w) for c in curves]) for ws in self.weights() for w in ws]))
+
+
+def _interval(value: float, resampled: Floats) -> Estimate:
+    finite = resampled[np.isfinite(resampled)]
+    if not len(finite):
+        return Estimate(value)
+    low, high = np.percentile(finite, INTERVAL)
+    return Estimate(value, float(low), float(high))
+
+
+class Curve:
+    """A ROC curve whose area can be had again and again under other weights of the videos."""
+
+    def __init__(self, videos: Ids, labels: Ids, scores: Floats) -> None:
+        levels, self.place = np.unique(scores, return_inverse=True)
+        self.videos, self.size = videos, len(levels)
+        self.positive = labels == 1
+
+    def area(self, weights: Floats) -> float:
+        """The chance that a positive scores above a negative; equal scores count half."""
+        mine = weights[self.videos]
+        high = np.bincount(self.place[self.positive], mine[self.positive], self.size)
+        low = np.bincount(self.place[~self.positive], mine[~self.positive], self.size)
+        pairs = high.sum() * low.sum()
+        return float((high * (np.cumsum(low) - 0.5 * low)).sum() / pairs) if pairs else float("nan")
