@@ -9,11 +9,12 @@ from dataclasses import replace
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
-from penumbra.tasks.negatives.contract import Negatives, NegativesParameters
 from penumbra.tasks.negatives.fills import Filling, fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.assessment import assess
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.rejected import gather_rejected
 from penumbra.tasks.negatives.reports.run import report_negatives
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
@@ -40,18 +41,22 @@ def build_negatives(
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 
+def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:
+    """What is known of the queries before any is negated."""
+    annotations = read_annotations(dataset)
+    tags, embeddings = tag(annotations, how.tagging), embed(annotations, how.encoding)
+    return Queries(annotations, tags, embeddings, pair(annotations, embeddings, how.pairing))
+
+
 def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
     """The flow's DAG."""
-    annotations = read_annotations(dataset)
-    tags = tag(annotations, how.tagging)
+    annotations, tags, embeddings, in_video = queries_of(dataset, how)
     dictionary = count(annotations, tags)
     masks = mask(annotations, tags, how.masking)
     unanswered = ask(annotations, tags, masks, dictionary, how.filling)
     with planned_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
         fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
-        embeddings = embed(annotations, how.encoding)
         chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
-        in_video = pair(annotations, embeddings, how.pairing)
         quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)

@@ -259,17 +259,17 @@ def run(
 
     changes = parse_parameters(param or [])
     if dry_run:
-        from penumbra.flows.rehearsal import price, rehearse
+        from penumbra.flows.running import log_price, plan_flow
 
         table = Table("stage", "", "key")
-        for row in rehearse(flow, dataset, changes):
+        for row in plan_flow(flow, dataset, changes):
             table.add_row(*map(escape, row))
         console.print(table)
-        price(flow, dataset, changes)
+        log_price(flow, dataset, changes)
         return
     with goes_on():
-        artifact = run_flow(flow, dataset, changes)
-    sys.stdout.write(f"{artifact.path}\n")
+        made = run_flow(flow, dataset, changes)
+    sys.stdout.write(f"{made.path}\n")
 
 
 @app.command()
@@ -307,7 +307,8 @@ def ablation(
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
-    grid, plans = plan(name, row or [], dataset, known["preset"], {group: known[group] for group in GROUPS})
+    groups = {**dict(known["negatives"]), **dict(known["features"]), **known}
+    grid, plans = plan(name, row or [], dataset, known["preset"], {group: groups[group] for group in GROUPS})
     if dry_run:
         table = Table("row", "changes", "model", "negatives", title=grid.title, title_justify="left")
         for line in listing(plans):

@@ -6,7 +6,8 @@ penumbra run evaluate-grounding charades-cg
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, sources_of_run
+from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, newest_negatives, sources_of_run
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.report.pages import Judged, report_evaluation
@@ -14,18 +15,17 @@ from prefect import flow
 
 
 @flow(name="evaluate-grounding", flow_run_name="{dataset.name}")
-def evaluate_grounding(dataset: Dataset, choice: Choice = Choice()) -> Artifact:  # noqa: B008 (immutable)
+def evaluate_grounding(dataset: Dataset, choice: Choice = Choice()) -> Artifact:
     """Predict with the best epoch of a run, judge it as the field does, and show it, beside another where asked."""
     annotations = read_annotations(dataset)
-    judged = judge(annotations, choice.run, choice)
-    beside = [judge(annotations, choice.beside, choice)] if choice.beside else []
-    report_evaluation(judged, beside)
-    return judged.evaluation
+    runs = [chosen_run(dataset.name, run) for run in (choice.run, choice.beside)[: 2 if choice.beside else 1]]
+    negatives = newest_negatives(dataset.name)
+    judged = [judge(metrics, sources_of_run(metrics, annotations, negatives), choice) for metrics in runs]
+    report_evaluation(judged[0], judged[1:])
+    return judged[0].evaluation
 
 
-def judge(annotations: Artifact, run: str | None, choice: Choice) -> Judged:
-    """Predict and evaluate with one run."""
-    metrics = chosen_run(annotations.dataset, run)
-    sources = sources_of_run(metrics, annotations)
+def judge(metrics: Artifact, sources: Sources, choice: Choice) -> Judged:
+    """The flow's DAG, for one run."""
     predictions = predict_model(metrics, sources, choice.ranking, choice.splits)
     return Judged(metrics, sources, predictions, evaluate(metrics, predictions, sources))

@@ -8,9 +8,10 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.contract import Features, FeaturesParameters
 from penumbra.tasks.features.imports.importer import Imports, import_features
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.patches import encode_patches
+from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
 from penumbra.tasks.features.video import Videos, encode_videos
@@ -23,22 +24,27 @@ from prefect.states import Completed
 def extract_features(
     dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
     imports: Imports = Imports(),
-) -> State[Features]:  # fmt: skip
+) -> State[ExtractedFeatures]:  # fmt: skip
     """Encode every distinct text and every clip of every video, or import the videos' features."""
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports)
     made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 
-def features_of(dataset: Dataset, negatives: Artifact | None, how: FeaturesParameters) -> Features:
-    """The flow's DAG; the texts are those of the queries and of these negatives."""
-    annotations, clip, videos = read_annotations(dataset), how.clip, how.videos
-    texts = encode_queries(annotations, negatives, clip, how.texts)
-    folder = find_videos(dataset, videos) if videos.patches or not how.imports.sources else None
+def features_of(
+    dataset: Dataset, negatives: Artifact | None, how: FeaturesParameters, texts: Artifact | None = None,
+    videos: tuple[Artifact, ...] = (),
+) -> ExtractedFeatures:  # fmt: skip
+    """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
+    annotations = read_annotations(dataset)
+    texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
+    needs_files = how.videos.patches or not (videos or how.imports.sources)
+    folder = find_videos(dataset, how.videos) if needs_files else None
+    patches = encode_patches(annotations, folder, how.clip, how.videos) if how.videos.patches else None
+    if videos:
+        return ExtractedFeatures(annotations, texts, videos, patches)
     if how.imports.sources:
-        features = import_features(annotations, how.imports, videos.clip_length)
+        features = import_features(annotations, how.imports, how.videos.clip_length)
     else:
-        features = encode_videos(annotations, folder, clip, videos)
-    patches = encode_patches(annotations, folder, clip, videos) if videos.patches else None
-    outcome = report_features(annotations, texts, features)
-    return Features(annotations, texts, features, patches, outcome)
+        features = encode_videos(annotations, folder, how.clip, how.videos)
+    return ExtractedFeatures(annotations, texts, (features,), patches, report_features(annotations, texts, features))

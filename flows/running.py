@@ -3,14 +3,13 @@
 import inspect
 import logging
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.stage import merge
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -36,23 +35,32 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
 
 
 def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]:
-    """Put a parameter that is named without its group where it belongs: `providers` is `filling.providers`.
+    """Put a parameter that is named without its groups where it belongs: `providers` is `filling.providers`.
 
     Raises `ParameterError` where several groups have one of that name.
     """
+    from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
+
     parameters = inspect.signature(flow.fn).parameters
-    groups = {
-        name: parameter.annotation.model_fields
-        for name, parameter in parameters.items()
-        if hasattr(parameter.annotation, "model_fields")
-    }
+    homes = [path for name, parameter in parameters.items() for path in _paths(name, parameter.annotation)]
     placed: dict[str, Any] = {}
     for name, value in changes.items():
-        homes = [] if name in parameters else [group for group, fields in groups.items() if name in fields]
-        if len(homes) > 1:
-            raise ParameterError(f"{name!r} is in several groups: {' or '.join(f'{home}.{name}' for home in homes)}")
-        placed = merge(placed, {homes[0]: {name: value}} if homes else {name: value})
+        places = [] if name in parameters else [path for path in homes if path[-1] == name]
+        shortest = [path for path in places if len(path) == min(map(len, places))]
+        if len(shortest) > 1:
+            raise ParameterError(f"{name!r} is in several groups: {' or '.join(map('.'.join, shortest))}")
+        nested = value
+        for part in reversed(shortest[0] if shortest else (name,)):
+            nested = {part: nested}
+        placed = merge(placed, nested)
     return placed
+
+
+def _paths(name: str, annotation: Any) -> Iterator[tuple[str, ...]]:
+    """The places of all parameters in a group and in the groups that it holds."""
+    for field, info in getattr(annotation, "model_fields", {}).items():
+        yield name, field
+        yield from ((name, *path) for path in _paths(field, info.annotation))
 
 
 class ParameterError(PenumbraError):
@@ -98,6 +106,7 @@ def prepare(
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
     flow = flow_of(name)
+    from penumbra.tasks.stage import merge
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
     parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
@@ -113,13 +122,38 @@ def prepare(
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Artifact:
-    """Run the flow and return what it made; raises as `prepare` and `ask_server` do, and what the flow raises."""
+def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
+    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do."""
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    artifact: Artifact = flow(**parameters)
-    return artifact
+    return flow(**parameters)
+
+
+def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The flow's stages in their order: which are there and which would be made, by key or why it can't be told yet.
+
+    Nothing is made. Raises as `prepare` does.
+    """
+    from penumbra.tasks.stage import TO_MAKE, planning
+
+    flow, _, validated = prepare(name, dataset, changes)
+    with planning() as plan:
+        try:
+            flow.fn(**validated)
+        except PenumbraError as error:
+            plan.rows[name, TO_MAKE, f"first: {error}"] = None
+    return list(plan.rows)
+
+
+def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
+    """Log what asking the hosted models would cost; the masks, of which they are asked, are made."""
+    _, _, validated = prepare(name, dataset, changes)
+    from penumbra.tasks.stage import merge
+
+    filling = getattr(validated.get("negatives"), "filling", validated.get("filling"))
+    if filling is not None and filling.hosted:
+        run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
 def ask_server() -> None:

@@ -3,15 +3,26 @@
 penumbra run train-grounding charades-cg-qd_detr-shine
 """
 
+from dataclasses import replace
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.batches.inputs import sources_for
+from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
 from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
 from penumbra.tasks.grounding.report.pages import report_training
 from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
-from penumbra.tasks.text.visual_dynamic_queries import newest_tags, split_queries
+from penumbra.tasks.grounding.training.settings import (
+    Inputs,
+    Losses,
+    Model,
+    Preset,
+    Ranking,
+    Settings,
+    Training,
+    with_preset,
+)
+from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from prefect import flow
 
 
@@ -19,14 +30,14 @@ from prefect import flow
 def train_grounding(
     dataset: Dataset,
     preset: Preset = None,
-    model: Model = Model(),  # noqa: B008 (immutable defaults are what the form in the UI shows)
-    losses: Losses = Losses(),  # noqa: B008
-    training: Training = Training(),  # noqa: B008
-    inputs: Inputs = Inputs(),  # noqa: B008
-    ranking: Ranking = Ranking(),  # noqa: B008
-    map: Map = Map(),  # noqa: A002, B008 (the group's name)
-    mutual: Mutual = Mutual(),  # noqa: B008
-    injection: Injection = Injection(),  # noqa: B008
+    model: Model = Model(),
+    losses: Losses = Losses(),
+    training: Training = Training(),
+    inputs: Inputs = Inputs(),
+    ranking: Ranking = Ranking(),
+    map: Map = Map(),  # noqa: A002 (the group's name)
+    mutual: Mutual = Mutual(),
+    injection: Injection = Injection(),
 ) -> Artifact:
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     groups = {
@@ -34,9 +45,13 @@ def train_grounding(
         "mutual": mutual, "injection": injection,
     }  # fmt: skip
     settings = with_preset(preset, groups)
-    annotations = read_annotations(dataset)
-    if settings.reads_parts:
-        split_queries(newest_tags(annotations))
-    metrics = train_model(sources_for(annotations, settings), settings)
+    return train(find_sources(read_annotations(dataset), settings), settings)
+
+
+def train(sources: Sources, settings: Settings) -> Artifact:
+    """The flow's DAG."""
+    if settings.reads_parts and sources.tags:
+        sources = replace(sources, visual_dynamic_queries=split_queries(sources.tags))
+    metrics = train_model(sources.read_by(settings), settings)
     report_training(metrics)
     return metrics

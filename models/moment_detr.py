@@ -2,7 +2,7 @@
 
 import torch
 from penumbra.models.grounding import GroundingModel
-from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.outputs import Alignment, Inputs, Outputs
 from penumbra.models.positions import clip_positions
 from penumbra.models.settings import ModelSettings
 from penumbra.models.transformer.attention import padding_bias
@@ -47,14 +47,14 @@ class MomentDETR(GroundingModel):
         memory = tokens[:batch]  # only the positive texts are decoded
         states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])
         logits, spans = self.heads(states)
-        aligned = self._align(states[-1], memory[:, clips:])
-        return Outputs(logits, spans.sigmoid(), *saliency, align=aligned)
+        words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
+        return Outputs(logits, spans.sigmoid(), *saliency, align=self._align(states, words, memory[:, :clips]))
 
-    def _align(self, queries: Tensor, words: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Unit vectors of moment queries [B, Q, align_dim] and words [B, Lt, align_dim]."""
+    def _align(self, states: Tensor, words: Tensor, clips: Tensor) -> Alignment | None:
+        """Decoder states [layers, B, Q, hidden], encoded words and clips, projected for the alignment loss."""
         if self.align_heads is None:
             return None
-        return (
-            functional.normalize(self.align_heads["query"](queries), dim=-1),
-            functional.normalize(self.align_heads["text"](words), dim=-1),
+        parts = {"query": states, "text": words, "video": clips}
+        return Alignment(
+            *(functional.normalize(self.align_heads[name](x).float(), dim=-1) for name, x in parts.items())
         )

@@ -1,6 +1,7 @@
 """What a model takes and gives: a batch of videos and texts, and spans, classes and saliency."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,14 @@ class Inputs:
     hard_mask: Tensor | None = None
 
 
+class Alignment(NamedTuple):
+    """Unit vectors of moment queries [layers, B, Q, C], words [B, Lt, C], and clips [B, Lv, C], which no loss reads."""
+
+    queries: Tensor
+    words: Tensor
+    clips: Tensor
+
+
 @dataclass
 class Outputs:
     """What a model says of a batch.
@@ -31,6 +40,7 @@ class Outputs:
     logits [layers, B, Q, 2] (class 0 is foreground) and spans [layers, B, Q, 2] as (centre, width), the last layer's
     being the answer; saliency [B, Lv]; saliency_negative [B, Lv] under the next sample's text; saliency_hard
     [K, B, Lv] under the hard negatives. The latter two are None where they were not asked for or can't be had.
+    Moment-DETR, where its alignment is on: `align`.
     BM-DETR: the joint probability [B, Lv] of each clip, and unit vectors [B, C] of the weighted clips and the words.
     """
 
@@ -39,7 +49,7 @@ class Outputs:
     saliency: Tensor
     saliency_negative: Tensor | None = None
     saliency_hard: Tensor | None = None
-    align: tuple[Tensor, Tensor] | None = None
+    align: Alignment | None = None
     probability: Tensor | None = None
     pooled: tuple[Tensor, Tensor] | None = None
 

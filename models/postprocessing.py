@@ -28,10 +28,11 @@ def suppress(ranked: Tensor, threshold: float, before: int = 10, after: int = 10
     """Greedy temporal non-maximum suppression of rows [B, n, 3]: those that stay, [at most `after`, 3] a query.
 
     Of `before` rows by score those are dropped whose intersection with a kept one, over their hull, is above the
-    threshold. All queries take their next row together.
+    threshold. All queries take their next row together. Equal scores stay as torch's default sort leaves them, as in
+    MMN's published code; that sort is not stable.
     """
     rows = ranked[:, :before]
-    order = rows[..., 2].argsort(dim=1, descending=True, stable=True)
+    order = rows[..., 2].argsort(dim=1, descending=True)
     rows = rows.gather(1, order[..., None].expand(-1, -1, 3))
     left = torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
     chosen = torch.zeros_like(left)

@@ -1,9 +1,19 @@
 """Convolutions over the map of candidate moments, normalised by how many candidates each saw (2D-TAN, MMN)."""
 
 import torch
-from penumbra.models.fft_convolution import convolve
+from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.cpu.fft_convolution import convolve_by_spectra
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+@on_cpu(convolve_by_spectra)
+def convolve(cells: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """Cells [B, C, n, n] with weight [O, C, k, k]: [B, O, m, m] with m = n + 2·padding - k + 1.
+
+    On a CPU `penumbra.models.cpu.fft_convolution` computes the same faster where k is large.
+    """
+    return functional.conv2d(cells, weight, padding=padding)
 
 
 class BorderedNorm(nn.Module):

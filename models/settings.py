@@ -17,7 +17,7 @@ class ModelSettings:
     for BM-DETR, whose published code gives padded clips a share of the weights of clips.
 
     `frame_matcher`, `learnable_spans` and `align_dim` (0: none) are BM-DETR's components; `align_dim` is also the width
-    of Moment-DETR's optional alignment.
+    of Moment-DETR's optional alignment (`contrastive_hdim`, published as 64).
     """
 
     video_dim: int

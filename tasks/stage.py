@@ -1,8 +1,8 @@
 """What a stage is, and the two ways in which a flow is run: its stages are made where they are missing, or planned.
 
 A flow calls functions such as `tag(annotations, tagging)`. Each describes a `Stage` and hands it to `run`, which gives
-back a reference to its artifact. In a run that artifact is there then. Inside `planning()` nothing is made and nothing
-is read but manifests: `run` computes the key and notes whether the artifact is there. So `--dry-run` is the flow itself.
+back a reference to its artifact. In a run that artifact is there then. Inside `planning()` nothing is made: `run`
+computes the key and notes whether the artifact is there. So `--dry-run` is the flow itself.
 """
 
 import logging
@@ -170,19 +170,19 @@ class Plan:
         """Note a stage."""
         try:
             work = stage.work
-        except NotYetError as error:
-            return self.later(stage.dataset, stage.name, str(error))
         except PenumbraError as error:
-            return self.later(stage.dataset, stage.name, f"first: {error}")
+            return self.later(stage, str(error) if isinstance(error, NotYetError) else f"first: {error}")
         artifact = self.store.artifact(work)
         self.works[artifact] = work
         self.rows[stage.name, IS_THERE if self.store.has(artifact) else TO_MAKE, artifact.key] = None
         return artifact
 
-    def later(self, dataset: str, stage: str, reason: str) -> Artifact:
+    def later(self, stage: Stage, reason: str) -> Artifact:
         """Note a stage whose key can't be told yet, and why."""
-        self.rows[stage, TO_MAKE, reason] = None
-        return Artifact(root=self.store.root, dataset=dataset, stage=stage, key="")
+        artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
+        self.rows[stage.name, TO_MAKE, reason] = None
+        self.works[artifact] = Work(stage.dataset, stage.name, stage.version, stage.parameters(), stage.parents)
+        return artifact
 
 
 _PLAN: ContextVar[Plan | None] = ContextVar("plan", default=None)

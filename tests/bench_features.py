@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import torch
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, load, side_by_side
+from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, encoder_threads, load
 from penumbra.tasks.features.decoding.encode import FrameEncoder
 from penumbra.tasks.features.decoding.extraction import cores
 from penumbra.tasks.features.decoding.pool import Pool, Video
@@ -41,7 +41,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512
 
-Halves = npt.NDArray[np.float16]
+Float16Array = npt.NDArray[np.float16]
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -74,7 +74,7 @@ def fastest(encoder: Encoder, batches: list[Callable[[], object]]) -> float:
 
     run(batches[0])
     together = timed(lambda: [run(batch) for batch in batches])
-    threads, number = side_by_side(encoder)
+    threads, number = encoder_threads(encoder)
     with threads:
         apart = timed(lambda: list(threads.map(run, batches))) if number > 1 else together
     return min(together, apart)
@@ -150,14 +150,14 @@ def videos() -> dict[str, Any]:
             "clips_a_second": round(clips / seconds, 1), "decoding_alone_seconds": round(decoding, 2)}  # fmt: skip
 
 
-def matrices() -> dict[str, Halves]:
+def matrices() -> dict[str, Float16Array]:
     """Features of many videos, unit-normal numbers."""
     chance = np.random.default_rng(0)
     return {f"v{i:05}": chance.standard_normal((chance.integers(10, 120), DIMENSION)).astype(np.float16)
             for i in range(STORED)}  # fmt: skip
 
 
-def bring_together(found: Iterator[Halves]) -> Halves:
+def bring_together(found: Iterator[Float16Array]) -> Float16Array:
     """One contiguous array."""
     return np.concatenate(list(found))
 
@@ -218,11 +218,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def read_table(blob: io.BytesIO) -> Halves:
+def read_table(blob: io.BytesIO) -> Float16Array:
     """A file's features as pyarrow reads them."""
     blob.seek(0)
     column = pq.read_table(pa.BufferReader(blob.getbuffer()), columns=["features"])["features"].combine_chunks()
-    values: Halves = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    values: Float16Array = column.flatten().flatten().to_numpy(zero_copy_only=False)
     return values
 
 
@@ -234,24 +234,24 @@ def blobs_of(table: pa.Table) -> pa.Array:
     return pa.array([some.tobytes() for some in several], pa.large_binary())
 
 
-def read_blobs(path: Path) -> Halves:
+def read_blobs(path: Path) -> Float16Array:
     """The features of a file of videos' bytes."""
     column = pq.read_table(path, memory_map=True)["values"].combine_chunks()
     return np.frombuffer(column.buffers()[2], np.float16).reshape(-1, DIMENSION)
 
 
-def read_mapped(path: Path) -> Halves:
+def read_mapped(path: Path) -> Float16Array:
     """The features of an IPC file, where they lie."""
     with pa.memory_map(str(path)) as source:
         column = pa.ipc.open_file(source).read_all()["features"].combine_chunks()
-    values: Halves = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    values: Float16Array = column.flatten().flatten().to_numpy(zero_copy_only=False)
     return values.reshape(-1, DIMENSION)
 
 
-def load_array(path: Path) -> Halves:
+def load_array(path: Path) -> Float16Array:
     """A video's features from a file of its own."""
     loaded = np.load(path)
-    values: Halves = loaded if isinstance(loaded, np.ndarray) else loaded["features"]
+    values: Float16Array = loaded if isinstance(loaded, np.ndarray) else loaded["features"]
     return values
 
 

@@ -37,6 +37,21 @@ def proposals(net: MMN, norms: Norms, cells: Tensor) -> Tensor:
     return cells
 
 
+def suppressed(windows: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """The windows [n, 2] that stay, by a loop: what is left of the best ones hides what overlaps it more (MMN)."""
+    ranks = scores.sort(descending=True).indices
+    left = windows[ranks].unbind()
+    dropped: set[int] = set()
+    for place, (start, end) in enumerate(left):
+        if place not in dropped:
+            for later in range(place + 1, len(left)):
+                met = (torch.minimum(left[later][1], end) - torch.maximum(left[later][0], start)).clamp(min=0)
+                hull = torch.maximum(left[later][1], end) - torch.minimum(left[later][0], start)
+                if met / hull > threshold:
+                    dropped.add(later)
+    return torch.stack([window for place, window in enumerate(left) if place not in dropped])
+
+
 def laid_out(net: MMN, clips: Tensor) -> Tensor:
     """The map, step by step."""
     found = clips.new_zeros(*clips.shape[:2], net.settings.clips, net.settings.clips)

@@ -27,12 +27,12 @@ def rank_contrastive(saliency: Tensor, negative: Tensor | None, targets: Targets
 
 
 def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: float) -> Tensor:
-    """Matched moment queries are to align with the text (Moment-DETR's optional term, off in every recipe).
+    """Matched moment queries are to align with the text (`contrastive_align_loss` of Moment-DETR, off in its recipes).
 
-    queries [B, Q, C] and words [B, Lt, C] are unit vectors; all words count, padding included, as published.
+    queries [B, Q, C] and words [B, Lt, C] are unit vectors, `assigned` [B, W] the query of each window or -1. All words
+    count, padding included, as published.
     """
-    scores = queries.float() @ words.float().sum(1)[..., None] / temperature
-    scores = scores[..., 0]
+    scores = (queries * words.sum(1)[:, None]).sum(-1) / temperature
     matched = assigned >= 0
     chosen = scores.gather(1, assigned.clamp(min=0)) * matched
     return (scores.logsumexp(1) - chosen.sum(1) / matched.sum(1).clamp(min=1)).mean()

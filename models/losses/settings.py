@@ -28,9 +28,10 @@ class LossSettings:
     it by twelve (`contrastive.rank_contrastive`); the negative query is the next sample of the shuffled batch; both
     rankings share the saliency loss's weight, beside their own coefficients.
 
-    `probability` and `semantic` are BM-DETR's; its frame margin loss is the pair hinge. Its published code adds the
-    class error, a percentage without gradient, to the total: `class_error` 1 does the same. It changes no weight and
-    hides what the total does, so it is off.
+    `align` is the weight of Moment-DETR's alignment, at every decoder layer, where the model has one; its published
+    default is 0. `probability` and `semantic` are BM-DETR's; its frame margin loss is the pair hinge. Its published
+    code adds the class error, a percentage without gradient, to the total: `class_error` 1 does the same. It changes
+    no weight and hides what the total does, so it is off.
     """
 
     span: float = 10.0

@@ -46,7 +46,7 @@ def _of_branch(outputs: Outputs, targets: Targets, settings: LossSettings) -> Lo
 
 
 def _set_losses(outputs: Outputs, targets: Targets, settings: LossSettings, terms: dict[str, Tensor]) -> Tensor:
-    """Span, GIoU and class losses of the last decoder layer and of the earlier ones, each matched afresh."""
+    """Span, GIoU, class and alignment losses of the last decoder layer and of the earlier ones, each matched afresh."""
     layers = outputs.logits.shape[0] if settings.auxiliary else 1
     logits, spans = outputs.logits[-layers:], outputs.spans[-layers:]
     truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
@@ -61,9 +61,10 @@ def _set_losses(outputs: Outputs, targets: Targets, settings: LossSettings, term
         terms[f"class_error{suffix}"] = class_error(logits[layer], choice)
         if not suffix and settings.class_error:
             total = total + settings.class_error * terms["class_error"]
-        if not suffix and outputs.align and settings.align:
-            terms["align"] = contrastive.alignment(*outputs.align, choice, settings.align_temperature)
-            total = total + settings.align * terms["align"]
+        if outputs.align is not None:
+            queries, temperature = outputs.align.queries[layer - layers], settings.align_temperature
+            terms[f"align{suffix}"] = contrastive.alignment(queries, outputs.align.words, choice, temperature)
+            total = total + settings.align * terms[f"align{suffix}"]
     return total
 
 

@@ -36,8 +36,7 @@ class AnchorSelfAttention(nn.Module):
         """Content and positions [B, Q, hidden]."""
         query = self.query_content(content) + self.query_position(positions)
         key = self.key_content(content) + self.key_position(positions)
-        p = self.dropout.p if self.training else 0.0
-        out: Tensor = self.out(attend(query, key, self.value(content), self.heads, None, p))
+        out: Tensor = self.out(attend(query, key, self.value(content), self.heads, None, self.dropout.rate))
         return out
 
 
@@ -60,9 +59,8 @@ class AnchorCrossAttention(nn.Module):
         query, key, place = self.query_content(content), self.key_content(memory), self.key_position(positions)
         if self.query_position is not None:
             query, key = query + self.query_position(query_positions), key + place
-        p = self.dropout.p if self.training else 0.0
         query, key = self._by_head(query, self.query_anchor(anchors)), self._by_head(key, place)
-        out: Tensor = self.out(attend(query, key, self.value(memory), self.heads, bias, p))
+        out: Tensor = self.out(attend(query, key, self.value(memory), self.heads, bias, self.dropout.rate))
         return out
 
     def _by_head(self, content: Tensor, place: Tensor) -> Tensor:

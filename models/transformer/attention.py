@@ -3,7 +3,9 @@
 import math
 
 import torch
-from penumbra.models.transformer.dropout import Dropout, cheaply, kept
+from penumbra.models.cpu.attention import attention_by_products
+from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.transformer.dropout import Dropout
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -11,6 +13,16 @@ from torch.nn import functional
 def padding_bias(mask: Tensor) -> Tensor:
     """Additive logits [B, 1, 1, L] that hide what the boolean mask [B, L] calls padding."""
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)[:, None, None]
+
+
+@on_cpu(attention_by_products)
+def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float) -> Tensor:
+    """drop(softmax(q kᵀ / √a + bias)) v (Vaswani et al., 2017, Eq. 1): [B, heads, Lq, b].
+
+    q [B, heads, Lq, a], k [B, heads, Lk, a], v [B, heads, Lk, b]; p is dropout's probability. With dropout on a CPU
+    `penumbra.models.cpu.attention` computes the same faster.
+    """
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor | None, dropout: float = 0.0) -> Tensor:
@@ -21,27 +33,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor |
     """
     q, k, v = (x.view(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (query, key, value))
     bias = None if bias is None else bias.to(q.dtype)
-    if dropout and cheaply(q):
-        out = _attend_with_dropout(q, k, v, bias, dropout)
-    else:
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    return out.transpose(1, 2).flatten(2)
-
-
-def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
-    """The same with dropout's cheap masks: torch's fused kernel knows no dropout on a CPU."""
-    batch, heads, rows, keys = *q.shape[:3], k.shape[2]
-    flat = [x.reshape(batch * heads, *x.shape[2:]) for x in (q, k, v)]
-    scale = q.shape[-1] ** -0.5
-    if bias is None:
-        logits = torch.bmm(flat[0] * scale, flat[1].transpose(1, 2))
-    else:
-        added = bias.expand(batch, heads, *bias.shape[2:]).reshape(batch * heads, *bias.shape[2:])
-        logits = torch.baddbmm(added, flat[0], flat[1].transpose(1, 2), alpha=scale)
-    weights = logits.softmax(-1)
-    left = weights * kept((batch * heads, rows, keys), dropout, weights.dtype)
-    out = torch.bmm(left, flat[2] * (1 / (1 - dropout)))  # the scale of what is left
-    return out.view(batch, heads, rows, -1)
+    return scaled_dot_product(q, k, v, bias, dropout).transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):
@@ -68,6 +60,5 @@ class Attention(nn.Module):
                 q = q.repeat(len(key) // len(q), 1, 1)
             k = functional.linear(key, self.in_weight[d : 2 * d], self.in_bias[d : 2 * d])
         v = functional.linear(value, self.in_weight[2 * d :], self.in_bias[2 * d :])
-        p = self.dropout.p if self.training else 0.0
-        out: Tensor = self.out(attend(q, k, v, self.heads, bias, p))
+        out: Tensor = self.out(attend(q, k, v, self.heads, bias, self.dropout.rate))
         return out

@@ -1,32 +1,25 @@
-"""Dropout whose random numbers cost little on a CPU.
+"""Dropout (Srivastava et al., 2014)."""
 
-Torch draws a Bernoulli number an element with one thread, a fifth to a quarter of a training step. Here one byte an
-element is cut from 64-bit draws of the same seeded generator, so that torch's random state is the whole state. A byte
-knows 256 levels only; the threshold is therefore rounded up or down at random, once a call, so that every element is
-dropped with probability p exactly.
-"""
-
-import math
-
-import torch
+from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.cpu.dropout import add_dropped_by_bytes, dropout_by_bytes
 from torch import Tensor, nn
+from torch.nn import functional
 
-_LOWEST = -(2**63)
+
+@on_cpu(dropout_by_bytes)
+def dropout(values: Tensor, p: float) -> Tensor:
+    """Zeros with probability p, the rest over 1 - p; on a CPU `penumbra.models.cpu.dropout` does the same faster."""
+    return functional.dropout(values, p)
 
 
-def kept(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
-    """Ones on the CPU, and zeros with probability p."""
-    count = math.prod(shape)
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(_LOWEST, None)
-    threshold = int(256 * p + torch.rand(()).item())
-    flags = torch.empty(count, dtype=dtype)
-    if threshold > 255:
-        return flags.zero_().view(shape)
-    return torch.ge(words.view(torch.uint8)[:count], threshold, out=flags).view(shape)
+@on_cpu(add_dropped_by_bytes)
+def add_dropped(residual: Tensor, branch: Tensor, p: float) -> Tensor:
+    """The residual and `dropout` of a branch."""
+    return residual + functional.dropout(branch, p)
 
 
 class Dropout(nn.Module):
-    """Dropout (Srivastava et al., 2014): drops an element with probability p in training and scales the rest."""
+    """Dropout of values with probability p, in training."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -34,27 +27,19 @@ class Dropout(nn.Module):
             raise ValueError(f"a dropout probability is at least 0 and below 1, not {p}")
         self.p = p
 
+    @property
+    def rate(self) -> float:
+        """The probability as things are: p in training, else 0."""
+        return self.p if self.training else 0.0
+
     def forward(self, values: Tensor) -> Tensor:
         """The values, or in training some of them."""
-        if not self.training or self.p == 0:
-            return values
-        if not cheaply(values):
-            return nn.functional.dropout(values, self.p)
-        return values * kept(values.shape, self.p, values.dtype).mul_(1 / (1 - self.p))
+        return dropout(values, self.rate)
 
     def onto(self, residual: Tensor, branch: Tensor) -> Tensor:
         """The residual and what is left of the branch."""
-        if not self.training or self.p == 0:
-            return residual + branch
-        if not cheaply(branch):
-            return residual + nn.functional.dropout(branch, self.p)
-        return torch.add(residual, branch * kept(branch.shape, self.p, branch.dtype), alpha=1 / (1 - self.p))
+        return add_dropped(residual, branch, self.rate)
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"p={self.p}"
-
-
-def cheaply(values: Tensor) -> bool:
-    """Whether these are numbers of a CPU that no compiler looks at: a GPU and a compiler draw quickly by themselves."""
-    return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -78,24 +78,24 @@ class Dataset(Parameters):
             return "name the one that holds its files with dataset.folder"
         if self.name in FETCHABLE:
             return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
-        there = {path.name for path in data_folder().glob("*/")}
-        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *there}))}"
+        own = {path.name for path in data_folder().glob("*/")}
+        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *own}))}"
 
 
 def _usual_files(folder: Path) -> dict[str, str]:
     if (folder / CG_FILES["train"]).is_file():
         return {split: name for split, name in CG_FILES.items() if (folder / name).is_file()}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for split in ("train", "val", "test"):
             if split in path.stem.lower().replace("-", "_").split("_"):
-                if split in found:
+                if split in names:
                     raise DatasetError(
-                        f"{folder} holds two {split} files, {found[split]} and {path.name}: take one away, or name the "
+                        f"{folder} holds two {split} files, {names[split]} and {path.name}: take one away, or name the "
                         f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
                     )
-                found[split] = path.name
-    return found
+                names[split] = path.name
+    return names
 
 
 @dataclass
@@ -214,13 +214,13 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
 
 def _novel_labels(labels: Any) -> list[dict[str, Any]]:
     """{'v-n': [['put', 'cup']]} or {'NOUN': ['cup']} as rows of type and words."""
-    found = []
+    novel = []
     for kind, entries in labels.items() if isinstance(labels, dict) else ():
         for entry in entries if isinstance(entries, list) else [entries]:
-            found.append(
+            novel.append(
                 {"type": str(kind), "words": [str(w) for w in (entry if isinstance(entry, list) else [entry])]}
             )
-    return found
+    return novel
 
 
 def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:

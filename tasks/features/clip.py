@@ -68,7 +68,7 @@ class Encoder:
     dtype: "torch.dtype"
 
 
-def side_by_side(encoder: Encoder) -> tuple[ThreadPoolExecutor, int]:
+def encoder_threads(encoder: Encoder) -> tuple[ThreadPoolExecutor, int]:
     """Threads that run the encoder, and how many: one for a GPU; on a CPU one a core, each with a batch of its own.
 
     Threads that share a batch wait for each other at every step, and for whatever else runs on their cores: on a busy
@@ -146,17 +146,17 @@ def _processing_file(where: str, local: bool) -> Path:
 
 def read_processing(file: Path) -> Processing:
     """What preprocessor_config.json asks for; raises ValueError or KeyError where that is nothing that CLIP does."""
-    told = json.loads(file.read_text(encoding="utf-8"))
-    size, crop = told["size"], told["crop_size"]
+    config = json.loads(file.read_text(encoding="utf-8"))
+    size, crop = config["size"], config["crop_size"]
     size = {"shortest_edge": size} if isinstance(size, int) else size
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
     shortest = size.get("shortest_edge")
     return Processing(
         shortest=shortest,
         size=(shortest or size["height"], shortest or size["width"]),
-        crop=(crop["height"], crop["width"]) if told.get("do_center_crop", True) else None,
-        resampling=RESAMPLING[told.get("resample", 3)],
-        scale=told.get("rescale_factor", 1 / 255),
-        mean=tuple(told["image_mean"]),
-        deviation=tuple(told["image_std"]),
+        crop=(crop["height"], crop["width"]) if config.get("do_center_crop", True) else None,
+        resampling=RESAMPLING[config.get("resample", 3)],
+        scale=config.get("rescale_factor", 1 / 255),
+        mean=tuple(config["image_mean"]),
+        deviation=tuple(config["image_std"]),
     )

@@ -8,6 +8,7 @@ scale, and an hour of ViT-B/32 (7 × 7 patches of 768) at a frame every 4 s is 9
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +16,15 @@ import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.clip import Clip, patch_sizes
 from penumbra.tasks.features.decoding.encode import patch_states
-from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import FrameStage, Row, Videos
+from penumbra.tasks.stage import run
 
 STAGE = "patch_features"
 LARGEST = 127
 
 
-def quantised(states: Halves) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """States (frames, patches, width) as bytes of the same shape, and the scale (frames) that they are to be times."""
     exact = states.astype(np.float32)
     largest = np.abs(exact).max(axis=(1, 2))
@@ -32,7 +34,7 @@ def quantised(states: Halves) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.floa
 
 def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int) -> pa.Table:
     """Rows (video id, duration, states) as the stage's table; `side` is how many patches a frame is high and wide."""
-    found = [quantised(states) for _, _, states in rows]
+    quantised_rows = [quantised(states) for _, _, states in rows]
     seconds = [np.minimum((np.arange(len(states)) + 0.5) * interval, duration) for _, duration, states in rows]
     return pa.table(
         {
@@ -40,8 +42,8 @@ def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int)
             "encoder": pa.array([encoder] * len(rows), pa.string()),
             "seconds": pa.array(seconds, pa.list_(pa.float32())),
             "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
-            "scale": pa.array([scale for _, scale in found], pa.list_(pa.float32())),
-            "patches": pa.array([values.tobytes() for values, _ in found], pa.large_binary()),
+            "scale": pa.array([scale for _, scale in quantised_rows], pa.list_(pa.float32())),
+            "patches": pa.array([values.tobytes() for values, _ in quantised_rows], pa.large_binary()),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Features as training reads them: one contiguous array of halves for a whole data set, with the place of each row.
+"""Features as training reads them: one contiguous float16 array for a whole data set, with the place of each row.
 
 features = read_features(Store().newest("scenes", "video_features"))
 features["S0001"]                                # (clips, dimension), a view
@@ -21,14 +21,14 @@ from penumbra.artifacts.parts import counts_of
 from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
 from penumbra.artifacts.store import Store
 
-Halves = npt.NDArray[np.float16]
+Float16Array = npt.NDArray[np.float16]
 NAMES = {"text_features": "text", "video_features": "vid"}
 LISTS = {"text_features": "tokens", "video_features": "features"}
 READERS = 8
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureArrays:
     """All vectors of an artifact in one array.
 
     `values` (vectors, dimension) holds the vectors of row after row; row i, called `names[i]`, has
@@ -36,10 +36,10 @@ class Features:
     `clip_length`, both in seconds, are there for videos.
     """
 
-    values: Halves
+    values: Float16Array
     offsets: npt.NDArray[np.int64]
     names: list[str]
-    pooled: Halves | None = None
+    pooled: Float16Array | None = None
     durations: npt.NDArray[np.float64] | None = None
     clip_length: float | None = None
 
@@ -48,7 +48,7 @@ class Features:
         """The row of each video id or text."""
         return {name: row for row, name in enumerate(self.names)}
 
-    def __getitem__(self, name: str) -> Halves:
+    def __getitem__(self, name: str) -> Float16Array:
         """The vectors of a video or text, a view; raises `KeyError` where there are none."""
         row = self.index[name]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
@@ -62,7 +62,7 @@ class Features:
         return len(self.names)
 
 
-def read_features(artifact: Artifact) -> Features:
+def read_features(artifact: Artifact) -> FeatureArrays:
     """Read an artifact of `text_features` or `video_features` in one pass, its parts side by side.
 
     Raises:
@@ -87,9 +87,9 @@ def read_features(artifact: Artifact) -> Features:
             list(readers.map(lambda part, target: part.copy("pooled", target), parts, slices))
     names = [name for part in parts for name in part.names]
     if stage == "text_features":
-        return Features(values, offsets, names, pooled)
+        return FeatureArrays(values, offsets, names, pooled)
     durations = np.concatenate([np.zeros(0), *(part.table["duration"].to_numpy() for part in parts)])
-    return Features(
+    return FeatureArrays(
         values, offsets, names, None, durations, parts[0].table["clip_length"][0].as_py() if parts else None
     )
 
@@ -123,12 +123,12 @@ class _Part:
             self._read[column] = self._file.read([column])[column].combine_chunks()
         return self._read[column]
 
-    def copy(self, column: str, target: Halves) -> None:
+    def copy(self, column: str, target: Float16Array) -> None:
         """Put a column's vectors into (vectors, dimension)."""
         pages = self._pages(column)
         if pages is None or sum(map(len, pages)) != target.nbytes:
             vectors = self._column(column)
-            target[:] = halves(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
+            target[:] = matrix_of(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
             return
         flat, start = target.reshape(-1), 0
         for page in pages:
@@ -139,7 +139,7 @@ class _Part:
     def _pages(self, column: str) -> list[memoryview] | None:
         if column in self._read:
             return None
-        found: list[memoryview] = []
+        values: list[memoryview] = []
         for group in range(self._file.num_row_groups):
             chunks = self._file.metadata.row_group(group)
             [chunk] = [
@@ -148,23 +148,23 @@ class _Part:
             pages = plain_values(self._data, chunk)
             if pages is None:
                 return None
-            found += pages
-        return found
+            values += pages
+        return values
 
 
-def halves(vectors: pa.FixedSizeListArray, dimension: int) -> Halves:
+def matrix_of(vectors: pa.FixedSizeListArray, dimension: int) -> Float16Array:
     """A column of vectors as (rows, dimension), without a copy."""
-    flat: Halves = vectors.flatten().to_numpy(zero_copy_only=False)
+    flat: Float16Array = vectors.flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(-1, dimension)
 
 
-def vectors_of(values: Halves) -> pa.FixedSizeListArray:
+def vectors_of(values: Float16Array) -> pa.FixedSizeListArray:
     """(rows, dimension) as a column of vectors, without a copy."""
     flat = pa.array(np.ascontiguousarray(values, np.float16).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
-def lists_of(several: Sequence[Halves], dimension: int) -> pa.ListArray:
+def lists_of(several: Sequence[Float16Array], dimension: int) -> pa.ListArray:
     """Arrays (rows, dimension) as a column of lists of vectors."""
     offsets = np.concatenate([[0], [len(values) for values in several]]).cumsum().astype(np.int32)
     values = np.concatenate(several) if several else np.zeros((0, dimension), np.float16)

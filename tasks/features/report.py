@@ -23,7 +23,7 @@ Counts = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
 
 
-def lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "") -> tuple[Counts, Seconds]:
+def row_lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "") -> tuple[Counts, Seconds]:
     """How many vectors each row has, and each row's duration where a column tells it."""
     counts: list[Counts] = [np.zeros(0, np.int64)]
     durations: list[Seconds] = [np.zeros(0)]
@@ -36,11 +36,11 @@ def lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "") -> 
 
 def queries_without_features(store: Store, annotations: Artifact, videos: Artifact) -> Counter[str]:
     """How many queries of each split have a video without features."""
-    there = {vid for part in store.parts(videos, ["vid"]) for vid in part["vid"].to_pylist()}
+    featured = {vid for part in store.parts(videos, ["vid"]) for vid in part["vid"].to_pylist()}
     missing: Counter[str] = Counter()
     for part in store.parts(annotations, ["vid", "split"]):
         pairs = zip(part["vid"].to_pylist(), part["split"].to_pylist(), strict=True)
-        missing.update(split for vid, split in pairs if vid not in there)
+        missing.update(split for vid, split in pairs if vid not in featured)
     return missing
 
 
@@ -65,19 +65,19 @@ def _speed(manifest: Manifest, count: int) -> str:
 
 def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
     """The report's markdown."""
-    told, made = store.manifest(texts), store.manifest(videos)
-    clips, durations = lengths(store, videos, "features", "duration")
-    tokens, _ = lengths(store, texts, "tokens")
+    text_features, video_features = store.manifest(texts), store.manifest(videos)
+    clips, durations = row_lengths(store, videos, "features", "duration")
+    tokens, _ = row_lengths(store, texts, "tokens")
     unused = queries_without_features(store, annotations, videos)
     rows = [
-        ("videos with features", f"{made.kept:,} of {made.taken:,}"),
-        ("clips", f"{clips.sum():,} of {made.parameters['clip_length']:g} s"),
+        ("videos with features", f"{video_features.kept:,} of {video_features.taken:,}"),
+        ("clips", f"{clips.sum():,} of {video_features.parameters['clip_length']:g} s"),
         ("clips a video, median (least, most)", _spread(clips)),
         ("seconds a video, median (least, most)", _spread(durations)),
-        ("clips a second", _speed(made, int(clips.sum()))),
-        ("texts", f"{told.kept:,} of {told.taken:,}"),
+        ("clips a second", _speed(video_features, int(clips.sum()))),
+        ("texts", f"{text_features.kept:,} of {text_features.taken:,}"),
         ("tokens a text, median (least, most)", _spread(tokens)),
-        ("texts a second", _speed(told, told.taken)),
+        ("texts a second", _speed(text_features, text_features.taken)),
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]
     sheet = store.read_file(videos, SHEET)
@@ -85,7 +85,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
     left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
     sections = [
-        f"# {made.dataset}: features",
+        f"# {video_features.dataset}: features",
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
         *(["## Frames", as_image("frames", sheet)] if sheet else []),
         "## Figures",
@@ -104,9 +104,9 @@ def _spread(values: Counts | Seconds) -> str:
 
 def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
     """How a run ended, in one line."""
-    told, made = store.manifest(texts), store.manifest(videos)
-    missing = made.taken - made.kept
-    line = f"features of {made.kept:,} videos and {told.kept:,} texts"
+    text_features, video_features = store.manifest(texts), store.manifest(videos)
+    missing = video_features.taken - video_features.kept
+    line = f"features of {video_features.kept:,} videos and {text_features.kept:,} texts"
     return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
 
 

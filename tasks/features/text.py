@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.clip import Clip, Encoder, digests, load, side_by_side
-from penumbra.tasks.features.reading import Halves, lists_of, vectors_of
+from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load
+from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.stage import Parameters, Stage, logger, run
 from pydantic import Field
 
@@ -38,11 +38,11 @@ class Texts(Parameters):
 def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     """Every text of the parents' column `query` once, sorted."""
     store = Store()
-    found: set[str] = set()
+    texts: set[str] = set()
     for parent in parents:
         for part in store.parts(parent, ["query"]):
-            found.update(part["query"].to_pylist())
-    return sorted(found)
+            texts.update(part["query"].to_pylist())
+    return sorted(texts)
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
@@ -53,15 +53,17 @@ def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[l
             yield rows
 
 
-def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tuple[list[Halves], Halves, int]:
+def encode_texts(
+    texts: Sequence[str], encoder: Encoder, batch_size: int
+) -> tuple[list[Float16Array], Float16Array, int]:
     """Token states (tokens, dimension) of each text, pooled states (texts, dimension), and how many texts were cut."""
     import torch
 
     limit = encoder.model.config.text_config.max_position_embeddings
     whole: list[list[int]] = encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
     ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]  # the end token stays
-    tokens: list[Halves] = [np.zeros((0, 0), np.float16)] * len(texts)
-    pooled: Halves = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
+    tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
+    pooled: Float16Array = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
 
     def encode(rows: list[int]) -> None:
         with torch.inference_mode():
@@ -71,7 +73,7 @@ def encode_texts(texts: Sequence[str], encoder: Encoder, batch_size: int) -> tup
         for row, vectors in zip(rows, last, strict=True):
             tokens[row] = vectors
 
-    threads, _ = side_by_side(encoder)
+    threads, _ = encoder_threads(encoder)
     with threads:
         list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
     return tokens, pooled, sum(len(text) > limit for text in whole)

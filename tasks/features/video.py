@@ -28,7 +28,7 @@ from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction, cores
 from penumbra.tasks.features.decoding.files import VideoFolder, content_digest, is_inside
-from penumbra.tasks.features.reading import Halves, lists_of
+from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run
 from pydantic import Field
 
@@ -38,7 +38,7 @@ SHEET = "_sheet.jpg"
 ON_SHEET = 12
 ENOUGH = 0.9  # of the annotated duration
 
-Row = tuple[str, float, Halves]  # a video's id, its duration in seconds, and its features (clips, …)
+Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
 
 
 class Videos(Parameters):
@@ -70,11 +70,11 @@ def videos_folder(dataset: str, videos: Videos) -> Path:
 
 def durations_of(annotations: Artifact) -> dict[str, float]:
     """Each video of a data set with its longest annotated duration, in seconds, in the order of the annotations."""
-    found: dict[str, float] = {}
+    durations: dict[str, float] = {}
     for part in Store().parts(annotations, ["vid", "duration"]):
         for vid, duration in zip(part["vid"].to_pylist(), part["duration"].to_pylist(), strict=True):
-            found[vid] = max(duration, found.get(vid, 0.0))
-    return found
+            durations[vid] = max(duration, durations.get(vid, 0.0))
+    return durations
 
 
 def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[str, str]:
@@ -83,10 +83,10 @@ def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[
         return "no video file", ""
     if draft.reason or draft.features is None:
         return draft.reason, draft.value
-    missing = annotated - draft.film.duration
-    if missing > clip_length and (draft.film.damaged or draft.film.duration < ENOUGH * annotated - clip_length):
-        kind = "damaged video breaks off" if draft.film.damaged else "video is shorter than its annotations say"
-        return kind, f"{draft.film.duration:.2f} of {annotated:.2f} s"
+    missing = annotated - draft.summary.duration
+    if missing > clip_length and (draft.summary.damaged or draft.summary.duration < ENOUGH * annotated - clip_length):
+        kind = "damaged video breaks off" if draft.summary.damaged else "video is shorter than its annotations say"
+        return kind, f"{draft.summary.duration:.2f} of {annotated:.2f} s"
     if not np.isfinite(draft.features).all():
         return "features are not finite in half precision", ""
     return "", ""
@@ -94,14 +94,14 @@ def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[
 
 def changes(draft: Draft, annotated: float, clip_length: float) -> list[str]:
     """What is to be said of a video that is used."""
-    told = {
-        "video is damaged in places": draft.film.damaged > 0,
-        "video turned as its metadata asks": draft.film.rotated,
-        "decoded in software, for want of the hardware decoder": draft.film.software,
-        "video ends more than a clip before its annotations": annotated - draft.film.duration > clip_length,
-        "video ends more than a clip after its annotations": draft.film.duration - annotated > clip_length,
+    notes = {
+        "video is damaged in places": draft.summary.damaged > 0,
+        "video turned as its metadata asks": draft.summary.rotated,
+        "decoded in software, for want of the hardware decoder": draft.summary.software,
+        "video ends more than a clip before its annotations": annotated - draft.summary.duration > clip_length,
+        "video ends more than a clip after its annotations": draft.summary.duration - annotated > clip_length,
     }
-    return [change for change, holds in told.items() if holds]
+    return [change for change, holds in notes.items() if holds]
 
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
@@ -122,10 +122,10 @@ def part_of(
     clip_length: float, table: Callable[[Sequence[Row]], pa.Table],
 ) -> Part:  # fmt: skip
     """One part: the table of the videos that have features; a video without any is rejected."""
-    found = drafts(vids)
+    by_vid = drafts(vids)
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
-        draft = found.get(vid)
+        draft = by_vid.get(vid)
         reason, value = refusal(draft, durations[vid], clip_length)
         if draft is None and not is_inside(vid):
             reason, value = "video id points outside the folder", vid
@@ -133,7 +133,7 @@ def part_of(
             rejected.append(rejection(vid, stage, reason, value))
             continue
         notes.update(changes(draft, durations[vid], clip_length))
-        rows.append((vid, draft.film.duration, draft.features))
+        rows.append((vid, draft.summary.duration, draft.features))
     return Part(table(rows), len(vids), len(rows), rejected, notes)
 
 

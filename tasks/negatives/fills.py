@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
@@ -178,8 +179,8 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
 class Fills(Stage):
     """One provider's candidates for every level of every query.
 
-    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): '' where
-    it answered all, None in a plan where nobody can know.
+    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): ''
+    where it answered all, None in a plan where nobody can know.
     """
 
     name = STAGE
@@ -201,13 +202,13 @@ class Fills(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """What determines the provider's fills, and what was not answered."""
-        if self.unanswered is None:
-            raise NotYetError(f"after {self.provider} is asked")
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
         return {**self.filling.determines(self.provider), **unanswered}
 
     def determines(self) -> dict[str, Any]:
-        """All of them."""
+        """All of them; raises `NotYetError` where nobody can know what is not answered."""
+        if self.unanswered is None:
+            raise NotYetError(f"after {self.provider} is asked")
         return self.parameters()
 
     @cached_property
@@ -321,3 +322,9 @@ class Substitutes(Stage):
 def run_id() -> str:
     """The flow run that this is a part of, or a name of its own outside of one."""
     return str(flow_run.id or uuid4())
+
+
+def provider_name(store: Store, fills: Artifact) -> str:
+    """What a fills artifact's provider is called in a report; one that stood in for another says so."""
+    parameters = store.manifest(fills).parameters
+    return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])

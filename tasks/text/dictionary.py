@@ -73,11 +73,11 @@ class Offer:
     @cached_property
     def by_lemma(self) -> dict[str, list[int]]:
         """The places of the words that were seen under each lemma."""
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for place, lemmas in enumerate(self.lemmas):
             for lemma in lemmas:
-                found.setdefault(lemma, []).append(place)
-        return found
+                places.setdefault(lemma, []).append(place)
+        return places
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class Dictionary:
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:
         """Every word with all lemmas it was seen under: two words that share one are inflections of each other."""
-        found: dict[str, set[str]] = {}
+        lemmas_of: dict[str, set[str]] = {}
         for word, lemma in zip(self.table["word"].to_pylist(), self.table["lemma"].to_pylist(), strict=True):
-            found.setdefault(word, {word}).add(lemma)
-        return {word: frozenset(lemmas) for word, lemmas in found.items()}
+            lemmas_of.setdefault(word, {word}).add(lemma)
+        return {word: frozenset(lemmas) for word, lemmas in lemmas_of.items()}
 
 
 @dataclass(frozen=True)

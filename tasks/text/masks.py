@@ -60,12 +60,12 @@ def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = OR
     grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
     primitive, the last: so the authors' release has it.
     """
-    found = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
-    others = [i for i in found if not tokens[i]["is_subject"]]
+    maskable = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
+    others = [i for i in maskable if not tokens[i]["is_subject"]]
     others.sort(key=lambda i: (ORDER.index(tokens[i]["primitive"]), i))
     pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
     if len(others) < FEWEST_WITHOUT_SUBJECT or pronoun_subject:
-        others += [i for i in found if tokens[i]["is_subject"]]
+        others += [i for i in maskable if tokens[i]["is_subject"]]
     return others
 
 

@@ -140,11 +140,13 @@ def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str
 
 
 def _nearest(matrix: Any, names: list[str], block: int = 1024) -> dict[str, list[tuple[str, float]]]:
-    found = {}
+    nearest = {}
     for start in range(0, len(names), block):
         cosines: NDArray[np.float64] = (matrix[start : start + block] @ matrix.T).toarray()
         cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = 0.0
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
         for i, places in enumerate(best):
-            found[names[start + i]] = [(names[j], round(float(cosines[i, j]), 6)) for j in places if cosines[i, j] > 0]
-    return found
+            nearest[names[start + i]] = [
+                (names[j], round(float(cosines[i, j]), 6)) for j in places if cosines[i, j] > 0
+            ]
+    return nearest

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import spacy
@@ -140,7 +139,7 @@ def tag_part(annotations: pa.Table, nlp: Language) -> Part:
     """Tag one part of `annotations`."""
     qids = annotations["qid"].to_pylist()
     tokens = tag_texts(annotations["query"].to_pylist(), nlp)
-    rows = [{"qid": qid, "tokens": found} for qid, found in zip(qids, tokens, strict=True)]
+    rows = [{"qid": qid, "tokens": parsed} for qid, parsed in zip(qids, tokens, strict=True)]
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 

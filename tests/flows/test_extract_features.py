@@ -22,7 +22,7 @@ from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.features.decoding.drafts import draft_name
-from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -121,7 +121,7 @@ def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder
     videos = read_features(artifact)
     for vid in ("good", "turned", "uneven", "large"):
         path = next((folder / "videos").glob(f"{vid}.*"))
-        for index, picture in enumerate(clip_frames(path, 0.5, Film())):
+        for index, picture in enumerate(clip_frames(path, 0.5, VideoSummary())):
             with torch.inference_mode():
                 plain = model.get_image_features(**processor(picture, return_tensors="pt")).pooler_output[0].numpy()
             assert np.abs(videos[vid][index] - plain).max() < 1e-3 * max(1, np.abs(plain).max())

@@ -19,7 +19,7 @@ from penumbra.flows.train_grounding import train_grounding
 from penumbra.models.vdi import VDI, injection_losses
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip, load, patch_sizes
-from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.decoding.pixels import preprocess
 from penumbra.tasks.features.patches import quantised
 from penumbra.tasks.features.text import Texts
@@ -105,7 +105,7 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
     encoder = load(TINY)
     side, width = patch_sizes(encoder)
     for vid, row in rows.items():
-        pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL, Film()))
+        pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL, VideoSummary()))
         assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(pictures))], atol=INTERVAL / 2)
         assert max(row["seconds"]) <= LENGTHS[vid] / 10 + 1e-6
         with torch.inference_mode():

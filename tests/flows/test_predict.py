@@ -20,7 +20,7 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.decoding.pool import Decoded, Video
+from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -295,7 +295,7 @@ def test_a_film_strip_of_any_length_is_evenly_spread() -> None:
     picture = np.zeros((4, 6, 3), np.uint8)
     for clips in (1, FRAMES, 2 * FRAMES + 1, 1000):
         strip, video = FilmStrip(), Video("v", Path("v.mp4"))
-        assert len(list(strip.see(Decoded(video, picture) for _ in range(clips)))) == clips
+        assert len(list(strip.see(DecoderMessage(video, picture) for _ in range(clips)))) == clips
         kept = [clip for clip, _ in strip.kept]
         assert min(clips, FRAMES) <= len(kept) <= 2 * FRAMES
         assert len({later - earlier for earlier, later in pairwise(kept)}) <= 1

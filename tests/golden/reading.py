@@ -108,6 +108,8 @@ class Golden:
                 "ranking": {"red": "relative", "abd": "absolute"}[args["ranking_type"]],
                 "pair_hinge": args["use_saliency_loss"],
             }  # fmt: skip
+        if args.get("contrastive_align_loss"):
+            found |= {"align": args["contrastive_align_loss_coef"], "align_temperature": args["temperature"]}
         if self.config["model"] == "bm_detr":
             found |= {
                 "class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"],

@@ -48,6 +48,12 @@ def official_form(outputs: Outputs) -> dict[str, Tensor]:
     for layer in range(len(outputs.logits) - 1):
         found[f"aux_outputs.{layer}.pred_logits"] = outputs.logits[layer]
         found[f"aux_outputs.{layer}.pred_spans"] = outputs.spans[layer]
+    if outputs.align is not None:
+        *earlier, last = outputs.align.queries
+        found |= {"proj_queries": last, "proj_txt_mem": outputs.align.words, "proj_vid_mem": outputs.align.clips}
+        for layer, queries in enumerate(earlier):
+            found[f"aux_outputs.{layer}.proj_queries"] = queries
+            found[f"aux_outputs.{layer}.proj_txt_mem"] = outputs.align.words
     if outputs.saliency_negative is not None:
         found["saliency_scores_neg"] = outputs.saliency_negative
     if outputs.saliency_hard is not None:
@@ -100,6 +106,7 @@ def test_matchings(path: Path) -> None:
 
 def loss_key(golden: Golden, name: str) -> str:
     group = "loss_train_paper." if golden.config["model"] == "shine" else "loss."
+    name = name.replace("align", "contrastive_align")
     return group + (name if name == "total" or name.startswith("class_error") else f"loss_{name}")
 
 
@@ -112,6 +119,7 @@ def test_losses(path: Path) -> None:
     close(losses.total, golden.tensor(loss_key(golden, "total")), OUTPUTS)
     compared = [name for name in losses.terms if loss_key(golden, name) in golden.arrays]
     assert {"span", "giou", "label", "saliency", "class_error", "span_0", "giou_0", "label_0"} <= set(compared)
+    assert golden.config["args"].get("contrastive_align_loss", False) == ({"align", "align_0"} <= set(compared))
     for name in compared:
         close(losses.terms[name], golden.tensor(loss_key(golden, name)), OUTPUTS)
 

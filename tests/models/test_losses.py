@@ -1,6 +1,7 @@
 """Losses and matching: invariances, switches, and what is missing."""
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from penumbra.models.losses.settings import LossSettings, losses_of
 from penumbra.models.losses.targets import Targets
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
-from penumbra.models.outputs import Outputs
+from penumbra.models.outputs import Alignment, Outputs
 from torch import Tensor
+from torch.nn import functional
 
 B, L, Q = 3, 8, 5
 
@@ -192,6 +194,47 @@ def test_the_best_clips_are_a_share_of_the_moment() -> None:
 
 def test_the_negative_pair_does_not_overflow() -> None:
     assert float(negative_pair(torch.full((1, 2), 100.0), torch.tensor([[True, False]]))) == pytest.approx(100.0)
+
+
+def plain_alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: float) -> Tensor:
+    """Moment-DETR's formula, sample by sample: the sum over all words, then InfoNCE with several positives."""
+    losses = []
+    for sample in range(len(queries)):
+        scores = [sum(float(q @ w) for w in words[sample]) / temperature for q in queries[sample]]
+        positive = [scores[query] for query in assigned[sample].tolist() if query >= 0]
+        highest = max(scores)
+        normaliser = highest + math.log(sum(math.exp(score - highest) for score in scores))
+        losses.append(normaliser - sum(positive) / len(positive))
+    return torch.tensor(sum(losses) / len(losses))
+
+
+def aligned(**changes: Any) -> Outputs:
+    torch.manual_seed(3)
+    unit = [functional.normalize(torch.randn(*shape, 6), dim=-1) for shape in ((2, B, Q), (B, 4), (B, L))]
+    return outputs(align=Alignment(*unit), **changes)
+
+
+def test_alignment_is_the_published_formula() -> None:
+    vectors, assigned = aligned().align, torch.tensor([[3, 0], [2, -1], [-1, 4]])
+    assert vectors is not None
+    found = alignment(vectors.queries[1], vectors.words, assigned, 0.07)
+    torch.testing.assert_close(found, plain_alignment(vectors.queries[1], vectors.words, assigned, 0.07))
+
+
+def test_every_decoder_layer_is_aligned_by_its_own_matching() -> None:
+    truth, found = targets(windows=2), aligned()
+    settings, without = LossSettings(align=0.02), LossSettings()
+    losses = compute_losses(found, truth, settings)
+    assert found.align is not None
+    for layer, name in ((0, "align_0"), (1, "align")):
+        choice = match(found.logits[layer], found.spans[layer], truth.spans, truth.span_mask, settings.costs)
+        wanted = plain_alignment(found.align.queries[layer], found.align.words, choice, 0.07)
+        torch.testing.assert_close(losses.terms[name], wanted)
+    more = losses.total - compute_losses(found, truth, without).total
+    torch.testing.assert_close(more, 0.02 * (losses.terms["align"] + losses.terms["align_0"]), rtol=1e-4, atol=1e-5)
+    last = compute_losses(found, truth, replace(settings, auxiliary=False)).terms
+    assert "align_0" not in last
+    torch.testing.assert_close(last["align"], losses.terms["align"])
 
 
 def test_alignment_prefers_matched_queries_that_look_like_the_text() -> None:

@@ -9,7 +9,7 @@ from penumbra.models.losses.candidates import MapTargets, candidate_overlap
 from penumbra.models.losses.hard_moments import hard_order
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_cells, schedule
+from penumbra.models.moment_map import candidate_cells, candidate_windows, schedule
 from penumbra.models.postprocessing import suppress
 from penumbra.models.segments import segment_means
 from torch import Tensor
@@ -190,6 +190,19 @@ def test_suppression_is_greedy_for_each_query_by_itself() -> None:
             kept.append(best)
             left = [w for w in left if (min(best[1], w[1]) - max(best[0], w[0])) / (max(best[1], w[1]) - min(best[0], w[0])) <= 0.3]  # fmt: skip # noqa: E501
         assert found.tolist() == kept
+
+
+@pytest.mark.parametrize(("clips", "seconds"), [(8, 12.5), (16, 7.7)])
+@pytest.mark.parametrize("levels", [1, 3, 1000])
+def test_ties_are_broken_as_the_published_code_does(clips: int, seconds: float, levels: int) -> None:
+    """Many equal scores, and overlaps of exactly one half: moments of i clips within those of 2·i."""
+    generator = torch.Generator().manual_seed(levels)
+    windows = candidate_windows(candidate_cells(clips, (clips - 1,)), clips, torch.tensor([seconds] * 4))
+    scores = torch.randint(0, levels, windows.shape[:2], generator=generator) / 7
+    assert levels == 1000 or len(scores.unique()) <= levels
+    together = suppress(torch.cat((windows, scores[..., None]), dim=-1), 0.5, windows.shape[1], windows.shape[1])
+    for found, *one in zip(together, windows, scores, strict=True):
+        torch.testing.assert_close(found[:, :2], plain_mmn.suppressed(*one, 0.5), rtol=0, atol=0)
 
 
 def test_what_is_no_map_is_refused() -> None:

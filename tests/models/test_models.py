@@ -1,4 +1,4 @@
-"""Invariances of the models: neighbours, padding, dropout, sizes, official checkpoints."""
+"""Invariances of the models: neighbours, padding, sizes, official checkpoints."""
 
 import argparse
 from dataclasses import replace
@@ -10,10 +10,10 @@ import torch
 from penumbra.models.catalogue import build_model
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
 from penumbra.models.grounding import GroundingModel
+from penumbra.models.losses.contrastive import alignment
 from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
-from penumbra.models.transformer.dropout import Dropout, kept
 from torch import nn
 
 SIZES: dict[str, Any] = {
@@ -131,39 +131,20 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
     assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
 
 
-# -- dropout -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
-def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
-    torch.manual_seed(0)
-    shares = torch.stack([1 - kept((50, 400), p, torch.float32) for _ in range(100)])
-    assert abs(float(shares.mean()) - p) < 4 * (p * (1 - p) / shares.numel()) ** 0.5 + 4 * 0.5 / 256 / 100**0.5
-    dropped = Dropout(p)(torch.ones(200, 1000))
-    assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
-
-
-def test_dropout_is_seeded_and_not_the_same_twice() -> None:
-    torch.manual_seed(3)
-    first, second = kept((9, 7), 0.5, torch.float32), kept((9, 7), 0.5, torch.float32)
-    torch.manual_seed(3)
-    assert torch.equal(first, kept((9, 7), 0.5, torch.float32))
-    assert not torch.equal(first, second)
-
-
-def test_neighbouring_elements_are_dropped_independently() -> None:
-    torch.manual_seed(0)
-    centred = kept((4000, 512), 0.5, torch.float32) - 0.5
-    for shift in (1, 2, 8, 64):
-        assert abs(float((centred[:, :-shift] * centred[:, shift:]).mean())) < 0.002
-    assert abs(float((centred[:-1] * centred[1:]).mean())) < 0.002
-
-
-def test_dropout_is_off_in_evaluation_and_refuses_other_shares() -> None:
-    values = torch.randn(5)
-    assert Dropout(0.5).eval()(values) is values
-    with pytest.raises(ValueError, match="below 1"):
-        Dropout(1.0)
+def test_alignment_is_of_unit_vectors_and_changes_nothing_else() -> None:
+    """The projections that the loss reads learn; that of the clips is published, and no loss reads it."""
+    net, plain, batch = model("moment_detr", align_dim=7), model("moment_detr"), inputs()
+    load_weights(plain, {name: value for name, value in net.state_dict().items() if "align" not in name})
+    longer = replace(batch, hard_text=torch.randn(1, 4, 9, 6), hard_mask=torch.ones(1, 4, 9).bool())
+    found: Outputs = net(longer)
+    torch.testing.assert_close(found.logits, plain(batch).logits)
+    assert found.align is not None
+    assert [vectors.shape[:-1] for vectors in found.align] == [(2, 4, 5), (4, max(WORDS)), (4, max(CLIPS))]
+    for vectors in found.align:
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]))
+    alignment(found.align.queries[0], found.align.words, torch.tensor([[0]] * 4), 0.07).backward()
+    learnt = {n for n, p in net.named_parameters() if "align" in n and p.grad is not None and p.grad.any()}
+    assert learnt == {f"align_heads.{part}.{kind}" for part in ("query", "text") for kind in ("weight", "bias")}
 
 
 # -- spans ---------------------------------------------------------------------------------------------------------

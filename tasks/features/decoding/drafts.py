@@ -10,8 +10,8 @@ import numpy.typing as npt
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import DRAFTS, Store
 from penumbra.tasks.features.decoding.encode import Encoded
-from penumbra.tasks.features.decoding.frames import Film
-from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.decoding.frames import VideoSummary
+from penumbra.tasks.features.reading import Float16Array
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Draft:
     """A finished video: features (clips, …), or the reason why there are none; a small JPEG or nothing."""
 
     vid: str
-    film: Film
-    features: Halves | None = None
+    summary: VideoSummary
+    features: Float16Array | None = None
     reason: str = ""
     value: str = ""
     thumbnail: bytes = b""
@@ -34,11 +34,11 @@ class Drafts:
 
     def write(self, encoded: Encoded, thumbnail: bytes) -> None:
         """Keep a video's features or its refusal."""
-        told = {"vid": encoded.video.vid, "film": asdict(encoded.film), "reason": encoded.reason,
+        facts = {"vid": encoded.video.vid, "summary": asdict(encoded.summary), "reason": encoded.reason,
                 "value": encoded.value}  # fmt: skip
         features = encoded.features if encoded.features is not None else np.zeros((0, 0), np.float16)
         data = io.BytesIO()
-        np.savez(data, features=features, told=_bytes(json.dumps(told).encode()), thumbnail=_bytes(thumbnail))
+        np.savez(data, features=features, facts=_bytes(json.dumps(facts).encode()), thumbnail=_bytes(thumbnail))
         self.store.write_file(self.artifact, draft_name(encoded.video.vid), data.getvalue())
 
     def read(self, vid: str) -> Draft | None:
@@ -47,10 +47,12 @@ class Drafts:
         if data is None:
             return None
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            told = json.loads(arrays["told"].tobytes())
-            film, thumbnail = Film(**told.pop("film")), arrays["thumbnail"].tobytes()
+            if "facts" not in arrays:
+                return None  # of a run before facts had this name: the video is decoded again
+            facts = json.loads(arrays["facts"].tobytes())
+            summary, thumbnail = VideoSummary(**facts.pop("summary")), arrays["thumbnail"].tobytes()
             return Draft(
-                **told, film=film, features=None if told["reason"] else arrays["features"], thumbnail=thumbnail
+                **facts, summary=summary, features=None if facts["reason"] else arrays["features"], thumbnail=thumbnail
             )
 
 

@@ -12,27 +12,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from penumbra.tasks.features.clip import Encoder, side_by_side
-from penumbra.tasks.features.decoding.frames import Film, Picture
-from penumbra.tasks.features.decoding.pixels import TOGETHER, preprocess
-from penumbra.tasks.features.decoding.pool import Decoded, Video
+from penumbra.tasks.features.clip import Encoder, encoder_threads
+from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
+from penumbra.tasks.features.decoding.pixels import RESIZED_AT_ONCE, preprocess
+from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
+from penumbra.tasks.features.reading import Float16Array
 
-Halves = npt.NDArray[np.float16]
 States = Callable[[Any, torch.Tensor], torch.Tensor]  # of CLIP and of frames' pixels, one row a frame
 
 
 def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Frames in the space that they share with texts [frames, dimension]."""
-    found: torch.Tensor = model.get_image_features(pixels).pooler_output
-    return found
+    states: torch.Tensor = model.get_image_features(pixels).pooler_output
+    return states
 
 
 def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """The last hidden states of frames' patches, before the projection [frames, patches, width]."""
-    found: torch.Tensor = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]  # the first is the class
-    return found
+    states: torch.Tensor = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]  # the first is the class
+    return states
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Encoded:
     """A video's features (clips, …) with what is known of it; or the reason why it has none."""
 
     video: Video
-    features: Halves | None = None
-    film: Film = field(default_factory=Film)
+    features: Float16Array | None = None
+    summary: VideoSummary = field(default_factory=VideoSummary)
     thumbnail: Picture | None = None
     reason: str = ""
     value: str = ""
@@ -52,8 +51,8 @@ class _Open:
     """A video whose features are not all there."""
 
     video: Video
-    rows: list[Halves | None] = field(default_factory=list)
-    film: Film | None = None
+    rows: list[Float16Array | None] = field(default_factory=list)
+    summary: VideoSummary | None = None
     missing: int = 0
     thumbnail: Picture | None = None
 
@@ -65,7 +64,7 @@ class _Batch:
     pictures: list[Picture] = field(default_factory=list)
     pixels: "list[Future[torch.Tensor]]" = field(default_factory=list)
     places: list[tuple[_Open, int]] = field(default_factory=list)
-    features: "Future[Halves] | None" = None
+    features: "Future[Float16Array] | None" = None
 
 
 class FrameEncoder:
@@ -82,13 +81,13 @@ class FrameEncoder:
         self._under_way: deque[_Batch] = deque()
         self._preparing: deque[Future[torch.Tensor]] = deque()
         self._open: dict[str, _Open] = {}
-        self._threads, self._together = side_by_side(encoder)
+        self._threads, self._together = encoder_threads(encoder)
 
-    def encode(self, told: Iterable[Decoded]) -> Generator[Encoded, None, None]:
+    def encode(self, messages: Iterable[DecoderMessage]) -> Generator[Encoded, None, None]:
         """Yield each video once: with its features, or with the reason why it has none."""
         try:
-            for decoded in told:
-                yield from self._take(decoded)
+            for message in messages:
+                yield from self._take(message)
             if self._filling.places:
                 yield from self._launch()
             while self._under_way:
@@ -96,20 +95,20 @@ class FrameEncoder:
         finally:
             self._threads.shutdown(cancel_futures=True)
 
-    def _take(self, decoded: Decoded) -> Iterator[Encoded]:
-        vid = decoded.video.vid
-        video = self._open.setdefault(vid, _Open(decoded.video))
-        if decoded.picture is not None:
+    def _take(self, message: DecoderMessage) -> Iterator[Encoded]:
+        vid = message.video.vid
+        video = self._open.setdefault(vid, _Open(message.video))
+        if message.picture is not None:
             if len(video.rows) <= self.seen.get(vid, -1):
-                video.thumbnail = decoded.picture
-            yield from self._add(video, decoded.picture)
-        elif decoded.film is not None:
-            video.film = decoded.film
+                video.thumbnail = message.picture
+            yield from self._add(video, message.picture)
+        elif message.summary is not None:
+            video.summary = message.summary
             if not video.missing:
                 yield self._done(video)
         else:
             del self._open[vid]
-            yield Encoded(decoded.video, reason=decoded.reason, value=decoded.value)
+            yield Encoded(message.video, reason=message.reason, value=message.value)
 
     def _add(self, video: _Open, picture: Picture) -> Iterator[Encoded]:
         batch = self._filling
@@ -119,7 +118,7 @@ class FrameEncoder:
         video.missing += 1
         if len(batch.places) == self.batch_size:
             yield from self._launch()
-        elif sum(picture.nbytes for picture in batch.pictures) > TOGETHER:
+        elif sum(picture.nbytes for picture in batch.pictures) > RESIZED_AT_ONCE:
             self._prepare(batch)
 
     def _prepare(self, batch: _Batch) -> None:
@@ -141,7 +140,7 @@ class FrameEncoder:
         if len(self._under_way) > self._together + 1:
             yield from self._collect()
 
-    def _compute(self, ready: "list[Future[torch.Tensor]]") -> Halves:
+    def _compute(self, ready: "list[Future[torch.Tensor]]") -> Float16Array:
         """Features (frames, …) of at most batch_size frames; whose preprocessing was started before."""
         with torch.inference_mode():
             pixels = torch.cat([part.result() for part in ready])
@@ -149,7 +148,7 @@ class FrameEncoder:
             if frames < self.batch_size:
                 pixels = torch.cat([pixels, pixels.new_zeros(self.batch_size - frames, *pixels.shape[1:])])
             features = self.states(self.encoder.model, pixels.to(self.encoder.dtype))
-            halves: Halves = features[:frames].half().cpu().numpy()
+            halves: Float16Array = features[:frames].half().cpu().numpy()
         return halves
 
     def _collect(self) -> Iterator[Encoded]:
@@ -158,10 +157,10 @@ class FrameEncoder:
         for (video, clip), row in zip(batch.places, features, strict=True):
             video.rows[clip] = row
             video.missing -= 1
-            if not video.missing and video.film is not None:
+            if not video.missing and video.summary is not None:
                 yield self._done(video)
 
     def _done(self, video: _Open) -> Encoded:
         del self._open[video.video.vid]
         features = np.stack([row for row in video.rows if row is not None])
-        return Encoded(video.video, features, video.film or Film(), video.thumbnail)
+        return Encoded(video.video, features, video.summary or VideoSummary(), video.thumbnail)

@@ -58,8 +58,8 @@ class Extraction:
 
     def finish(self, vids: Sequence[str]) -> dict[str, Draft]:
         """The drafts of these videos, as soon as all that have a file are done."""
-        found = {vid: draft for vid in vids if (draft := self.drafts.read(vid))}
-        missing = {vid for vid in vids if vid in self.files} - found.keys()
+        drafts = {vid: draft for vid in vids if (draft := self.drafts.read(vid))}
+        missing = {vid for vid in vids if vid in self.files} - drafts.keys()
         while missing:
             encoded = next(self._finished)
             picture = encoded.thumbnail
@@ -69,8 +69,8 @@ class Extraction:
                 missing.remove(vid)
                 draft = self.drafts.read(vid)
                 if draft:
-                    found[vid] = draft
-        return found
+                    drafts[vid] = draft
+        return drafts
 
     def contact_sheet(self) -> bytes:
         """A JPEG of the videos that are to be seen, or nothing where none is there."""

@@ -20,14 +20,14 @@ class VideoFolder:
     def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
         self.folder = folder
         self._files: dict[str, Path] = {}
-        found: dict[str, tuple[int, str]] = {}
+        best: dict[str, tuple[int, str]] = {}
         with os.scandir(folder) as entries:
             for entry in entries:
                 stem, suffix = os.path.splitext(entry.name)
                 if suffix.lower() in suffixes and not entry.name.startswith(".") and entry.is_file():
                     rank = (suffixes.index(suffix.lower()), entry.name)
-                    if stem not in found or rank < found[stem]:
-                        found[stem] = rank
+                    if stem not in best or rank < best[stem]:
+                        best[stem] = rank
                         self._files[stem] = folder / entry.name
 
     def find(self, vid: str) -> Path | None:

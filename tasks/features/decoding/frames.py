@@ -37,7 +37,7 @@ class VideoError(Exception):
 
 
 @dataclass
-class Film:
+class VideoSummary:
     """What is known of a video when it has been decoded: seconds, clips, frames, and packets that could not be read.
 
     `software` says that a hardware decoder was asked for and is not there.
@@ -60,13 +60,13 @@ class _Shown:
     end: Fraction
 
 
-def clip_frames(path: Path, clip_length: float, film: Film, device: str = "") -> Iterator[Picture]:
-    """Yield the frame of each clip, in order; `film` is filled in on the way and is complete at the end.
+def clip_frames(path: Path, clip_length: float, summary: VideoSummary, device: str = "") -> Iterator[Picture]:
+    """Yield the frame of each clip, in order; `summary` is filled in on the way and is complete at the end.
 
     Args:
         path: any file that FFmpeg reads
         clip_length: L, in seconds
-        film: an empty one
+        summary: an empty one
         device: a hardware decoder such as "cuda", or "" for none; where it can't decode a file, software does
 
     Raises:
@@ -77,22 +77,22 @@ def clip_frames(path: Path, clip_length: float, film: Film, device: str = "") ->
     middle = length / 2
     shown: _Shown | None = None
     picture: Picture | None = None
-    for following in _in_order(_decode(path, film, device), film):
-        while shown is not None and following.start > film.clips * length + middle:
-            picture = _picture(shown.frame, film) if picture is None else picture
-            film.clips += 1
+    for following in _in_order(_decode(path, summary, device), summary):
+        while shown is not None and following.start > summary.clips * length + middle:
+            picture = _picture(shown.frame, summary) if picture is None else picture
+            summary.clips += 1
             yield picture
         shown, picture = following, None
     if shown is None:
         raise VideoError("no frame can be decoded", path.name)
-    film.duration = float(shown.end)
-    picture = _picture(shown.frame, film) if picture is None else picture
-    while film.clips < max(1, ceil(shown.end / length)):
-        film.clips += 1
+    summary.duration = float(shown.end)
+    picture = _picture(shown.frame, summary) if picture is None else picture
+    while summary.clips < max(1, ceil(shown.end / length)):
+        summary.clips += 1
         yield picture
 
 
-def _in_order(frames: Iterator[tuple[Any, Any]], film: Film) -> Iterator[_Shown]:
+def _in_order(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Iterator[_Shown]:
     """The frames with their times; one without a timestamp, or with one that goes back, follows the one before."""
     origin, last, interval = None, None, Fraction(0)
     for frame, rate in frames:
@@ -101,9 +101,9 @@ def _in_order(frames: Iterator[tuple[Any, Any]], film: Film) -> Iterator[_Shown]
         start = last.end if last else Fraction(0)
         if frame.pts is not None and base:
             origin = frame.pts * base - start if origin is None else origin
-            told = frame.pts * base - origin
-            if last is None or told > last.start:
-                start = told
+            stamped = frame.pts * base - origin
+            if last is None or stamped > last.start:
+                start = stamped
         if last is not None:
             interval = start - last.start
             yield _Shown(last.frame, last.start, start)
@@ -111,15 +111,15 @@ def _in_order(frames: Iterator[tuple[Any, Any]], film: Film) -> Iterator[_Shown]
             raise VideoError("a frame is shown later than a day after the first", f"{float(start):.0f} s")
         lasting = frame.duration * base if frame.duration and base else interval or usual
         last = _Shown(frame, start, start + lasting)
-        film.frames += 1
+        summary.frames += 1
     if last is not None:
         yield last
 
 
-def _decode(path: Path, film: Film, device: str) -> Iterator[tuple[Any, Any]]:
+def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[Any, Any]]:
     """Yield frames, and the rate that the file tells; what is damaged is counted and left out."""
     try:
-        container = _open(path, film, device)
+        container = _open(path, summary, device)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise VideoError("file can't be opened as a video", _text(error)) from None
     with container:
@@ -130,38 +130,38 @@ def _decode(path: Path, film: Film, device: str) -> Iterator[tuple[Any, Any]]:
         if stream.codec_context is None:
             raise VideoError("no decoder for the video's codec", path.name)
         stream.codec_context.thread_count = 1  # the files are decoded side by side
-        for packet in _packets(container, stream, film):
+        for packet in _packets(container, stream, summary):
             try:
                 frames = stream.codec_context.decode(packet)
             except av.error.EOFError:
                 return
             except (av.error.FFmpegError, ValueError):
-                film.damaged += 1
+                summary.damaged += 1
                 continue
             for frame in frames:
                 _check(frame)
                 yield frame, stream.average_rate or stream.guessed_rate
 
 
-def _packets(container: Any, stream: Any, film: Film) -> Iterator[Any]:
+def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any]:
     """The stream's packets and at last None; a file that breaks off is damaged, and ends there."""
     try:
         for packet in container.demux(stream):
             if packet.size:
-                film.damaged += bool(packet.is_corrupt)
+                summary.damaged += bool(packet.is_corrupt)
                 yield packet
     except (av.error.FFmpegError, OSError):
-        film.damaged += 1
+        summary.damaged += 1
     yield None
 
 
-def _open(path: Path, film: Film, device: str) -> Any:
+def _open(path: Path, summary: VideoSummary, device: str) -> Any:
     address, options = f"file:{path}", {"protocol_whitelist": "file"}  # no file may make FFmpeg open another one
     if device:
         try:
             return av.open(address, options=options, hwaccel=HWAccel(device_type=device, allow_software_fallback=True))
         except (av.error.FFmpegError, OSError, ValueError, RuntimeError):
-            film.software = True  # where the file is the cause it is told below
+            summary.software = True  # where the file is the cause the next attempt says so
     return av.open(address, options=options)
 
 
@@ -174,13 +174,13 @@ def _check(frame: Any) -> None:
                          f"{frame.width} x {frame.height}")  # fmt: skip
 
 
-def _picture(frame: Any, film: Film) -> Picture:
+def _picture(frame: Any, summary: VideoSummary) -> Picture:
     try:
         picture = frame.to_ndarray(format="rgb24")
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("pictures can't be converted to colours", _text(error)) from None
     turns = round(frame.rotation / 90) % 4
-    film.rotated = film.rotated or turns != 0
+    summary.rotated = summary.rotated or turns != 0
     return np.ascontiguousarray(np.rot90(picture, turns)) if turns else picture
 
 

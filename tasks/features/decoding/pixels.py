@@ -12,7 +12,7 @@ from penumbra.tasks.features.clip import Processing
 from penumbra.tasks.features.decoding.frames import Picture
 from torch.nn import functional
 
-TOGETHER = 32 << 20  # bytes of frames that are resized at once
+RESIZED_AT_ONCE = 32 << 20  # bytes of frames that are resized at once
 
 
 def resized(height: int, width: int, processing: Processing) -> tuple[int, int]:
@@ -34,16 +34,16 @@ def _preprocess_all(pictures: Sequence[Picture], processing: Processing, device:
     by_size: dict[tuple[int, ...], list[int]] = {}
     for index, picture in enumerate(pictures):
         by_size.setdefault(picture.shape, []).append(index)
-    found: list[torch.Tensor | None] = [None] * len(pictures)
+    prepared: list[torch.Tensor | None] = [None] * len(pictures)
     for shape, indices in by_size.items():
-        several = max(1, TOGETHER // int(np.prod(shape)))
+        several = max(1, RESIZED_AT_ONCE // int(np.prod(shape)))
         for start in range(0, len(indices), several):
             some = indices[start : start + several]
             stacked = torch.from_numpy(np.stack([pictures[index] for index in some]))
             ready = _preprocess(stacked.to(device, non_blocking=True).permute(0, 3, 1, 2), processing)
             for index, pixels in zip(some, ready, strict=True):
-                found[index] = pixels
-    return torch.stack([pixels for pixels in found if pixels is not None])
+                prepared[index] = pixels
+    return torch.stack([pixels for pixels in prepared if pixels is not None])
 
 
 def _preprocess(pixels: torch.Tensor, processing: Processing) -> torch.Tensor:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from penumbra.tasks.features.decoding.frames import Film, Picture
+from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 
 COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoding.worker")
 
@@ -29,24 +29,24 @@ class Video:
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """What a worker tells of a video: the frame of its next clip; at its end `film`; or `reason` and `value`."""
+class DecoderMessage:
+    """What a worker tells of a video: the frame of its next clip; at its end `summary`; or `reason` and `value`."""
 
     video: Video
     picture: Picture | None = None
-    film: Film | None = None
+    summary: VideoSummary | None = None
     reason: str = ""
     value: str = ""
 
 
-class Memory:
+class FrameBudget:
     """So many bytes and so many frames may wait; who has more to bring waits itself."""
 
     def __init__(self, limit: int, frames: int) -> None:
         self.limit, self.frames, self.used, self.waiting, self.open = limit, frames, 0, 0, True
         self._change = threading.Condition()
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait until there is room; a single frame that is larger than all the room is let in alone."""
         with self._change:
             self._change.wait_for(lambda: not self.open or not self.waiting or self._has_room(size))
@@ -56,7 +56,7 @@ class Memory:
     def _has_room(self, size: int) -> bool:
         return self.used + size <= self.limit and self.waiting < self.frames
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Make room."""
         with self._change:
             self.used -= size
@@ -83,7 +83,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self._rest = bytearray()
 
-    def decode(self, video: Video) -> Iterator[Decoded]:
+    def decode(self, video: Video) -> Iterator[DecoderMessage]:
         """Yield a video's frames and its end."""
         try:
             self._send({**self.job, "path": str(video.path.absolute())})
@@ -94,13 +94,13 @@ class Worker:
                 shape = (message["rows"], message["columns"], 3)
                 picture = np.empty(shape, np.uint8)
                 self._fill(picture.reshape(-1).data)
-                yield Decoded(video, picture)
+                yield DecoderMessage(video, picture)
         except DecoderEndedError as error:
             self.end()
-            yield Decoded(video, reason=str(error), value=video.path.name)
+            yield DecoderMessage(video, reason=str(error), value=video.path.name)
             return
-        film = Film(**message["film"]) if "film" in message else None
-        yield Decoded(video, film=film, reason=message.get("reason", ""), value=message.get("value", ""))
+        summary = VideoSummary(**message["summary"]) if "summary" in message else None
+        yield DecoderMessage(video, summary=summary, reason=message.get("reason", ""), value=message.get("value", ""))
 
     def _send(self, job: dict[str, str]) -> None:
         if self.process is None:
@@ -179,13 +179,13 @@ class Pool:
     def __init__(
         self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256
     ) -> None:
-        self.memory = Memory(memory, ahead)
+        self.budget = FrameBudget(memory, ahead)
         self._workers = [Worker(clip_length, device, seconds) for _ in range(workers)]
-        self._answers: queue.SimpleQueue[Decoded | BaseException | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[DecoderMessage | BaseException | None] = queue.SimpleQueue()
         self._next, self._threads = threading.Lock(), list[threading.Thread]()
         self._closed = False
 
-    def decode(self, videos: Iterable[Video]) -> Iterator[Decoded]:
+    def decode(self, videos: Iterable[Video]) -> Iterator[DecoderMessage]:
         """Yield what the workers tell; who takes a frame makes room for the next one."""
         jobs = iter(videos)
         work = [threading.Thread(target=self._work, args=(worker, jobs), daemon=True) for worker in self._workers]
@@ -195,22 +195,22 @@ class Pool:
         running = len(work)
         try:
             while running:
-                told = self._answers.get()
-                if isinstance(told, BaseException):
-                    raise told
-                if told is None:
+                message = self._answers.get()
+                if isinstance(message, BaseException):
+                    raise message
+                if message is None:
                     running -= 1
                     continue
-                if told.picture is not None:
-                    self.memory.give_back(told.picture.nbytes)
-                yield told
+                if message.picture is not None:
+                    self.budget.release(message.picture.nbytes)
+                yield message
         finally:
             self.close()
 
     def close(self) -> None:
         """End all workers."""
         self._closed = True
-        self.memory.close()
+        self.budget.close()
         for worker in self._workers:
             worker.kill()
         for thread in self._threads:
@@ -225,13 +225,13 @@ class Pool:
                     video: Any = next(jobs, None)
                 if video is None:
                     break
-                for told in worker.decode(video):
-                    if told.picture is not None:
-                        self.memory.take(told.picture.nbytes)
-                    self._answers.put(told)
+                for message in worker.decode(video):
+                    if message.picture is not None:
+                        self.budget.acquire(message.picture.nbytes)
+                    self._answers.put(message)
                     if self._closed:
                         break
-        except BaseException as error:  # told to who asked for the frames
+        except BaseException as error:  # raised in the thread that asked for the frames
             if not self._closed:
                 self._answers.put(error)
         finally:

@@ -1,9 +1,9 @@
-"""A worker process: is told of one video a line, answers with the frame of each of its clips.
+"""A worker process: gets one video a line, answers with the frame of each of its clips.
 
 Started by `penumbra.tasks.features.decoding.pool` as `python -m penumbra.tasks.features.decoding.worker`, and ended by
 it where a decoder hangs. A job is a line of JSON on standard input (path, clip_length, device). An answer is a line of
-JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `film`, when the video is at its end;
-or `reason` and `value`, where it can't be used. Imports neither torch nor Prefect, so that it starts in a moment.
+JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `summary`, at the end of the video; or
+`reason` and `value`, where it can't be used. Imports neither torch nor Prefect, so that it starts in a moment.
 """
 
 import json
@@ -15,19 +15,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from penumbra.tasks.features.decoding.frames import Film, VideoError, clip_frames
+from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
 
 WATCH_EVERY = 2.0  # seconds
 
 
 def answer(job: dict[str, str], out: BinaryIO) -> None:
     """Decode one video."""
-    film = Film()
+    summary = VideoSummary()
     try:
-        for picture in clip_frames(Path(job["path"]), float(job["clip_length"]), film, job["device"]):
+        for picture in clip_frames(Path(job["path"]), float(job["clip_length"]), summary, job["device"]):
             _tell(out, {"rows": picture.shape[0], "columns": picture.shape[1]})
             out.write(picture.data)
-        _tell(out, {"film": asdict(film)})
+        _tell(out, {"summary": asdict(summary)})
     except VideoError as error:
         _tell(out, {"reason": error.reason, "value": str(error.value)})
     except (BrokenPipeError, KeyboardInterrupt):

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import content_digest, is_inside
-from penumbra.tasks.features.imports.files import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
-from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.imports.sources import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
+from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
 from penumbra.tasks.stage import Parameters, Stage, after, run
 from pydantic import Field
@@ -74,7 +74,7 @@ def check_matrix(array: Array, dimension: int) -> npt.NDArray[np.float32]:
     return floats
 
 
-def reconcile(matrices: Sequence[npt.NDArray[np.float32]], longest: Sequence[int]) -> Halves:
+def reconcile(matrices: Sequence[npt.NDArray[np.float32]], longest: Sequence[int]) -> Float16Array:
     """Sources side by side, each cut to its longest, all to the shortest: (clips, sum of dimensions)."""
     cut = [matrix[:most] if most else matrix for matrix, most in zip(matrices, longest, strict=True)]
     clips = min(len(matrix) for matrix in cut)
@@ -115,7 +115,7 @@ class Importer:
                 break
         return seen.most_common(1)[0][0] if seen else 0
 
-    def read(self, vid: str, duration: float) -> tuple[Halves, list[str]]:
+    def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
         """A video's features and what is to be said of them; raises `FeatureFault`."""
         if not is_inside(vid):
             raise FeatureFault("video id points outside the folder", vid)
@@ -128,9 +128,9 @@ class Importer:
         lengths = {len(matrix) for matrix in matrices}
         features = reconcile(matrices, [source.longest for source in self.imports.sources])
         asked = check_length(len(features), duration, self.clip_length, self.imports)
-        told = ["sources of different lengths cut to the shortest"] if len(lengths) > 1 else []
-        told += ["a clip more or fewer than the duration asks for"] if len(features) != asked else []
-        return features, told
+        notes = ["sources of different lengths cut to the shortest"] if len(lengths) > 1 else []
+        notes += ["a clip more or fewer than the duration asks for"] if len(features) != asked else []
+        return features, notes
 
 
 def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:
@@ -138,11 +138,11 @@ def import_part(vids: Sequence[str], durations: dict[str, float], importer: Impo
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
         try:
-            features, told = importer.read(vid, durations[vid])
+            features, changes = importer.read(vid, durations[vid])
         except FeatureFault as fault:
             rejected.append(rejection(vid, STAGE, fault.reason, fault.value))
             continue
-        notes.update(told)
+        notes.update(changes)
         rows.append((vid, durations[vid], features))
     encoder = "+".join(source.called() for source in importer.imports.sources)
     table = features_table(encoder, importer.clip_length, rows, sum(importer.dimensions) or 1)
@@ -174,9 +174,7 @@ class ImportedFeatures(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """How the sources are read."""
-        sources = [
-            source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources
-        ]
+        sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
         return {"imported": sources, "clip_length": self.clip_length, "tolerance": self.imports.tolerance,
                 "videos_a_part": VIDEOS_A_PART}  # fmt: skip
 
@@ -186,14 +184,14 @@ class ImportedFeatures(Stage):
 
     def inputs(self) -> dict[str, str]:
         """The digests of the sources' files."""
-        found = {}
+        digests = {}
         for number, (source, place) in enumerate(zip(self.imports.sources, self.opened, strict=True)):
             if isinstance(place, FeatureFolder):
                 files = ((vid, file) for vid in self.durations for file in [place.file(vid)])
-                found[f"{number}: {source.called()}"] = content_digest(files)
+                digests[f"{number}: {source.called()}"] = content_digest(files)
             else:
-                found[f"{number}: {source.called()}"] = file_digest(place.path)
-        return found
+                digests[f"{number}: {source.called()}"] = file_digest(place.path)
+        return digests
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:

@@ -10,6 +10,7 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
@@ -25,6 +26,8 @@ from penumbra.tasks.grounding.training.settings import (
 )
 from penumbra.tasks.negatives.fills import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
+from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.selection import Choosing
 from penumbra.tasks.stage import Parameters, merge
 from penumbra.tasks.text.embeddings import Encoding
@@ -101,6 +104,21 @@ class Plan:
     def of(self, names: Iterable[str]) -> dict[str, Any]:
         """Some of the groups, by name, as a flow takes them."""
         return {name: self.groups[name] for name in names}
+
+    @property
+    def negatives(self) -> NegativesParameters:
+        """How the row's negatives are built; a grid judges none."""
+        return NegativesParameters(**self.of(NEGATIVES), judging=Judging(judge=False))
+
+    @property
+    def features(self) -> FeaturesParameters:
+        """How the row's features are extracted, with patches where it trains on any."""
+        return FeaturesParameters(**self.of(FEATURES)).with_patches(bool(self.settings.patches_of))
+
+    @property
+    def changes_negatives(self) -> bool:
+        """Whether the row itself says how negatives are built."""
+        return bool(self.row.changes.keys() & NEGATIVES.keys())
 
     def says(self, *names: str) -> bool:
         """Whether anything was said for one of these groups, by the row or for all rows."""

@@ -1,16 +1,18 @@
 """From artifacts to what training and prediction take: features, queries of a split, hard negatives."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, load_features, normalised
 from penumbra.tasks.grounding.batches.patches import load_patches
 from penumbra.tasks.grounding.training.settings import Inputs, Settings
+from penumbra.tasks.negatives.references import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
 
@@ -26,6 +28,7 @@ class Sources:
     in_video_negatives: Artifact | None = None
     visual_dynamic_queries: Artifact | None = None
     patch_features: Artifact | None = None
+    tags: Artifact | None = None  # no parent: what visual_dynamic_queries are made of
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -46,40 +49,61 @@ class Sources:
         )
 
 
-def find_sources(
-    annotations: Artifact, inputs: Inputs, with_negatives: bool, with_in_video: bool = False, with_parts: bool = False,
-    patches_of: str | None = None,
-) -> Sources:  # fmt: skip
-    """The artifacts that `inputs` names, otherwise the newest, of the annotations' data set; patches of an encoder.
+def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
+    """What `inputs` names by key or encoder, by the fields of `Sources`.
 
-    Raises `ArtifactError` naming the stage that has not run or the key that is not there, `FeatureError` an encoder.
+    Raises `ArtifactError` naming the key that is not there, `FeatureError` an encoder.
     """
     store, dataset = Store(), annotations.dataset
-    if inputs.text_features:
-        text = store.with_key(dataset, "text_features", inputs.text_features)
-    else:
-        text = _of_encoder(store, dataset, "text_features", inputs.text_encoder)
-    encoders: Sequence[str | None] = inputs.video_encoders or (None,)
-    videos = tuple(store.with_key(dataset, "video_features", key) for key in inputs.video_features)
-    videos = videos or tuple(_of_encoder(store, dataset, "video_features", encoder) for encoder in encoders)
-    negatives = _named(store, dataset, "negatives", inputs.negatives) if with_negatives else None
-    in_video = _named(store, dataset, "in_video_negatives", inputs.in_video_negatives) if with_in_video else None
-    parts = store.newest(dataset, "visual_dynamic_queries") if with_parts else None
-    patches = _patches(store, dataset, inputs.patch_features, patches_of) if patches_of else None
-    return Sources(annotations, text, videos, negatives, in_video, parts, patches)
+    found: dict[str, Any] = {
+        stage: store.with_key(dataset, stage, key)
+        for stage in ("negatives", "in_video_negatives", "text_features", "patch_features")
+        if (key := getattr(inputs, stage))
+    }
+    if inputs.text_encoder:
+        found.setdefault("text_features", _of_encoder(store, dataset, "text_features", inputs.text_encoder))
+    videos = [store.with_key(dataset, "video_features", key) for key in inputs.video_features]
+    videos = videos or [_of_encoder(store, dataset, "video_features", encoder) for encoder in inputs.video_encoders]
+    return {**found, "video_features": tuple(videos)} if videos else found
 
 
-def sources_for(annotations: Artifact, settings: Settings) -> Sources:
-    """What a training with these settings reads; raises as `find_sources` does."""
-    return find_sources(
-        annotations, settings.inputs, settings.reads_negatives, settings.reads_in_video, settings.reads_parts,
-        settings.patches_of,
+def find_sources(annotations: Artifact, settings: Settings) -> Sources:
+    """What a training with these settings reads: what `inputs` names, otherwise the newest of the data set.
+
+    Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
+    """
+    store, dataset, named = Store(), annotations.dataset, named_sources(annotations, settings.inputs)
+
+    def find(stage: str, wanted: bool) -> Artifact | None:
+        return (named.get(stage) or store.newest(dataset, stage)) if wanted else None
+
+    patches = named.get("patch_features")
+    if settings.patches_of and patches is None:
+        patches = _patches(store, dataset, settings.patches_of)
+    return Sources(
+        annotations, named.get("text_features") or store.newest(dataset, "text_features"),
+        named.get("video_features") or (store.newest(dataset, "video_features"),),
+        find("negatives", settings.reads_negatives), find("in_video_negatives", settings.reads_in_video), None,
+        patches if settings.patches_of else None, newest_tags(store, annotations) if settings.reads_parts else None,
     )  # fmt: skip
 
 
-def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artifact:
-    if key:
-        return store.with_key(dataset, "patch_features", key)
+def newest_tags(store: Store, annotations: Artifact) -> Artifact:
+    """The newest tags of these queries; raises `ArtifactError` where build-negatives has not run."""
+    several = [m for m in store.find(annotations.dataset, "tags") if annotations in m.parents]
+    return store.reference(several[-1]) if several else store.newest(annotations.dataset, "tags")
+
+
+def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
+    """What there is to train on after build-negatives and extract-features."""
+    return Sources(
+        negatives.annotations, features.text_features, features.video_features, negatives.negatives,
+        negatives.in_video_negatives, None, features.patch_features, negatives.tags,
+    )  # fmt: skip
+
+
+def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
+    """The newest patches of an encoder."""
     try:
         return _of_encoder(store, dataset, "patch_features", encoder)
     except (ArtifactError, FeatureError):
@@ -89,20 +113,19 @@ def _patches(store: Store, dataset: str, key: str | None, encoder: str) -> Artif
         ) from None
 
 
-def _named(store: Store, dataset: str, stage: str, key: str | None) -> Artifact:
-    return store.with_key(dataset, stage, key) if key else store.newest(dataset, stage)
-
-
-def _of_encoder(store: Store, dataset: str, stage: str, encoder: str | None) -> Artifact:
-    """The newest artifact of a stage whose first row is of the encoder."""
-    newest = store.newest(dataset, stage)
-    if encoder is None:
-        return newest
+def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
+    """The newest artifact of a stage whose rows are of the encoder."""
+    store.newest(dataset, stage)
     for manifest in reversed(store.find(dataset, stage)):
-        artifact = store.reference(manifest)
-        if manifest.rows and store.part(artifact, 0, ["encoder"])["encoder"][0].as_py() == encoder:
-            return artifact
+        if encoder_of(manifest) == encoder:
+            return store.reference(manifest)
     raise FeatureError(f"no {dataset}/{stage} of encoder {encoder!r} below {store.root}: run extract-features with it")
+
+
+def encoder_of(features: Manifest) -> str:
+    """The encoder that features are of, as their column `encoder` names it."""
+    made = features.parameters
+    return str(made.get("encoder") or "+".join(source["name"] for source in made.get("imported", [])))
 
 
 @dataclass(frozen=True)

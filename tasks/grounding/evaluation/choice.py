@@ -1,12 +1,12 @@
 """Which run is judged, on what: the parameters of `evaluate-grounding`."""
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
+from penumbra.artifacts.store import Store
+from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.training.checkpoint import RunError
-from penumbra.tasks.grounding.training.run import name_of, settings_of
+from penumbra.tasks.grounding.training.run import name_of
 from penumbra.tasks.grounding.training.settings import Ranking
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.stage import Parameters, work_of
 from pydantic import Field
 
 
@@ -45,23 +45,20 @@ def _called(metrics: Manifest) -> str:
         return metrics.key
 
 
-def sources_of_run(metrics: Artifact, annotations: Artifact) -> Sources:
-    """What the run was trained on, with the annotations given; negatives too where there are any."""
-    store = Store()
-    manifest = store.manifest(metrics)
-    settings = settings_of(manifest)
-    parents = {parent.stage: parent for parent in manifest.parents}
-    negatives = parents.get("negatives")
-    if negatives is None:
-        try:
-            negatives = store.newest(annotations.dataset, "negatives")
-        except ArtifactError:  # none were built: the ordering is left out
-            negatives = None
-    features = tuple(parent for parent in manifest.parents if parent.stage == "video_features")
-    if not features or "text_features" not in parents:
-        return find_sources(annotations, settings.inputs, negatives is not None, settings.reads_in_video,
-                            settings.reads_parts)  # fmt: skip
+def sources_of_run(metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None) -> Sources:
+    """What the run was trained on, with the annotations given.
+
+    `negatives` are those by which a run is judged that was trained on none: is saliency in their order?
+    """
+    parents = work_of(metrics).parents
+    of = {parent.stage: parent for parent in parents}
     return Sources(
-        annotations, parents["text_features"], features, negatives, parents.get("in_video_negatives"),
-        parents.get("visual_dynamic_queries"),
+        annotations, of["text_features"], tuple(it for it in parents if it.stage == "video_features"),
+        of.get("negatives", negatives), of.get("in_video_negatives"), of.get("visual_dynamic_queries"),
     )  # fmt: skip
+
+
+def newest_negatives(dataset: str) -> Artifact | None:
+    """The negatives of a data set that were built last, if there are any."""
+    store = Store()
+    return store.newest(dataset, "negatives") if store.find(dataset, "negatives") else None

@@ -15,7 +15,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import Clip, ClipError, Encoder, digests, load
-from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.text import Texts, encode_texts
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import Features, joined, normalised
@@ -161,7 +161,7 @@ def checked(queries: Sequence[str]) -> list[str]:
     return texts
 
 
-def _features(names: Sequence[str], several: Sequence[Halves], clip_length: float = 0.0) -> Features:
+def _features(names: Sequence[str], several: Sequence[Float16Array], clip_length: float = 0.0) -> Features:
     offsets = torch.tensor([0, *np.cumsum([len(values) for values in several])], dtype=torch.long)
     index = {name: row for row, name in enumerate(names)}
     return Features(torch.from_numpy(np.concatenate(several)), offsets, index, clip_length)

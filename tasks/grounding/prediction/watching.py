@@ -9,10 +9,10 @@ from penumbra.tasks.features.clip import Encoder
 from penumbra.tasks.features.decoding.drafts import Draft
 from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
 from penumbra.tasks.features.decoding.extraction import BATCHES_AHEAD
-from penumbra.tasks.features.decoding.frames import Film
-from penumbra.tasks.features.decoding.pool import Decoded, Pool, Video
+from penumbra.tasks.features.decoding.frames import VideoSummary
+from penumbra.tasks.features.decoding.pool import DecoderMessage, Pool, Video
 from penumbra.tasks.features.decoding.sheet import thumbnail
-from penumbra.tasks.features.reading import Halves
+from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import Videos, changes
 
 FRAMES = 24  # kept for a picture, twice as many at most
@@ -29,7 +29,7 @@ class Watched:
     `notes` say what was wrong with the file and could be borne.
     """
 
-    features: tuple[Halves, ...]
+    features: tuple[Float16Array, ...]
     clip_length: float
     duration: float
     frames: tuple[tuple[float, bytes], ...]
@@ -43,34 +43,34 @@ class FilmStrip:
         self.kept: list[tuple[int, bytes]] = []
         self._every, self._clip = 1, 0
 
-    def see(self, told: Iterable[Decoded]) -> Iterator[Decoded]:
+    def see(self, messages: Iterable[DecoderMessage]) -> Iterator[DecoderMessage]:
         """Hand on what is told of a video, and keep every so many frames, fewer the longer it gets."""
-        for decoded in told:
-            if decoded.picture is not None:
+        for message in messages:
+            if message.picture is not None:
                 if self._clip % self._every == 0:
-                    self.kept.append((self._clip, thumbnail(decoded.picture)))
+                    self.kept.append((self._clip, thumbnail(message.picture)))
                 if len(self.kept) > 2 * FRAMES:
                     self.kept, self._every = self.kept[::2], 2 * self._every
                 self._clip += 1
-            yield decoded
+            yield message
 
 
 def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watched:
     """Decode a video in a process of its own, and encode the frame of each clip; raises `UnreadableError`."""
     if not path.is_file():
         raise UnreadableError(f"no file {path}")
-    features: list[Halves] = []
-    strip, film = FilmStrip(), Film()
+    features: list[Float16Array] = []
+    strip, summary = FilmStrip(), VideoSummary()
     for encoder in encoders:
         strip = FilmStrip()
         encoded = _encode(path, encoder, clip_length, strip)
         if encoded.features is None:
             raise UnreadableError(f"{path}: {encoded.reason}{f' ({encoded.value})' if encoded.value else ''}")
         features.append(encoded.features)
-        film = encoded.film
-    notes = changes(Draft(path.name, film), film.duration, clip_length)
+        summary = encoded.summary
+    notes = changes(Draft(path.name, summary), summary.duration, clip_length)
     frames = tuple(((clip + 0.5) * clip_length, frame) for clip, frame in strip.kept)
-    return Watched(tuple(features), clip_length, film.duration, frames, tuple(notes))
+    return Watched(tuple(features), clip_length, summary.duration, frames, tuple(notes))
 
 
 def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
@@ -78,8 +78,8 @@ def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) 
     ahead = BATCHES_AHEAD * usual.batch_size
     pool = Pool(1, clip_length, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
     try:
-        told = strip.see(pool.decode([Video(path.name, path)]))
-        [encoded] = FrameEncoder(encoder, usual.batch_size).encode(told)
+        messages = strip.see(pool.decode([Video(path.name, path)]))
+        [encoded] = FrameEncoder(encoder, usual.batch_size).encode(messages)
     finally:
         pool.close()
     return encoded

@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import NAMED_ARTIFACTS, Settings
-from penumbra.tasks.stage import Stage, run, work_of
+from penumbra.tasks.stage import Stage, run
 from pydantic import ValidationError
 from torch import Tensor, nn
 

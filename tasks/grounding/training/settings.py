@@ -193,6 +193,10 @@ class Settings(Parameters):
             raise ValueError("bm_detr has no losses.shine: say losses.shine=false; it takes losses.negatives=generated")
         return self
 
+    def with_seed(self, seed: int) -> "Settings":
+        """The same with another seed."""
+        return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
+
     @property
     def reads_negatives(self) -> bool:
         """Whether training takes generated hard negatives."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.fills import provider_name
 from penumbra.tasks.negatives.quality.artifact import FILLED, ArtifactNegatives
 from penumbra.tasks.negatives.quality.figures import ALL
-from penumbra.tasks.negatives.reports.providers import name_of
 
 LEVEL = re.compile(r"level (\d+)")
 
@@ -19,7 +19,7 @@ def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
     asked = Counter(_levels(store, negatives.masks))
     rows: list[dict[str, Any]] = []
     for fills in negatives.fills:
-        rows += _of(store, fills, name_of(store, fills), asked)
+        rows += _of(store, fills, provider_name(store, fills), asked)
     if negatives.artifact.stage == "negatives":
         rows += _of(store, negatives.artifact, ALL, asked)
     return rows

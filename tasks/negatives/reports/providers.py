@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.fills import FAILED, FILLED, SUBSTITUTED, training_sentences
+from penumbra.tasks.negatives.fills import FAILED, FILLED, provider_name, training_sentences
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 
 COMPARED = 2_000  # queries and levels that the comparison looks at
@@ -54,12 +54,6 @@ class Yield:
         )  # fmt: skip
 
 
-def name_of(store: Store, fills: Artifact) -> str:
-    """How a fills artifact is called in a report."""
-    parameters = store.manifest(fills).parameters
-    return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])
-
-
 def yields(store: Store, fills: Sequence[Artifact]) -> str:
     """A line for each provider: fills, yield, refusals, tokens and money."""
     columns = [
@@ -82,13 +76,13 @@ def yields(store: Store, fills: Sequence[Artifact]) -> str:
         counted = Yield()
         for part in store.parts(artifact, columns):
             counted.add(part)
-        rows.append((name_of(store, artifact), *counted.row()))
+        rows.append((provider_name(store, artifact), *counted.row()))
     return markdown_table(header, rows)
 
 
 def comparison(store: Store, annotations: Artifact, tags: Artifact, fills: Sequence[Artifact]) -> str:
     """The first fills of the same queries and levels: how usual the sentences are, how varied, how often equal."""
-    names = [name_of(store, artifact) for artifact in fills]
+    names = [provider_name(store, artifact) for artifact in fills]
     firsts = [dict(_first_fills(store, artifact)) for artifact in fills]
     shared = sorted(set.intersection(*(set(first) for first in firsts)))
     if len(fills) < 2 or not shared:

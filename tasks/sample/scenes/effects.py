@@ -82,7 +82,7 @@ def _set_flags(room: Room, agent: Agent, move: Move) -> None:
         agent.seat = move.target if move.relation == "on" else FLOOR
 
 
-def make(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
+def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
     """Change the room by a move and say what changed."""
     end = _agent_end(room, agent, move)
     item = room.items.get(move.object or "")

@@ -1,4 +1,4 @@
-"""Films as mp4 files: written whole or not at all, and known again by a digest of what they were made from."""
+"""Videos as mp4 files: written whole or not at all, and known again by a digest of what they were made from."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ import av
 import numpy as np
 import numpy.typing as npt
 from av.video.stream import VideoStream
-from penumbra.tasks.sample.scenes.casting import Record
-from penumbra.tasks.sample.scenes.film import FPS, frame_count, frames
-from penumbra.tasks.sample.scenes.stage import SIDE
+from penumbra.tasks.sample.scenes.initial_scene import Record
+from penumbra.tasks.sample.scenes.playback import FPS, frame_count, frames
+from penumbra.tasks.sample.scenes.scene import SIDE
 
 CODEC = "libx264"
 OPTIONS = {  # one thread and no lookahead over frames to come: the same frames give the same bytes
@@ -37,23 +37,23 @@ def _renderer() -> str:
     return digest.hexdigest()
 
 
-def film_digest(script: Record) -> str:
-    """A digest of all that determines the film of a script."""
-    told = {name: value for name, value in script.items() if name != "split"}
-    return hashlib.sha256(f"{_renderer()}{json.dumps(told, sort_keys=True)}".encode()).hexdigest()
+def script_digest(script: Record) -> str:
+    """A digest of all that determines the video of a script."""
+    content = {name: value for name, value in script.items() if name != "split"}
+    return hashlib.sha256(f"{_renderer()}{json.dumps(content, sort_keys=True)}".encode()).hexdigest()
 
 
 def is_whole(path: Path, script: Record) -> bool:
-    """Whether a file is the whole film of this script, as the code draws it now.
+    """Whether a file is the whole video of this script, as the code draws it now.
 
     The index of an mp4 file is at its end here: a file that is cut off can't be opened.
     """
     if not path.is_file():
         return False
     try:
-        with av.open(str(path)) as film:
-            frames_there = film.streams.video[0].frames
-            return frames_there == frame_count(script) and film.metadata.get("comment") == film_digest(script)
+        with av.open(str(path)) as video:
+            count = video.streams.video[0].frames
+            return count == frame_count(script) and video.metadata.get("comment") == script_digest(script)
     except (av.error.FFmpegError, OSError, IndexError):
         return False
 
@@ -65,18 +65,18 @@ def write_mp4(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], comment: st
         OSError: the file can't be written
 
     """
-    with av.open(str(path), "w", format="mp4") as film:
-        film.metadata["comment"] = comment
-        stream = cast("VideoStream", film.add_stream(CODEC, rate=FPS, options=OPTIONS))
+    with av.open(str(path), "w", format="mp4") as video:
+        video.metadata["comment"] = comment
+        stream = cast("VideoStream", video.add_stream(CODEC, rate=FPS, options=OPTIONS))
         stream.width = stream.height = SIDE
         stream.pix_fmt = "yuv420p"
         for picture in pictures:
-            film.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        film.mux(stream.encode())
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        video.mux(stream.encode())
 
 
-def film_script(script: Record, path: Path) -> int:
-    """Make the film of a script, under another name until it is whole. The size of the file, in bytes.
+def encode_script(script: Record, path: Path) -> int:
+    """Make the video of a script, under another name until it is whole. The size of the file, in bytes.
 
     Raises:
         KeyError: the script lacks something, or names what there is not
@@ -85,7 +85,7 @@ def film_script(script: Record, path: Path) -> int:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        write_mp4(part, frames(script), film_digest(script))
+        write_mp4(part, frames(script), script_digest(script))
         size = part.stat().st_size
         part.replace(path)
     finally:

@@ -13,17 +13,17 @@ import random
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penumbra.tasks.sample.scenes.splits import FEWEST_VIDEOS, Video, make_splits
+from penumbra.tasks.sample.scenes.splits import FEWEST_VIDEOS, AnnotatedVideo, make_splits
 
 DATA = Path(__file__).parent / "data"
 VIDEOS = 440
 SEED = 2024
 LABELS = {"novel_composition": "novels", "novel_word": "news"}  # split -> key of its labels
 
-Splits = dict[str, dict[str, Video]]
+Splits = dict[str, dict[str, AnnotatedVideo]]
 
 
-def name_videos(splits: dict[str, list[Video]], chance: random.Random) -> Splits:
+def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) -> Splits:
     """Give every video an id that does not tell its split; note in the events which sentences describe them."""
     count = sum(map(len, splits.values()))
     numbers = list(range(1, count + 1))
@@ -38,7 +38,7 @@ def name_videos(splits: dict[str, list[Video]], chance: random.Random) -> Splits
     return named
 
 
-def annotation(video: Video, split: str) -> dict[str, Any]:
+def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
     """A video as the Compositional-Temporal-Grounding files have it."""
     entry: dict[str, Any] = {
         "sentences": [sentence.text for sentence in video.sentences],

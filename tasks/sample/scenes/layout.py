@@ -5,7 +5,7 @@ Each spot is the best of a few dozen: what is drawn there hides little, and is n
 
 from collections.abc import Iterable, Iterator
 
-from penumbra.tasks.sample.scenes.stage import SIDE, Box, Person, Stage, Thing, person_box
+from penumbra.tasks.sample.scenes.scene import SIDE, Box, Person, Scene, Thing, person_box
 
 BACK, FRONT, AT_WALL = 82, 133, 66  # the rows on which furniture stands
 SILL = 44  # the row of the foot of a window
@@ -75,8 +75,8 @@ def _crowding(others: list[tuple[Box, bool]], box: Box) -> float:
     return cost
 
 
-def _others(stage: Stage, *without: str) -> list[tuple[Box, bool]]:
-    return [(box, name in stage.things and stage.things[name].large) for box, name in stage.boxes(*without)]
+def _others(scene: Scene, *without: str) -> list[tuple[Box, bool]]:
+    return [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(*without)]
 
 
 def _box(thing: Thing, spot: Spot) -> Box:
@@ -88,10 +88,10 @@ def _inside(box: Box) -> float:
     return 40 * (max(2 - box[0], 0) + max(box[2] - SIDE + 2, 0) + max(box[3] - SIDE + 1, 0) + max(4 - box[1], 0))
 
 
-def floor_spot(stage: Stage, thing: Thing, wanted: float) -> Spot:
+def floor_spot(scene: Scene, thing: Thing, wanted: float) -> Spot:
     """A free spot on the floor for a thing, not far from the wanted x (pixels)."""
     spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
-    others = _others(stage, thing.id)
+    others = _others(scene, thing.id)
 
     def cost(spot: Spot) -> float:
         box = _box(thing, spot)
@@ -100,13 +100,13 @@ def floor_spot(stage: Stage, thing: Thing, wanted: float) -> Spot:
     return min(spots, key=cost)
 
 
-def side_spot(stage: Stage, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
+def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
     """A spot on the floor that is beside or near a thing: it touches it almost, or there is a gap."""
-    pose, ground = stage.pose(target), stage.ground(target)
+    pose, ground = scene.pose(target), scene.ground(target)
     apart = BESIDE if relation == "beside" else NEAR
     left, right = target.look.reach[0] + thing.look.reach[1], target.look.reach[1] + thing.look.reach[0]
     spots = [(pose.x + dx, ground + down) for dx in (-left - apart, right + apart) for down in (0, 2)]
-    others = _others(stage, thing.id, target.id)
+    others = _others(scene, thing.id, target.id)
     if relation == "near":
         spots += [(pose.x + side * target.width / 4, ground + apart + thing.height) for side in (-1, 0, 1)]
 
@@ -117,10 +117,10 @@ def side_spot(stage: Stage, thing: Thing, relation: str, target: Thing, wanted: 
     return min(spots, key=cost)
 
 
-def _stand(stage: Stage, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
+def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
     """The spot where an agent hides least, above all of what must be seen; of equal ones the nearest."""
-    others = [(box, name, name in stage.things and stage.pose(stage.things[name]).depth)
-              for box, name in stage.boxes(person.id, person.holding or "")]  # fmt: skip
+    others = [(box, name, name in scene.things and scene.pose(scene.things[name]).depth)
+              for box, name in scene.boxes(person.id, person.holding or "")]  # fmt: skip
 
     def cost(spot: Spot) -> float:
         box = person_box(person, *spot)
@@ -129,7 +129,7 @@ def _stand(stage: Stage, person: Person, spots: Iterable[Spot], seen: tuple[str,
             covered = _overlap(box, other)
             if not covered:
                 continue
-            weight = 6 if name in seen else 4 if name in stage.people else 1
+            weight = 6 if name in seen else 4 if name in scene.people else 1
             hidden += weight * covered * (50 / ((other[2] - other[0]) * (other[3] - other[1])) + 0.02)
             if depth > spot[1]:  # it would stand in front of the agent
                 hidden += 80 * covered / ((box[2] - box[0]) * (box[3] - box[1]))
@@ -144,40 +144,40 @@ def _clamped(spots: Iterable[Spot]) -> Iterator[Spot]:
         yield min(max(x, _MARGIN), SIDE - _MARGIN), min(max(y, 72), SIDE - 3)
 
 
-def stand_at(stage: Stage, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
+def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
     """Where to stand to handle what is at x: on either side of it, in front of the ground that it is on."""
     spots = [(x + side * (half + 9 + out), ground + down) for side in (-1, 1) for out in (0, 3) for down in (2, 5, 9)]
-    return _stand(stage, person, _clamped(spots), seen)
+    return _stand(scene, person, _clamped(spots), seen)
 
 
-def stand_behind(stage: Stage, person: Person, thing: Thing, x: float) -> Spot:
+def stand_behind(scene: Scene, person: Person, thing: Thing, x: float) -> Spot:
     """Where to stand to push a thing, at that x: on its row, or further to the front if one would not be seen there."""
-    y = stage.pose(thing).y
-    return _stand(stage, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), (thing.id,))
+    y = scene.pose(thing).y
+    return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), (thing.id,))
 
 
-def stand_beyond(stage: Stage, person: Person, target: Thing) -> Spot:
+def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
     """Where to stand behind a thing: half of the agent is to be seen above it, where nothing on it is in the way."""
     shown = 0.5 * person.body.height - target.look.places.behind
-    y, x = stage.ground(target) + min(shown, -7), stage.pose(target).x
+    y, x = scene.ground(target) + min(shown, -7), scene.pose(target).x
     aside = 7.0 if target.noun == "tree" else target.width * 0.3
-    return _stand(stage, person, [(x + way * aside, y) for way in (0, -1, 1)[target.noun == "tree" :]])
+    return _stand(scene, person, [(x + way * aside, y) for way in (0, -1, 1)[target.noun == "tree" :]])
 
 
-def stand_by(stage: Stage, person: Person, target: Thing, apart: float) -> Spot:
+def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
     """Where to stand, sit or arrive at a thing: to its left or right, that many pixels apart."""
-    pose, ground = stage.pose(target), stage.ground(target)
+    pose, ground = scene.pose(target), scene.ground(target)
     reach = target.width / 2 + 7 + apart
     spots = [(pose.x + side * reach, ground + down) for side in (-1, 1) for down in (1, 4)]
-    return _stand(stage, person, _clamped(spots), (target.id,))
+    return _stand(scene, person, _clamped(spots), (target.id,))
 
 
-def stand_free(stage: Stage, person: Person, wanted: float, spread: int = 8) -> Spot:
+def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:
     """A place on the floor about the wanted x where an agent is in nobody's way."""
     spots = [(wanted + dx, float(y)) for dx in range(-spread, spread + 1, 4) for y in (98, 106, 114, 142, 150, 156)]
-    return _stand(stage, person, _clamped(spots))
+    return _stand(scene, person, _clamped(spots))
 
 
-def far_side(stage: Stage, person: Person, wanted: float) -> Spot:
+def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
     """A place at the side of the room that is meant."""
-    return stand_free(stage, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)
+    return stand_free(scene, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from penumbra.tasks.sample.scenes.drawing import PLAIN, Shape, Sprite, Style, Turn, between, draw, extent, parse
 from penumbra.tasks.sample.scenes.shapes import BADGES, FURNITURE, LIDDED, OBJECTS, PLACES, Places
+from penumbra.tasks.sample.scenes.sprites import PLAIN, Shape, Sprite, Style, Transform, between, draw, extent, parse
 from penumbra.tasks.sample.scenes.world import NOUNS
 
 STEPS = 6  # pictures of a lid between shut and open
@@ -96,7 +96,7 @@ def _whole(look: Look, step: int) -> tuple[Shape, ...]:
     return shapes + _badge(look.modifier, look.noun) if look.modifier in BADGES else shapes
 
 
-def picture(look: Look, opened: float = 0.0, turn: Turn = PLAIN) -> Sprite:
+def picture(look: Look, opened: float = 0.0, transform: Transform = PLAIN) -> Sprite:
     """The picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
-    turn = replace(turn, scale=turn.scale * look.scale)
-    return draw(_whole(look, round(opened * STEPS)), look.style, turn)
+    transform = replace(transform, scale=transform.scale * look.scale)
+    return draw(_whole(look, round(opened * STEPS)), look.style, transform)

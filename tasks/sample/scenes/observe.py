@@ -5,7 +5,7 @@
 Writes FOLDER/<vid>.npy, clips × channels. They take perception out of the question whether a model composes words it
 knows: what is there and how it moves is given, what it is called is not. `imports.sources` takes the folder.
 
-A clip is told from the side of each agent, the livelier first: the agent, the thing that it is busy with, and the
+A clip is described from the side of each agent, the livelier first: the agent, the thing that it is busy with, and the
 thing or agent which that is at. Each is what it is (kind, colour, size, material), how it stands or lies in the middle
 of the clip, how that differs between the clip's end and beginning, and how much it moved on the way.
 """
@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from penumbra.tasks.sample.scenes.casting import Record
-from penumbra.tasks.sample.scenes.drawing import COLOURS
-from penumbra.tasks.sample.scenes.film import FPS, staged
-from penumbra.tasks.sample.scenes.gestures import posture
+from penumbra.tasks.sample.scenes.hands import posture
+from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.people import HEIGHTS
+from penumbra.tasks.sample.scenes.playback import FPS, scenes_by_frame
 from penumbra.tasks.sample.scenes.render import SCRIPTS, Parser, read_scripts
-from penumbra.tasks.sample.scenes.stage import SIDE, Person, Stage, Thing
+from penumbra.tasks.sample.scenes.scene import SIDE, Person, Scene, Thing
+from penumbra.tasks.sample.scenes.sprites import COLOURS
 from penumbra.tasks.sample.scenes.world import NOUNS, PLACES
 
 AGENTS = 2
-UNIT = SIDE / 10  # pixels; places and movements are told in such units
+UNIT = SIDE / 10  # pixels; places and movements are in such units
 HUES = (*COLOURS,)
 KINDS = (*sorted(NOUNS), *sorted(HEIGHTS))
 MATERIALS = ("wooden", "metal", "striped", "dotted")
@@ -49,19 +49,19 @@ def one_of(choices: Sequence[str], chosen: str | None) -> list[float]:
 def look_of(thing: Thing) -> Numbers:
     """What a thing is [LOOK]."""
     look = thing.look
-    told = [*one_of(KINDS, look.noun), *one_of(HUES, look.colour), *one_of(SIZES, look.size)]
-    return np.array([*told, *one_of(MATERIALS, look.material), *one_of(MODIFIERS, look.modifier)], np.float32)
+    identity = [*one_of(KINDS, look.noun), *one_of(HUES, look.colour), *one_of(SIZES, look.size)]
+    return np.array([*identity, *one_of(MATERIALS, look.material), *one_of(MODIFIERS, look.modifier)], np.float32)
 
 
 def look_of_person(person: Person) -> Numbers:
     """Who an agent is [LOOK]."""
-    told = [*one_of(KINDS, person.body.kind), *one_of(HUES, person.body.colour)]
-    return np.array([*told, *[0.0] * (LOOK - len(told))], np.float32)
+    identity = [*one_of(KINDS, person.body.kind), *one_of(HUES, person.body.colour)]
+    return np.array([*identity, *[0.0] * (LOOK - len(identity))], np.float32)
 
 
-def body_of(stage: Stage, person: Person) -> list[float]:
+def body_of(scene: Scene, person: Person) -> list[float]:
     """How an agent stands [BODY]."""
-    held = posture(stage, person)
+    held = posture(scene, person)
     (a, b), (c, d) = held.hands
     return [
         person.x / UNIT, (person.y - person.lift) / UNIT, person.lift / UNIT, float(person.facing),
@@ -70,9 +70,9 @@ def body_of(stage: Stage, person: Person) -> list[float]:
     ]  # fmt: skip
 
 
-def state_of(stage: Stage, thing: Thing) -> list[float]:
+def state_of(scene: Scene, thing: Thing) -> list[float]:
     """How a thing stands, lies or flies [STATE]."""
-    pose = stage.pose(thing)
+    pose = scene.pose(thing)
     turned = np.deg2rad(pose.angle)
     return [
         pose.x / UNIT, pose.y / UNIT, pose.depth / UNIT, float(pose.hidden), float(np.sin(turned)),
@@ -81,23 +81,23 @@ def state_of(stage: Stage, thing: Thing) -> list[float]:
     ]  # fmt: skip
 
 
-class Film:
+class ObservedScript:
     """The states of all agents [frames, agents, BODY] and things [frames, things, STATE] of a script."""
 
     def __init__(self, script: Record) -> None:
         bodies, states, held = [], [], []
-        stage = Stage()
-        for stage, _ in staged(script):
-            things = list(stage.things)
-            bodies.append([body_of(stage, person) for person in stage.people.values()])
-            states.append([state_of(stage, thing) for thing in stage.things.values()])
-            holding = [person.holding for person in stage.people.values()]
-            held.append([things.index(thing) if thing in stage.things else -1 for thing in holding])
+        scene = Scene()
+        for scene, _ in scenes_by_frame(script):
+            things = list(scene.things)
+            bodies.append([body_of(scene, person) for person in scene.people.values()])
+            states.append([state_of(scene, thing) for thing in scene.things.values()])
+            holding = [person.holding for person in scene.people.values()]
+            held.append([things.index(thing) if thing in scene.things else -1 for thing in holding])
         self.bodies = np.array(bodies, np.float32)
-        self.states = np.array(states, np.float32).reshape(len(bodies), len(stage.things), STATE)
+        self.states = np.array(states, np.float32).reshape(len(bodies), len(scene.things), STATE)
         self.held = np.array(held)
-        self.people = [look_of_person(person) for person in stage.people.values()]
-        self.things = [look_of(thing) for thing in stage.things.values()]
+        self.people = [look_of_person(person) for person in scene.people.values()]
+        self.things = [look_of(thing) for thing in scene.things.values()]
         self.place = np.array(one_of(sorted(PLACES), script["setting"]["place"]), np.float32)
 
     def clips(self, length: float) -> Numbers:
@@ -142,8 +142,8 @@ class Film:
 
     @staticmethod
     def _distances(point: Numbers, states: Numbers) -> Numbers:
-        found: Numbers = np.linalg.norm(states[:, :2] - point, axis=1)
-        return found
+        distances: Numbers = np.linalg.norm(states[:, :2] - point, axis=1)
+        return distances
 
 
 def _course(states: Numbers, origin: Numbers) -> Numbers:
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
         scripts = read_scripts(options.scripts)
         options.folder.mkdir(parents=True, exist_ok=True)
         for script in scripts:
-            clips = Film(script).clips(options.clip_length)
+            clips = ObservedScript(script).clips(options.clip_length)
             np.save(options.folder / f"{script['vid']}.npy", clips.astype(np.float16))
     except (OSError, ValueError) as error:
         parser.error(str(error))

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from penumbra.tasks.sample.scenes.drawing import Shape, Sprite, Style, Turn, draw, parse
+from penumbra.tasks.sample.scenes.sprites import Shape, Sprite, Style, Transform, draw, parse
 
 HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels from the soles to the crown
 DRAWN = 40.0  # the height that the drawings below are made for
@@ -158,14 +158,14 @@ def _mirrored(sprite: Sprite) -> Sprite:
 def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
     """All but the arms."""
     text = "; ".join([_legs(body, posture), _TORSO[body.kind], _head(body, posture.view)])
-    sprite = draw(_bent(text, posture), Style(body.colour), Turn(scale=body.height / DRAWN))
+    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
     return _mirrored(sprite) if facing < 0 else sprite
 
 
 @lru_cache(maxsize=20_000)
 def _arms(body: Body, posture: Posture, facing: int) -> Sprite:
     text = "; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True))
-    sprite = draw(_bent(text, posture), Style(body.colour), Turn(scale=body.height / DRAWN))
+    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
     return _mirrored(sprite) if facing < 0 else sprite
 
 

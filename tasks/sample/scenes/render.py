@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from penumbra.tasks.sample.scenes.casting import Record
-from penumbra.tasks.sample.scenes.encoding import film_script, is_whole
+from penumbra.tasks.sample.scenes.encoding import encode_script, is_whole
 from penumbra.tasks.sample.scenes.generate import DATA
+from penumbra.tasks.sample.scenes.initial_scene import Record
 
 SCRIPTS = DATA / "scripts.jsonl"
 _STALE = 3600  # seconds after which a part of a file belongs to no run any more
@@ -55,8 +55,8 @@ class Rendering:
 
     def __str__(self) -> str:
         new, size = sum(video.new for video in self.videos), sum(video.bytes for video in self.videos)
-        there = len(self.videos) - new - len(self.failed)
-        return (f"{new} videos rendered, {there} there already, {len(self.failed)} failed; "
+        kept = len(self.videos) - new - len(self.failed)
+        return (f"{new} videos rendered, {kept} there already, {len(self.failed)} failed; "
                 f"{size / 1e6:.1f} MB in {self.folder}; {self.seconds:.1f} s")  # fmt: skip
 
 
@@ -69,10 +69,10 @@ def read_scripts(path: Path = SCRIPTS, splits: tuple[str, ...] = (), limit: int 
 
     """
     scripts = [_script(line, f"{path}, line {number}") for number, line in enumerate(path.open("rb"), 1)]
-    there = {script.get("split") for script in scripts}
+    known = {script.get("split") for script in scripts}
     for split in splits:
-        if split not in there:
-            raise ValueError(f"{path} has no split {split!r}, only {', '.join(sorted(map(str, there)))}")
+        if split not in known:
+            raise ValueError(f"{path} has no split {split!r}, only {', '.join(sorted(map(str, known)))}")
     return [script for script in scripts if not splits or script["split"] in splits][:limit]
 
 
@@ -90,13 +90,13 @@ def _script(line: bytes, where: str) -> Record:
 
 def render(scripts: list[Record], folder: Path, processes: int | None = None,
            progress: Callable[[Rendered], None] = lambda video: None) -> Rendering:  # fmt: skip
-    """Make the film of each script that has none yet; `progress` is called after each. A bad script stops no other.
+    """Make the video of each script that has none yet; `progress` is called after each. A bad script stops no other.
 
     Args:
         scripts: objects of scripts.jsonl
         folder: where to; it is made if need be
         processes: how many work at once; as many as there are cores if not given
-        progress: is told of each video, in the order of the scripts
+        progress: is called with each video, in the order of the scripts
 
     Raises:
         OSError: the folder can't be made
@@ -145,7 +145,7 @@ def _render_one(folder: Path, script: Record) -> Rendered:
     try:
         if is_whole(path, script):
             return Rendered(script["vid"], path.stat().st_size)
-        return Rendered(script["vid"], film_script(script, path), new=True)
+        return Rendered(script["vid"], encode_script(script, path), new=True)
     except Exception as error:
         return Rendered(script["vid"], problem=f"{type(error).__name__}: {error}")
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penumbra.tasks.sample.scenes.actions import ACTIONS, MANNERS, NOVEL_ACTIONS
-from penumbra.tasks.sample.scenes.effects import Change, make
+from penumbra.tasks.sample.scenes.effects import Change, apply
 from penumbra.tasks.sample.scenes.moves import Move, possible_moves
 from penumbra.tasks.sample.scenes.setting import new_room
 from penumbra.tasks.sample.scenes.state import Agent, Item, Location, Room
@@ -73,7 +73,7 @@ def _item(item: Item) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None or name not in ("open", "lit")}
 
 
-class _Director:
+class _ScriptWriter:
     """Writes one script: chooses moves that are possible, and their times."""
 
     def __init__(self, chance: random.Random, *, novel: bool) -> None:
@@ -106,7 +106,7 @@ class _Director:
         manners = ACTIONS[move.action].manners
         manner = self.chance.choice(manners) if self.chance.random() < 0.6 else None
         before = agent.x
-        change = make(self.room, agent, move, self.chance)
+        change = apply(self.room, agent, move, self.chance)
         if seconds is None:
             seconds = self.length(move, manner, abs(before - change.agent_x))
         end = round(min(self.clock + seconds, LONGEST), 1)
@@ -145,10 +145,10 @@ def _likeness(move: Move) -> tuple[str, str | None]:
 
 def write_script(chance: random.Random, *, novel: bool = False) -> Script:
     """A script of one to five events; with novel objects, agents, colours and actions if asked for."""
-    director = _Director(chance, novel=novel)
-    for _ in range(director.most):
-        if len(director.events) < director.most and director.clock <= LAST_START:
-            director.step()
-    last = max((event.end for event in director.events), default=2.0)
+    writer = _ScriptWriter(chance, novel=novel)
+    for _ in range(writer.most):
+        if len(writer.events) < writer.most and writer.clock <= LAST_START:
+            writer.step()
+    last = max((event.end for event in writer.events), default=2.0)
     duration = round(min(max(last + 0.3 + 2 * chance.random(), 2.0), LONGEST), 1)
-    return Script(duration, director.first, director.events)
+    return Script(duration, writer.first, writer.events)

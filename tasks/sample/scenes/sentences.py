@@ -18,7 +18,7 @@ class Sentence:
     lemmas: frozenset[Lemma]
 
 
-class Narrator:
+class SentenceWriter:
     """Tells a script: every call gives another sentence. Novel words come in only if asked for."""
 
     def __init__(self, script: Script, chance: random.Random, *, novel: bool = False) -> None:

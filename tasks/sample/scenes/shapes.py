@@ -1,4 +1,4 @@
-"""The drawings of all that is in the scenes, in the language of `drawing`; where things go on, under and in them."""
+"""The drawings of all that is in the scenes, in the language of `sprites`; where things go on, under and in them."""
 
 from dataclasses import dataclass
 

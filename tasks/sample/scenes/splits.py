@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from penumbra.tasks.sample.scenes.actions import NOVEL_ADVERBS, NOVEL_PREPOSITIONS, NOVEL_SIZE_WORDS, NOVEL_VERBS
 from penumbra.tasks.sample.scenes.clauses import Pair
 from penumbra.tasks.sample.scenes.script import Script, write_script
-from penumbra.tasks.sample.scenes.sentences import Narrator, Sentence
+from penumbra.tasks.sample.scenes.sentences import Sentence, SentenceWriter
 from penumbra.tasks.sample.scenes.world import NOUNS, NOVEL_AGENT, NOVEL_COLOUR, NOVEL_PATTERN
 
 TYPES = ("v-n", "a-n", "n-n", "v-adv", "p-n")
@@ -32,7 +32,7 @@ Acceptance = Callable[[Sentence], bool]
 
 
 @dataclass
-class Video:
+class AnnotatedVideo:
     """A script with its sentences, and in the novel splits a label for each: what is novel about it."""
 
     script: Script
@@ -41,7 +41,7 @@ class Video:
 
 
 @dataclass
-class Seen:
+class TrainingVocabulary:
     """What the training sentences have: whole texts, words as they are written, lemmas and pairs."""
 
     texts: set[str] = field(default_factory=set)
@@ -66,10 +66,10 @@ def _count_pairs(chance: random.Random) -> Counter[Pair]:
     counts: Counter[Pair] = Counter()
     for _ in range(PILOT):
         script = write_script(chance)
-        narrator = Narrator(script, chance)
+        writer = SentenceWriter(script, chance)
         for index in range(len(script.events)):
-            counts.update(narrator.describe(index).pairs)
-            counts.update(narrator.describe(index).pairs)
+            counts.update(writer.describe(index).pairs)
+            counts.update(writer.describe(index).pairs)
     return counts
 
 
@@ -107,40 +107,42 @@ def hold_out(chance: random.Random) -> frozenset[Pair]:
 
 def _describe_events(script: Script, accept: Acceptance, chance: random.Random, *, novel: bool) -> list[Sentence]:
     """One or two acceptable sentences an event, where there are any."""
-    narrator = Narrator(script, chance, novel=novel)
+    writer = SentenceWriter(script, chance, novel=novel)
     sentences: dict[str, Sentence] = {}
     for index in range(len(script.events)):
         wanted = len(sentences) + chance.choice((1, 2, 2))
         for _ in range(TRIES):
             if len(sentences) == wanted:
                 break
-            sentence = narrator.describe(index)
+            sentence = writer.describe(index)
             if accept(sentence):
                 sentences.setdefault(sentence.text, sentence)
     return list(sentences.values())
 
 
-def _film(count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False) -> list[Video]:
+def _annotated_videos(
+    count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False
+) -> list[AnnotatedVideo]:
     """So many videos with acceptable sentences."""
-    videos: list[Video] = []
+    videos: list[AnnotatedVideo] = []
     for _ in range(600 * count):
         script = write_script(chance, novel=novel)
         sentences = _describe_events(script, accept, chance, novel=novel)
         if sentences and len(sentences) >= min(2, len(script.events)):
-            videos.append(Video(script, sentences))
+            videos.append(AnnotatedVideo(script, sentences))
         if len(videos) == count:
             return videos
     raise ValueError(f"no {count} videos with fitting sentences: ask for more videos or another seed")
 
 
-def composition_label(sentence: Sentence, seen: Seen) -> dict[str, list[list[str]]]:
+def composition_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[list[str]]]:
     """The pairs that no training sentence has, by type."""
     fresh = sorted(sentence.pairs - seen.pairs)
-    found = {kind: [list(pair[1:]) for pair in fresh if pair[0] == kind] for kind in TYPES}
-    return {kind: pairs for kind, pairs in found.items() if pairs}
+    label = {kind: [list(pair[1:]) for pair in fresh if pair[0] == kind] for kind in TYPES}
+    return {kind: pairs for kind, pairs in label.items() if pairs}
 
 
-def word_label(sentence: Sentence, seen: Seen) -> dict[str, list[str]]:
+def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[str]]:
     """The lemmas that no training sentence has, by part of speech."""
     label: dict[str, list[str]] = {}
     for pos, lemma in sorted(sentence.lemmas):
@@ -149,8 +151,10 @@ def word_label(sentence: Sentence, seen: Seen) -> dict[str, list[str]]:
     return label
 
 
-def _composition(count: int, held: frozenset[Pair], seen: Seen, chance: random.Random) -> list[Video]:
-    videos: list[Video] = []
+def _composition(
+    count: int, held: frozenset[Pair], seen: TrainingVocabulary, chance: random.Random
+) -> list[AnnotatedVideo]:
+    videos: list[AnnotatedVideo] = []
     for i, kind in enumerate(TYPES):
         wanted = frozenset(pair for pair in held if pair[0] == kind)
 
@@ -158,11 +162,11 @@ def _composition(count: int, held: frozenset[Pair], seen: Seen, chance: random.R
             fresh = not wanted.isdisjoint(sentence.pairs) and sentence.pairs - held <= seen.pairs
             return fresh and seen.words.issuperset(words_of(sentence.text))
 
-        videos += _film(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
+        videos += _annotated_videos(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
     return videos
 
 
-def _accept_novel_word(held: frozenset[Pair], seen: Seen) -> Acceptance:
+def _accept_novel_word(held: frozenset[Pair], seen: TrainingVocabulary) -> Acceptance:
     def accept(sentence: Sentence) -> bool:
         fresh = {lemma for _, lemma in sentence.lemmas} - seen.lemmas
         unseen = set(words_of(sentence.text)) - seen.words
@@ -172,18 +176,18 @@ def _accept_novel_word(held: frozenset[Pair], seen: Seen) -> Acceptance:
     return accept
 
 
-def make_splits(videos: int, chance: random.Random) -> dict[str, list[Video]]:
+def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedVideo]]:
     """All four splits, `videos` videos together. Training comes first: the others are judged by it."""
     counts = {name: round(share * videos) for name, share in SHARES.items()}
     counts["train"] += videos - sum(counts.values())
-    held, seen = hold_out(chance), Seen()
-    train = _film(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
+    held, seen = hold_out(chance), TrainingVocabulary()
+    train = _annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
     for sentence in _sentences(train):
         seen.add(sentence)
-    trivial = _film(counts["test_trivial"], lambda it: it.pairs <= seen.pairs and it.text not in seen.texts
+    trivial = _annotated_videos(counts["test_trivial"], lambda it: it.pairs <= seen.pairs and it.text not in seen.texts
                     and seen.words.issuperset(words_of(it.text)), chance)  # fmt: skip
     composition = _composition(counts["novel_composition"], held, seen, chance)
-    word = _film(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
+    word = _annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
     for video in composition:
         video.labels = [composition_label(sentence, seen) for sentence in video.sentences]
     for video in word:
@@ -191,5 +195,5 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[Video]]:
     return {"train": train, "test_trivial": trivial, "novel_composition": composition, "novel_word": word}
 
 
-def _sentences(videos: list[Video]) -> Iterator[Sentence]:
+def _sentences(videos: list[AnnotatedVideo]) -> Iterator[Sentence]:
     return (sentence for video in videos for sentence in video.sentences)

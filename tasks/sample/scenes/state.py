@@ -66,8 +66,8 @@ class Room:
 
     def on_it(self, item: Item, *relations: str) -> list[Item]:
         """What is located by this item, in these relations (all if none is named)."""
-        there = [other for other in self.items.values() if other.at.target == item.id]
-        return [other for other in there if not relations or other.at.relation in relations]
+        dependents = [other for other in self.items.values() if other.at.target == item.id]
+        return [other for other in dependents if not relations or other.at.relation in relations]
 
     def free(self, item: Item) -> bool:
         """Nobody holds it and nothing depends on where it is, but for what is in it."""

@@ -1,4 +1,4 @@
-"""The sample's videos: rendered where they are not there yet, before their features are wanted."""
+"""The sample's videos, rendered before their features are extracted: the one door from the flows to the sample."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from penumbra.tasks.sample.scenes.encoding import is_whole
 from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
 from penumbra.tasks.stage import is_planned, logger, step
 
-SAY_EVERY = 50  # videos
+LOG_EVERY = 50  # videos
 
 
 class RenderingError(PenumbraError):
@@ -24,18 +24,18 @@ def is_sample(dataset: Dataset) -> bool:
 
 def rendered(folder: Path) -> bool:
     """Whether all of the sample's videos are there."""
-    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts(SHIPPED / "scripts.jsonl"))
+    return all(is_whole(folder / f"{script['vid']}.mp4", script) for script in read_scripts())
 
 
 def render_missing(folder: Path, processes: int = 0) -> Rendering:
     """Make the sample's videos that are not there; raises `RenderingError` where one can't be made."""
-    scripts, log = read_scripts(SHIPPED / "scripts.jsonl"), logger()
+    scripts, log = read_scripts(), logger()
     done = 0
 
     def progress(video: Rendered) -> None:
         nonlocal done
         done += 1
-        if video.new and done % SAY_EVERY == 0:
+        if video.new and done % LOG_EVERY == 0:
             log.info("%d of %d videos rendered", done, len(scripts))
 
     try:

@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 import spacy
-from penumbra.tasks.sample.tagger.register import Lexicon, caption_trees
+from penumbra.tasks.sample.tagger.caption_grammar import TreebankLexicon, caption_trees
 from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
+from penumbra.tasks.text.tags import PIPELINE_FOLDER
 from spacy.cli.train import train as spacy_train
 from spacy.language import Language
 from spacy.lookups import load_lookups
@@ -33,7 +34,7 @@ def write_corpora(treebank: Path, folder: Path, captions: int = CAPTIONS) -> Non
     sentences = list(read_conllu(treebank / "train.conllu"))
     trees = [to_clear_style(words) for words in sentences]
     docs = [to_doc(vocab, words, lower=lower) for words in trees for lower in (False, True)]
-    lexicon = Lexicon(sentences)
+    lexicon = TreebankLexicon(sentences)
     lexicon.add_common_words(*common_words())
     docs += [to_doc(vocab, words) for words in caption_trees(lexicon, captions)]
     random.Random(0).shuffle(docs)
@@ -84,7 +85,7 @@ def main(words: list[str] | None = None) -> None:
     """The command line. Exit status 2 where the treebank is not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("treebank", type=Path)
-    parser.add_argument("--output", type=Path, default=HERE.parents[1] / "models" / "tagger")
+    parser.add_argument("--output", type=Path, default=PIPELINE_FOLDER)
     parser.add_argument("--epochs", type=int, default=10)
     arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as name:

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from penumbra.tasks.sample.scenes.casting import Record
-from penumbra.tasks.sample.scenes.drawing import COLOURS
-from penumbra.tasks.sample.scenes.film import FPS, frame_count, played
+from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.people import HEIGHTS
+from penumbra.tasks.sample.scenes.playback import FPS, frame_count, frames_with_scenes
 from penumbra.tasks.sample.scenes.render import read_scripts
+from penumbra.tasks.sample.scenes.scene import SIDE, Box, Scene, person_box
 from penumbra.tasks.sample.scenes.script import Script, write_script
-from penumbra.tasks.sample.scenes.sentences import Narrator
-from penumbra.tasks.sample.scenes.stage import SIDE, Box, Stage, person_box
+from penumbra.tasks.sample.scenes.sentences import SentenceWriter
+from penumbra.tasks.sample.scenes.sprites import COLOURS
 from penumbra.tasks.sample.scenes.world import NOUNS
 
 FRAMES = 4  # a moment is seen at so many points of time, one in each quarter
-SENTENCES = 3  # ways in which a moment is told
+SENTENCES = 3  # sentences for an event of a moment
 NOVEL = 0.2  # share of scenes with the words that the data set keeps for its split Novel-Word
 
 PATCH = 20  # pixels of a patch, in both directions
@@ -36,7 +36,7 @@ Maps = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleThing:
     """A thing or an agent in the picture: its name, and where it is in words."""
 
     name: str
@@ -55,7 +55,7 @@ class Moment:
     maps: Maps
     sentences: list[str]
     place: str
-    things: list[Seen]
+    things: list[VisibleThing]
 
 
 def is_new(record: Record, known: set[str]) -> bool:
@@ -80,30 +80,30 @@ def moments(seed: int, scenes: int) -> Iterator[Moment]:
         script = write_script(chance, novel=novel)
         record = script.record(f"T{scene}", "train")
         if script.events and is_new(record, known):
-            yield from _moments(script, record, Narrator(script, chance, novel=novel), chance)
+            yield from _moments(script, record, SentenceWriter(script, chance, novel=novel), chance)
 
 
-def _moments(script: Script, record: Record, narrator: Narrator, chance: random.Random) -> Iterator[Moment]:
-    told: dict[tuple[float, float], list[str]] = {}
+def _moments(script: Script, record: Record, writer: SentenceWriter, chance: random.Random) -> Iterator[Moment]:
+    sentences_by_window: dict[tuple[float, float], list[str]] = {}
     things = in_sight(record)
     for event in range(len(script.events)):
         for _ in range(SENTENCES):
-            sentence = narrator.describe(event)
-            told.setdefault(sentence.window, []).append(sentence.text)
-    wanted = {window: _points(window, frame_count(record), chance) for window in told}
+            sentence = writer.describe(event)
+            sentences_by_window.setdefault(sentence.window, []).append(sentence.text)
+    wanted = {window: _points(window, frame_count(record), chance) for window in sentences_by_window}
     needed = {index for points in wanted.values() for index in points}
-    seen = {index: (frame.copy(), patch_map(stage)) for index, (stage, frame) in enumerate(played(record))
+    seen = {index: (frame.copy(), patch_map(scene)) for index, (scene, frame) in enumerate(frames_with_scenes(record))
             if index in needed}  # fmt: skip
-    for window, sentences in told.items():
+    for window, sentences in sentences_by_window.items():
         pictures, maps = zip(*(seen[index] for index in wanted[window]), strict=True)
         yield Moment(np.stack(pictures), np.stack(maps), sentences, record["setting"]["place"], things)
 
 
-def patch_map(stage: Stage) -> Maps:
+def patch_map(scene: Scene) -> Maps:
     """(GRID, GRID, 2): kind and colour of the smallest thing or agent that fills a patch, or has its middle there."""
-    told = np.zeros((GRID, GRID, 2), np.uint8)
-    boxes = [(stage.box(thing), thing.noun, thing.look.colour) for thing in stage.things.values()]
-    boxes += [(person_box(it, it.x, it.y - it.lift), it.body.kind, it.body.colour) for it in stage.people.values()]
+    grid = np.zeros((GRID, GRID, 2), np.uint8)
+    boxes = [(scene.box(thing), thing.noun, thing.look.colour) for thing in scene.things.values()]
+    boxes += [(person_box(it, it.x, it.y - it.lift), it.body.kind, it.body.colour) for it in scene.people.values()]
     shown = [(box, kind, colour) for box, kind, colour in boxes if box is not None]
     for (left, top, right, bottom), kind, colour in sorted(shown, key=lambda one: _area(one[0]), reverse=True):
         columns = np.clip(np.minimum(EDGES + PATCH, right) - np.maximum(EDGES, left), 0, PATCH) / PATCH
@@ -111,27 +111,27 @@ def patch_map(stage: Stage) -> Maps:
         filled = rows[:, None] * columns >= FILLED
         middle = (int((top + bottom) / 2 / PATCH), int((left + right) / 2 / PATCH))
         filled[min(max(middle[0], 0), GRID - 1), min(max(middle[1], 0), GRID - 1)] = True
-        told[filled] = KINDS.index(kind), HUES.index(colour or "")
-    return told
+        grid[filled] = KINDS.index(kind), HUES.index(colour or "")
+    return grid
 
 
 def _area(box: Box) -> float:
     return (box[2] - box[0]) * (box[3] - box[1])
 
 
-def in_sight(record: Record) -> list[Seen]:
+def in_sight(record: Record) -> list[VisibleThing]:
     """What can be seen all the time: agents, and things that are in nothing; where they are if no one moves them."""
     items = {item["id"]: item for item in record["setting"]["items"]}
     moved = {event["object"] for event in record["events"]}
-    found = []
+    things = []
     for name, item in items.items():
         relation, target = item["at"]["relation"], items.get(item["at"]["target"])
         if relation != "in":
             where = f"{relation} the {_called(target)}" if target and name not in moved else ""
-            found.append(Seen(_called(item), where))
+            things.append(VisibleThing(_called(item), where))
     for agent in record["agents"]:
-        found.append(Seen(f"{agent['noun']} in {agent['colour']}" if agent["colour"] else agent["noun"], ""))
-    return found
+        things.append(VisibleThing(f"{agent['noun']} in {agent['colour']}" if agent["colour"] else agent["noun"], ""))
+    return things
 
 
 def _called(item: Record) -> str:

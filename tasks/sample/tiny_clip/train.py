@@ -1,4 +1,4 @@
-"""Train the shipped CLIP on rendered scenes other than the data set's, and say how well it finds what it is told.
+"""Train the shipped CLIP on rendered scenes other than the data set's, and say how well sentences find their pictures.
 
     python -m penumbra.tasks.sample.tiny_clip.train [--output models/tiny_clip] [--scenes N] [--steps N] [--seed S]
 
@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.sample.scenes.stage import SIDE
+from penumbra.tasks.features.clip import FOLDER
+from penumbra.tasks.sample.scenes.scene import SIDE
 from penumbra.tasks.sample.tiny_clip.moments import FRAMES, HUES, KINDS, PATCH, Moment, Pictures, caption, moments
-from penumbra.tasks.sample.tiny_clip.retrieval import embed_moments, retrieval
 from penumbra.tasks.sample.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
+from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
 from torch.nn import functional
 from transformers import CLIPConfig, CLIPModel
 
-FOLDER = PROJECT / "models" / "tiny_clip"
 WIDTH, VOCABULARY = 96, 1000
 BATCH, RATE = 64, 1e-3  # moments a step, with one frame of each; highest learning rate
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
@@ -51,15 +50,17 @@ def to_pixels(pictures: Pictures) -> torch.Tensor:
     return ((torch.from_numpy(pictures).float() / 255 - mean) / deviation).movedim(-1, -3)
 
 
-def contrast(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
+def contrastive_loss(
+    images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, same: torch.Tensor
+) -> torch.Tensor:
     """CLIP's loss both ways; `same` marks pairs off the diagonal whose sentences are equal, which are left out."""
     scores = (scale.exp().clamp(max=100) * images @ texts.T).masked_fill(same, -math.inf)
     target = torch.arange(len(scores))
     return (functional.cross_entropy(scores, target) + functional.cross_entropy(scores.T, target)) / 2
 
 
-class Eyes(torch.nn.Module):
-    """What is in each patch, told from the patch's own state: teaches to see, and is thrown away."""
+class PatchClassifier(torch.nn.Module):
+    """What is in each patch, predicted from the patch's own state: an auxiliary loss, thrown away after training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +78,8 @@ class Eyes(torch.nn.Module):
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Moment], steps: int, seed: int) -> None:
     """Train for so many steps; half of the pairs are a moment's sentence, half name what is in the picture."""
-    chance, eyes = np.random.default_rng(seed), Eyes()
-    parameters = [*model.parameters(), *eyes.parameters()]
+    chance, classifier = np.random.default_rng(seed), PatchClassifier()
+    parameters = [*model.parameters(), *classifier.parameters()]
     groups = [{"params": [p for p in parameters if (p.ndim > 1) == matrix], "weight_decay": 0.1 * matrix}
               for matrix in (True, False)]  # fmt: skip
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98))
@@ -91,23 +92,23 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Moment], steps: int, seed:
         maps = np.stack([moment.maps[time] for moment, time in zip(some, times, strict=True)])
         if chance.random() < 0.5:  # no sentence tells left from right
             seen, maps = seen[:, :, ::-1].copy(), maps[:, :, ::-1].copy()
-        told = [caption(moment, chance) if row % 2 else chance.choice(moment.sentences)
+        sentences = [caption(moment, chance) if row % 2 else chance.choice(moment.sentences)
                 for row, moment in enumerate(some)]  # fmt: skip
-        same = torch.tensor([[a == b for b in told] for a in told]) & ~torch.eye(BATCH, dtype=torch.bool)
+        same = torch.tensor([[a == b for b in sentences] for a in sentences]) & ~torch.eye(BATCH, dtype=torch.bool)
         states = model.vision_model(to_pixels(seen))
-        texts = model.get_text_features(**tokenizer(told, padding=True, return_tensors="pt")).pooler_output
+        texts = model.get_text_features(**tokenizer(sentences, padding=True, return_tensors="pt")).pooler_output
         images, texts = (
             functional.normalize(model.visual_projection(states.pooler_output), dim=-1),
             functional.normalize(texts, dim=-1),
         )
-        told_apart: Any = contrast(images, texts, model.logit_scale, same)
-        named = eyes(states.last_hidden_state[:, 1:], torch.from_numpy(maps).long().flatten(1, 2))
+        contrastive: Any = contrastive_loss(images, texts, model.logit_scale, same)
+        named = classifier(states.last_hidden_state[:, 1:], torch.from_numpy(maps).long().flatten(1, 2))
         optimizer.zero_grad()
-        (told_apart + named).backward()
+        (contrastive + named).backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
-        losses.append((told_apart.item(), named.item()))
+        losses.append((contrastive.item(), named.item()))
         if (step + 1) % 50 == 0:
             means = " and ".join(f"{mean:.3f}" for mean in np.mean(losses[-50:], axis=0))
             sys.stdout.write(f"step {step + 1} of {steps}: losses {means}, {time.monotonic() - begun:.0f} s\n")
@@ -148,8 +149,8 @@ def main(arguments: list[str] | None = None) -> None:
     fit(model, tokenizer, several, options.steps, options.seed)
     model.eval()
     held = list(moments(options.seed + 1_000_000, options.held_out))
-    told = [moment.sentences[0] for moment in held]
-    report = retrieval(*embed_moments(model, tokenizer, to_pixels, held, told), told)
+    sentences = [moment.sentences[0] for moment in held]
+    report = retrieval(*embed_moments(model, tokenizer, to_pixels, held, sentences), sentences)
     sys.stdout.write(json.dumps(report) + "\n")
     save(model, tokenizer, options.output, {**report, "scenes": options.scenes, "steps": options.steps,
                                             "seconds": round(time.monotonic() - begun)})  # fmt: skip

@@ -195,7 +195,7 @@ def test_shines_release(shared: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "reason"),
     [
         ("", "empty"),
         ("   \t\n", "empty"),
@@ -210,10 +210,10 @@ def test_shines_release(shared: Path) -> None:
         ("человек открывает дверь a", "Latin"),
     ],
 )
-def test_unusable_queries_are_rejected_with_a_reason(tmp_path: Path, query: Any, told: str) -> None:
+def test_unusable_queries_are_rejected_with_a_reason(tmp_path: Path, query: Any, reason: str) -> None:
     found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence(query))))
     assert len(found.rows) == 2
-    assert told in found.reasons["B2_train_0"]
+    assert reason in found.reasons["B2_train_0"]
     assert len(found.rejected[0]["value"]) <= 300
 
 
@@ -229,7 +229,7 @@ def test_blanks_around_a_query_are_removed_and_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "told"),
+    ("window", "reason"),
     [
         ([5, 2], "ends before it begins"),
         ([3, 3], "is empty"),
@@ -252,10 +252,10 @@ def test_blanks_around_a_query_are_removed_and_noted(tmp_path: Path) -> None:
         ([11, 12], "after the video's end"),
     ],
 )
-def test_unusable_windows_are_rejected_with_a_reason(tmp_path: Path, window: Any, told: str) -> None:
+def test_unusable_windows_are_rejected_with_a_reason(tmp_path: Path, window: Any, reason: str) -> None:
     found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence(window=window))))
     assert len(found.rows) == 2
-    assert told in found.reasons["B2_train_0"]
+    assert reason in found.reasons["B2_train_0"]
 
 
 def test_a_window_past_the_videos_end_is_clipped_and_noted(tmp_path: Path) -> None:
@@ -535,11 +535,11 @@ NO_LINES = {
 def refused(dataset: Dataset, path: Path) -> str:
     with pytest.raises(DatasetError) as caught:
         outcome(dataset)
-    told = str(caught.value)
-    assert "\n" not in told
-    assert str(path) in told
-    assert REMEDY.search(told), f"no remedy in: {told}"
-    return told
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    assert REMEDY.search(message), f"no remedy in: {message}"
+    return message
 
 
 @pytest.mark.parametrize("kind", NO_DATA_SETS)

@@ -74,9 +74,9 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 def test_right_files_are_written(data: Path, repository: Repository) -> None:
-    told = list(fetch("own", repository.url))
+    lines = list(fetch("own", repository.url))
     assert written(data) == {"one.json": ONE, "two.json": TWO}
-    assert told == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
+    assert lines == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
 
 
 def test_right_files_are_not_fetched_again(data: Path, repository: Repository) -> None:
@@ -117,11 +117,11 @@ def refused(data: Path, source: str) -> None:
     """One line that says from where, to where, and what to do; nothing is written."""
     with pytest.raises(FetchError) as caught:
         list(fetch("own", source))
-    told = str(caught.value)
-    assert source in told
-    assert str(data) in told
-    assert f"PENUMBRA_DATA={data.parent}" in told
-    assert "\n" not in told
+    message = str(caught.value)
+    assert source in message
+    assert str(data) in message
+    assert f"PENUMBRA_DATA={data.parent}" in message
+    assert "\n" not in message
     assert not data.exists()
 
 

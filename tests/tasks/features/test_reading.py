@@ -9,13 +9,13 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import SchemaError, conform
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.reading import Halves, lists_of, read_features, vectors_of
+from penumbra.tasks.features.reading import Float16Array, lists_of, read_features, vectors_of
 from penumbra.tasks.features.video import features_table
 
 CHANCE = np.random.default_rng(0)
 
 
-def matrix(rows: int, dimension: int = 5) -> Halves:
+def matrix(rows: int, dimension: int = 5) -> Float16Array:
     return CHANCE.standard_normal((rows, dimension)).astype(np.float16)
 
 
@@ -25,7 +25,7 @@ def build(store: Store, stage: str, tables: list[Any]) -> Artifact:
     return store.artifact(work)
 
 
-def videos(store: Store, *parts: dict[str, Halves]) -> Artifact:
+def videos(store: Store, *parts: dict[str, Float16Array]) -> Artifact:
     rows = [[(vid, float(len(values)), values) for vid, values in part.items()] for part in parts]
     return build(store, "video_features", [features_table("clip", 1.0, part, 5) for part in rows])
 

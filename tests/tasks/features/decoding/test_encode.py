@@ -10,8 +10,8 @@ import torch
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load
 from penumbra.tasks.features.decoding import pixels
 from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
-from penumbra.tasks.features.decoding.frames import Film, Picture
-from penumbra.tasks.features.decoding.pool import Decoded, Video
+from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
+from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
 from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
@@ -32,14 +32,14 @@ def picture(rows: int, columns: int, seed: int) -> Picture:
     )
 
 
-def told(frames: dict[str, list[Picture]], order: list[tuple[str, int]]) -> Iterator[Decoded]:
+def messages_of(frames: dict[str, list[Picture]], order: list[tuple[str, int]]) -> Iterator[DecoderMessage]:
     left = {vid: len(pictures) for vid, pictures in frames.items()}
     for vid, index in order:
         video = Video(vid, Path(vid))
-        yield Decoded(video, frames[vid][index])
+        yield DecoderMessage(video, frames[vid][index])
         left[vid] -= 1
         if not left[vid]:
-            yield Decoded(video, film=Film(1.0, len(frames[vid])))
+            yield DecoderMessage(video, summary=VideoSummary(1.0, len(frames[vid])))
 
 
 def one_after_the_other(frames: dict[str, list[Picture]]) -> list[tuple[str, int]]:
@@ -47,7 +47,9 @@ def one_after_the_other(frames: dict[str, list[Picture]]) -> list[tuple[str, int
 
 
 def encode(encoder: Encoder, frames: dict[str, list[Picture]], batch_size: int) -> dict[str, npt.NDArray[np.float16]]:
-    done: list[Encoded] = list(FrameEncoder(encoder, batch_size).encode(told(frames, one_after_the_other(frames))))
+    done: list[Encoded] = list(
+        FrameEncoder(encoder, batch_size).encode(messages_of(frames, one_after_the_other(frames)))
+    )
     return {each.video.vid: each.features for each in done if each.features is not None}
 
 
@@ -84,7 +86,7 @@ def test_a_frame_s_features_don_t_depend_on_its_company(encoder: Encoder) -> Non
     frames = {f"v{i}": [picture(64 + i, 80, seed) for seed in range(5)] for i in range(5)}
     found = encode(encoder, frames, 8)
     mixed = [(vid, index) for index in range(5) for vid in frames]
-    again = {e.video.vid: e.features for e in FrameEncoder(encoder, 8).encode(told(frames, mixed))}
+    again = {e.video.vid: e.features for e in FrameEncoder(encoder, 8).encode(messages_of(frames, mixed))}
     alone = {vid: encode(encoder, {vid: pictures}, 8)[vid] for vid, pictures in frames.items()}
     for vid in frames:
         assert again[vid] is not None
@@ -94,7 +96,7 @@ def test_a_frame_s_features_don_t_depend_on_its_company(encoder: Encoder) -> Non
 def test_large_frames_don_t_wait_for_a_full_batch(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     from penumbra.tasks.features.decoding import encode as module
 
-    monkeypatch.setattr(module, "TOGETHER", 100_000)
+    monkeypatch.setattr(module, "RESIZED_AT_ONCE", 100_000)
     frames = {"a": [picture(200, 300, seed) for seed in range(9)]}
     many = encode(encoder, frames, 4)["a"]
     monkeypatch.undo()
@@ -104,8 +106,10 @@ def test_large_frames_don_t_wait_for_a_full_batch(encoder: Encoder, monkeypatch:
 def test_a_video_that_fails_half_way_gives_its_reason_only(encoder: Encoder) -> None:
     good, bad = Video("good", Path("good")), Video("bad", Path("bad"))
     messages = [
-        Decoded(bad, picture(9, 9, 0)), Decoded(good, picture(9, 9, 1)), Decoded(bad, reason="decoder failed"),
-        Decoded(good, film=Film(0.5, 1)),
+        DecoderMessage(bad, picture(9, 9, 0)),
+        DecoderMessage(good, picture(9, 9, 1)),
+        DecoderMessage(bad, reason="decoder failed"),
+        DecoderMessage(good, summary=VideoSummary(0.5, 1)),
     ]  # fmt: skip
     done = {each.video.vid: each for each in FrameEncoder(encoder, 2).encode(messages)}
     assert done["bad"].reason == "decoder failed"

@@ -38,13 +38,13 @@ def videos(tmp_path: Path) -> list[Video]:
 def test_every_video_s_frames_arrive_in_their_order(videos: list[Video]) -> None:
     numbers: dict[str, list[int]] = {video.vid: [] for video in videos}
     ends: Counter[str] = Counter()
-    for told in Pool(3, 0.1, "", 60, 1 << 30).decode(videos):
-        if told.picture is not None:
-            numbers[told.video.vid].append(number_of(told.picture))
+    for message in Pool(3, 0.1, "", 60, 1 << 30).decode(videos):
+        if message.picture is not None:
+            numbers[message.video.vid].append(number_of(message.picture))
         else:
-            assert told.film is not None
-            ends[told.video.vid] += 1
-            assert told.film.clips == len(numbers[told.video.vid])
+            assert message.summary is not None
+            ends[message.video.vid] += 1
+            assert message.summary.clips == len(numbers[message.video.vid])
     assert numbers == {f"v{i}": list(range(10 + i)) for i in range(8)}
     assert set(ends.values()) == {1}
 
@@ -52,17 +52,17 @@ def test_every_video_s_frames_arrive_in_their_order(videos: list[Video]) -> None
 def test_no_more_waits_than_there_is_room_for(videos: list[Video]) -> None:
     size = 48 * 64 * 3
     workers = Pool(2, 0.1, "", 60, 5 * size)
-    told = workers.decode(videos)
+    messages = workers.decode(videos)
     most = 0
-    for _ in told:
+    for _ in messages:
         time.sleep(0.002)
-        most = max(most, workers.memory.used)
+        most = max(most, workers.budget.used)
     assert size <= most <= 5 * size
-    assert workers.memory.used == workers.memory.waiting == 0
+    assert workers.budget.used == workers.budget.waiting == 0
 
 
 def test_a_frame_larger_than_all_room_is_let_in_alone(videos: list[Video]) -> None:
-    assert sum(told.picture is not None for told in Pool(2, 0.1, "", 60, 10).decode(videos)) == sum(range(10, 18))
+    assert sum(message.picture is not None for message in Pool(2, 0.1, "", 60, 10).decode(videos)) == sum(range(10, 18))
 
 
 def test_what_hangs_or_crashes_is_ended_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,22 +70,26 @@ def test_what_hangs_or_crashes_is_ended_and_the_rest_goes_on(tmp_path: Path, mon
     names = ["a", "hangs", "b", "crashes", "c", "fails", "d"]
     several = [Video(name, film(tmp_path / f"{name}.mp4", 20)) for name in names]
     begun = time.monotonic()
-    ends = {told.video.vid: told for told in Pool(1, 0.5, "", 3, 1 << 30).decode(several) if told.picture is None}
+    ends = {
+        message.video.vid: message
+        for message in Pool(1, 0.5, "", 3, 1 << 30).decode(several)
+        if message.picture is None
+    }
     assert time.monotonic() - begun < 60
     assert ends.keys() == set(names)
     assert ends["hangs"].reason == "decoder gave no frame for 3 s"
     assert ends["crashes"].reason == "decoder crashed (SIGSEGV)"
     assert (ends["fails"].reason, ends["fails"].value) == ("decoder failed", "RuntimeError: of no known kind")
-    assert all(ends[name].film for name in "abcd")
+    assert all(ends[name].summary for name in "abcd")
 
 
 def test_no_worker_outlives_its_pool(videos: list[Video]) -> None:
     workers = Pool(2, 0.1, "", 60, 1 << 30)
-    told = workers.decode(videos)
-    next(told)
+    messages = workers.decode(videos)
+    next(messages)
     processes = [worker.process.pid for worker in workers._workers if worker.process]
     assert processes
-    told.close()
+    messages.close()
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)

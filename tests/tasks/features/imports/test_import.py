@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from penumbra.artifacts.schemas import conform
-from penumbra.tasks.features.imports.files import FeatureFault, FeatureFolder, Hdf5File, SourceError, open_source
 from penumbra.tasks.features.imports.importer import Importer, Imports, Source, check_length, check_matrix, import_part
-from penumbra.tasks.features.reading import Halves, halves
+from penumbra.tasks.features.imports.sources import FeatureFault, FeatureFolder, Hdf5File, SourceError, open_source
+from penumbra.tasks.features.reading import Float16Array, matrix_of
 
 CHANCE = np.random.default_rng(0)
 DURATIONS = {"a": 10.0, "b": 9.5, "c": 4.0}
@@ -29,10 +29,10 @@ def write_npz(folder: Path, vid: str, array: Any) -> None:
     np.savez(folder / f"{vid}.npz", features=array)
 
 
-def features(rows: pa.Table) -> dict[str, Halves]:
+def features(rows: pa.Table) -> dict[str, Float16Array]:
     """Each video's features."""
     lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
-    return {vid: halves(several.values, several.type.value_type.list_size) for vid, several in lists}
+    return {vid: matrix_of(several.values, several.type.value_type.list_size) for vid, several in lists}
 
 
 def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.sample.scenes import generate
 from penumbra.tasks.sample.scenes.actions import (
     ACTIONS,
@@ -94,6 +95,10 @@ def test_the_command_makes_the_shipped_files_to_the_byte(tmp_path: Path) -> None
     assert len(made) == 5
     for name, content in made.items():
         assert content == (generate.DATA / name).read_bytes(), f"{name} differs from the shipped one"
+
+
+def test_the_shipped_files_lie_where_the_data_set_is_looked_for() -> None:
+    assert generate.DATA.resolve() == SHIPPED
 
 
 def test_another_seed_gives_other_files(other_files: dict[str, str]) -> None:
@@ -204,8 +209,8 @@ def test_every_sentence_has_its_events_and_their_window(data: DataSet) -> None:
         video = data.splits[script["split"]][vid]
         assert 1 <= len(script["events"]) <= 5
         assert script["duration"] == video["duration"]
-        told = [index for event in script["events"] for index in event["sentences"]]
-        assert set(told) == set(range(len(video["sentences"])))
+        described = [index for event in script["events"] for index in event["sentences"]]
+        assert set(described) == set(range(len(video["sentences"])))
         for index, window in enumerate(video["timestamps"]):
             events = [event for event in script["events"] if index in event["sentences"]]
             assert window == [min(event["start"] for event in events), max(event["end"] for event in events)]
@@ -232,8 +237,8 @@ def check_clause(clause: list[str], event: Json, items: dict[str, Json]) -> None
     if event["object"]:
         assert involved[0]["noun"] in clause, (clause, event)
     looks = {item[look] for item in involved for look in ("colour", "material")}
-    said = {*COLOURS, "purple", "wooden", "metal", "striped", "dotted"} & set(clause)
-    assert said <= looks, (clause, event)
+    adjectives = {*COLOURS, "purple", "wooden", "metal", "striped", "dotted"} & set(clause)
+    assert adjectives <= looks, (clause, event)
     things = {word for word in clause if word in NOUNS}
     assert things <= {word for item in involved for word in (item["noun"], item["modifier"], "door")}, (clause, event)
 

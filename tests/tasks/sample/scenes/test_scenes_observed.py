@@ -1,4 +1,4 @@
-"""What an ideal observer tells of a scene: as many clips as the film has, what is held, and nothing of the words."""
+"""What an ideal observer tells of a scene: as many clips as the video has, what is held, and nothing of the words."""
 
 import math
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from penumbra.tasks.sample.scenes import observe
-from penumbra.tasks.sample.scenes.film import played, staged
-from penumbra.tasks.sample.scenes.observe import BODY, KINDS, LOOK, STATE, Film
+from penumbra.tasks.sample.scenes.observe import BODY, KINDS, LOOK, STATE, ObservedScript
+from penumbra.tasks.sample.scenes.playback import frames_with_scenes, scenes_by_frame
 from penumbra.tasks.sample.scenes.render import read_scripts
 
 THING = LOOK + 3 * BODY  # where the channels of what the first agent is busy with begin
@@ -22,14 +22,14 @@ def scripts() -> list[dict[str, Any]]:
 def test_a_row_for_each_clip(scripts: list[dict[str, Any]]) -> None:
     for script in scripts[:5]:
         for length in (0.5, 1.0):
-            clips = Film(script).clips(length)
+            clips = ObservedScript(script).clips(length)
             assert len(clips) == math.ceil(round(script["duration"] / length, 6))
             assert np.isfinite(clips).all()
 
 
-def test_the_stage_is_the_one_that_is_painted(scripts: list[dict[str, Any]]) -> None:
-    painted = [[person.x for person in stage.people.values()] for stage, _ in played(scripts[0])]
-    assert [[person.x for person in stage.people.values()] for stage, _ in staged(scripts[0])] == painted
+def test_the_scene_is_the_one_that_is_painted(scripts: list[dict[str, Any]]) -> None:
+    painted = [[person.x for person in scene.people.values()] for scene, _ in frames_with_scenes(scripts[0])]
+    assert [[person.x for person in scene.people.values()] for scene, _ in scenes_by_frame(scripts[0])] == painted
 
 
 def test_what_an_agent_comes_to_hold_is_told(scripts: list[dict[str, Any]]) -> None:
@@ -38,7 +38,7 @@ def test_what_an_agent_comes_to_hold_is_told(scripts: list[dict[str, Any]]) -> N
         nouns = {item["id"]: item["noun"] for item in script["setting"]["items"]}
         if len(script["agents"]) > 1:
             continue
-        clips = Film(script).clips(0.5)
+        clips = ObservedScript(script).clips(0.5)
         for event in script["events"]:
             if event["action"] in ("take", "pick", "lift"):
                 clip = clips[int(event["end"] / 0.5) - 1]
@@ -49,7 +49,7 @@ def test_what_an_agent_comes_to_hold_is_told(scripts: list[dict[str, Any]]) -> N
 
 def test_where_nothing_happens_nothing_moves(scripts: list[dict[str, Any]]) -> None:
     script = scripts[0]
-    clips = Film(script).clips(0.5)
+    clips = ObservedScript(script).clips(0.5)
     busy = {
         int(t / 0.5) for event in script["events"] for t in np.arange(event["start"] - 0.1, event["end"] + 0.2, 0.1)
     }
@@ -64,15 +64,15 @@ def test_words_are_not_told(scripts: list[dict[str, Any]]) -> None:
     script = scripts[0]
     events = [{**event, "sentences": []} for event in script["events"]]
     silent = {**script, "split": "novel_word", "events": events}
-    assert np.array_equal(Film(script).clips(0.5), Film(silent).clips(0.5))
+    assert np.array_equal(ObservedScript(script).clips(0.5), ObservedScript(silent).clips(0.5))
 
 
 @pytest.mark.parametrize("scripts", ["/nosuch/file", __file__])
 def test_scripts_that_are_none_are_one_line(scripts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         observe.main([str(tmp_path / "new"), "--scripts", scripts])
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert end.value.code == 2
-    assert told.count("\n") == 1
-    assert scripts in told
+    assert message.count("\n") == 1
+    assert scripts in message
     assert not (tmp_path / "new").exists()

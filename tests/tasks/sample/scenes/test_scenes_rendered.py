@@ -17,16 +17,16 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-from penumbra.tasks.sample.scenes import encoding, film, render
+from penumbra.tasks.sample.scenes import encoding, playback, render
 from penumbra.tasks.sample.scenes.actions import ACTIONS, MANNERS
-from penumbra.tasks.sample.scenes.casting import set_stage
-from penumbra.tasks.sample.scenes.deeds import plan
-from penumbra.tasks.sample.scenes.drawing import COLOURS, between
+from penumbra.tasks.sample.scenes.agent_animations import animate
+from penumbra.tasks.sample.scenes.backgrounds import background_of
 from penumbra.tasks.sample.scenes.generate import DATA
+from penumbra.tasks.sample.scenes.initial_scene import initial_scene
 from penumbra.tasks.sample.scenes.looks import picture
-from penumbra.tasks.sample.scenes.rooms import room_picture
 from penumbra.tasks.sample.scenes.script import SPEED, write_script
 from penumbra.tasks.sample.scenes.shapes import LIDDED
+from penumbra.tasks.sample.scenes.sprites import COLOURS, between
 from penumbra.tasks.sample.scenes.world import FLOOR, NOUNS, PLACES, fits
 
 Json = dict[str, Any]
@@ -42,13 +42,13 @@ def decode(path: Path) -> Frames:
 
 
 @pytest.fixture(scope="module")
-def filmed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Json], Frames]:
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Json], Frames]:
     """Makes an mp4 file of a script and decodes it."""
-    folder = tmp_path_factory.mktemp("films")
+    folder = tmp_path_factory.mktemp("videos")
 
     def make(script: Json) -> Frames:
-        path = folder / "film.mp4"
-        encoding.film_script(script, path)
+        path = folder / "video.mp4"
+        encoding.encode_script(script, path)
         return decode(path)
 
     return make
@@ -192,24 +192,24 @@ def test_all_that_moves_moves_within_the_windows(folder: Path) -> None:
         assert not moves.any(), script["vid"]
 
 
-def test_every_kind_of_event_is_seen_in_its_window(filmed: Callable[[Json], Frames]) -> None:
+def test_every_kind_of_event_is_seen_in_its_window(rendered: Callable[[Json], Frames]) -> None:
     for action in ACTIONS:
         events = [(event["end"], script["vid"], script, event) for script in SCRIPTS for event in script["events"]]
         _, _, script, event = min((row for row in events if row[3]["action"] == action), key=lambda row: row[:2])
-        frames = filmed({**script, "duration": event["end"] + 0.2})
+        frames = rendered({**script, "duration": event["end"] + 0.2})
         window = changes(frames)[round(event["start"] * 10) + 1 : round(event["end"] * 10) + 1]
         assert window.mean() > 0.2, (script["vid"], event)
 
 
 def test_painting_only_what_changed_gives_the_same_picture() -> None:
     for script in SAMPLE[:3]:
-        stage, background = set_stage(script), room_picture(script["setting"]["place"])
-        painter = film.Painter(background)
+        scene, background = initial_scene(script), background_of(script["setting"]["place"])
+        painter = playback.Painter(background)
         for event in script["events"]:
-            motion = plan(stage, event)
+            animation = animate(scene, event)
             for time in np.linspace(event["start"], event["end"], 9):
-                motion.show(float(time))
-                assert (painter.paint(stage) == film.Painter(background).paint(stage)).all()
+                animation.show(float(time))
+                assert (painter.paint(scene) == playback.Painter(background).paint(scene)).all()
 
 
 # --- where things are ------------------------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ def combinations() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("related", "noun"), list(combinations()))
-def test_where_a_thing_is_put_is_seen(related: str, noun: str, filmed: Callable[[Json], Frames]) -> None:
-    frames = filmed(put_scene(related, noun))
+def test_where_a_thing_is_put_is_seen(related: str, noun: str, rendered: Callable[[Json], Frames]) -> None:
+    frames = rendered(put_scene(related, noun))
     measure = relation_to_tree if noun == "tree" else relation
     seen = measure(frames[-1], int(red(frames[0]).sum()))
     if (related, noun) == ("on", "shelf"):
@@ -321,13 +321,13 @@ def test_where_a_thing_is_put_is_seen(related: str, noun: str, filmed: Callable[
         assert seen == related
 
 
-def alone(script: Json, told: Json) -> Json:
+def alone(script: Json, described: Json) -> Json:
     """One event of a script in its own room, with a red block for its object, a blue target and furniture of no colour.
 
     What else lies about is left out, and the agent goes away in the end: nothing hides what is to be measured.
     """
     items = {thing["id"]: copy.deepcopy(thing) for thing in script["setting"]["items"]}
-    target = items[told["target"]]
+    target = items[described["target"]]
     kept = {name: thing for name, thing in items.items() if not NOUNS[thing["noun"]].portable}
     for number, thing in enumerate(kept.values()):
         thing.update(
@@ -336,13 +336,13 @@ def alone(script: Json, told: Json) -> Json:
     if target["id"] not in kept:
         target.update(at=on_floor(target["at"]["x"]), modifier=None)
     target.update(colour="blue", material=None, size=None, **({"open": True} if "open" in target else {}))
-    held = told["origin"]["relation"] == "held"
-    at = told["origin"] if held else on_floor(told["origin"]["x"])
+    held = described["origin"]["relation"] == "held"
+    at = described["origin"] if held else on_floor(described["origin"]["x"])
     block = item("block1", "red", at)
-    agent = {**next(agent for agent in script["agents"] if agent["id"] == told["agent"]), "colour": "white"}
-    agent.update(id="agent1", x=told["agent_x"][0], holding="block1" if held else None)
-    seconds = round(told["end"] - told["start"], 1)
-    first = {**told, "agent": "agent1", "object": "block1", "start": 0.5, "end": round(0.5 + seconds, 1)}
+    agent = {**next(agent for agent in script["agents"] if agent["id"] == described["agent"]), "colour": "white"}
+    agent.update(id="agent1", x=described["agent_x"][0], holding="block1" if held else None)
+    seconds = round(described["end"] - described["start"], 1)
+    first = {**described, "agent": "agent1", "object": "block1", "start": 0.5, "end": round(0.5 + seconds, 1)}
     first["origin"] = {**at, "target": "agent1"} if held else at
     block["at"] = first["origin"]
     gone = event(
@@ -361,19 +361,21 @@ def releases() -> list[tuple[Json, Json]]:
             and not event["target"].startswith("tree")]  # fmt: skip
 
 
-def measured(script: Json, told: Json, filmed: Callable[[Json], Frames]) -> tuple[str, str]:
+def measured(script: Json, described: Json, rendered: Callable[[Json], Frames]) -> tuple[str, str]:
     """What the shipped script says of an event's end, and what is seen there."""
-    frames = filmed(alone(script, told))
+    frames = rendered(alone(script, described))
     seen = relation(frames[-1], int(np.median(red(frames[:5]).sum((1, 2)))))
-    said = told["destination"]["relation"]
-    return said, "on" if (said, seen) == ("on", "in") and told["target"].startswith(("shelf", "rug")) else seen
+    expected = described["destination"]["relation"]
+    return expected, "on" if (expected, seen) == ("on", "in") and described["target"].startswith(
+        ("shelf", "rug")
+    ) else seen
 
 
-def test_the_shipped_scripts_show_what_they_say(filmed: Callable[[Json], Frames]) -> None:
+def test_the_shipped_scripts_show_what_they_say(rendered: Callable[[Json], Frames]) -> None:
     """Each of their rooms is another one: what is seen must be what is said (measured over all 462: 459 times)."""
-    told = random.Random(5).sample(releases(), 60)
-    wrong = [(script["vid"], event["start"], *pair) for script, event in told
-             if len(set(pair := measured(script, event, filmed))) > 1]  # fmt: skip
+    sample = random.Random(5).sample(releases(), 60)
+    wrong = [(script["vid"], event["start"], *pair) for script, event in sample
+             if len(set(pair := measured(script, event, rendered))) > 1]  # fmt: skip
     assert len(wrong) <= 1, wrong
 
 
@@ -384,17 +386,17 @@ def difference(first: Frames, second: Frames) -> Mask:
     return np.asarray(np.abs(first[0] - second[0]).max(-1) > 40)
 
 
-def test_the_colour_of_a_thing_is_seen(filmed: Callable[[Json], Frames]) -> None:
+def test_the_colour_of_a_thing_is_seen(rendered: Callable[[Json], Frames]) -> None:
     """Not by the drawing's own numbers: each must be nearest to what it is called among plain colours."""
     plain = {"red": (220, 30, 30), "blue": (40, 80, 230), "green": (30, 160, 50), "yellow": (255, 220, 0),
              "white": (255, 255, 255), "black": (0, 0, 0), "brown": (120, 70, 30), "orange": (255, 140, 0),
              "pink": (255, 130, 190), "grey": (128, 128, 128), "purple": (128, 40, 180)}  # fmt: skip
-    films = {}
+    videos = {}
     for colour in COLOURS:
         block = item("block1", colour, on_floor(0.5))
-        films[colour] = filmed(scene([block], [event("wave", 0.5, 1.5)]))
-    for colour, frames in films.items():
-        mask = difference(frames, films["white" if colour not in ("white", "grey", "pink", "yellow") else "black"])
+        videos[colour] = rendered(scene([block], [event("wave", 0.5, 1.5)]))
+    for colour, frames in videos.items():
+        mask = difference(frames, videos["white" if colour not in ("white", "grey", "pink", "yellow") else "black"])
         median = np.median(frames[0][mask], axis=0)
         distances = {name: np.abs(median - np.array(value)).sum() for name, value in plain.items()}
         assert min(distances, key=lambda name: distances[name]) == colour, (colour, median)
@@ -404,21 +406,21 @@ def test_the_colour_of_a_thing_is_seen(filmed: Callable[[Json], Frames]) -> None
 def test_open_and_shut_look_different(noun: str) -> None:
     shut, opened = (scene([item(f"{noun}1", "blue", on_floor(0.5), open=state)], [event("wave", 0.5, 1.5)])
                     for state in (False, True))  # fmt: skip
-    first, second = (next(film.frames(script)).astype(np.int16) for script in (shut, opened))
+    first, second = (next(playback.frames(script)).astype(np.int16) for script in (shut, opened))
     assert (np.abs(first - second).max(-1) > 50).sum() >= 25
 
 
-def test_what_is_shut_shows_nothing_of_what_is_in_it(filmed: Callable[[Json], Frames]) -> None:
+def test_what_is_shut_shows_nothing_of_what_is_in_it(rendered: Callable[[Json], Frames]) -> None:
     inside = item("block1", "red", {"relation": "in", "target": "cabinet1", "x": 0.5})
     opening = event("open", 0.5, 2.5, object="cabinet1")
-    frames = filmed(scene([item("cabinet1", "blue", on_floor(0.5), open=False), inside], [opening]))
+    frames = rendered(scene([item("cabinet1", "blue", on_floor(0.5), open=False), inside], [opening]))
     assert red(frames[0]).sum() < 3
     assert red(frames[-1]).sum() > 40
 
 
-def test_a_lamp_that_is_on_shines(filmed: Callable[[Json], Frames]) -> None:
+def test_a_lamp_that_is_on_shines(rendered: Callable[[Json], Frames]) -> None:
     turned = event("turn", 0.5, 2.5, object="lamp1", direction="on")
-    frames = filmed(scene([item("lamp1", "blue", on_floor(0.5), lit=False)], [turned]))
+    frames = rendered(scene([item("lamp1", "blue", on_floor(0.5), lit=False)], [turned]))
     shine = [((frame[..., 0] > 225) & (frame[..., 1] > 215) & (frame[..., 2] < 215)).sum() for frame in frames]
     assert shine[0] < 20
     assert shine[-1] > 300
@@ -434,9 +436,9 @@ def pushed(manner: str | None, action: str = "push") -> tuple[Json, float]:
     usual = ACTIONS[action].seconds + 0.7 / SPEED
     seconds = round(usual * (MANNERS[manner] if manner else 1), 1)
     items = [item("box1", "red", on_floor(0.1), open=False)]
-    told = event(action, 0.5, 0.5 + seconds, object="box1", direction="away", manner=manner, agent_x=[0.05, 0.95],
+    described = event(action, 0.5, 0.5 + seconds, object="box1", direction="away", manner=manner, agent_x=[0.05, 0.95],
                  origin=on_floor(0.1), destination=on_floor(0.95))  # fmt: skip
-    return scene(items, [told], x=0.05), seconds
+    return scene(items, [described], x=0.05), seconds
 
 
 def track(frames: Frames) -> npt.NDArray[np.float64]:
@@ -445,11 +447,11 @@ def track(frames: Frames) -> npt.NDArray[np.float64]:
     return np.asarray((x - x[0]) / (x[-1] - x[0]), np.float64)
 
 
-def test_how_it_is_done_is_seen(filmed: Callable[[Json], Frames]) -> None:
+def test_how_it_is_done_is_seen(rendered: Callable[[Json], Frames]) -> None:
     moving, waiting, stops, soft = {}, {}, {}, {}
     for manner in (None, *MANNERS):
         script, seconds = pushed(manner)
-        way = track(filmed(script))[5 : 6 + round(seconds * 10)]
+        way = track(rendered(script))[5 : 6 + round(seconds * 10)]
         steps = np.diff(way)
         moving[manner] = np.sort(steps)[-len(steps) // 4 :].mean()  # share of the way in a frame, when it is fastest
         waiting[manner] = np.argmax(way > 0.03) / len(way)
@@ -467,24 +469,24 @@ def test_how_it_is_done_is_seen(filmed: Callable[[Json], Frames]) -> None:
 
 
 def test_a_thing_that_is_waved_quickly_swings_more_often_than_one_that_is_waved_slowly(
-    filmed: Callable[[Json], Frames],
+    rendered: Callable[[Json], Frames],
 ) -> None:
     turns = {}
     for manner in ("slowly", "quickly"):
         held = {"relation": "held", "target": "agent1", "x": 0.5}
-        told = event("wave", 0.5, 3.5, object="hat1", manner=manner, origin=held, destination=held)
-        frames = filmed(scene([item("hat1", "red", held)], [told], holding="hat1", x=0.5))[6:34]
+        described = event("wave", 0.5, 3.5, object="hat1", manner=manner, origin=held, destination=held)
+        frames = rendered(scene([item("hat1", "red", held)], [described], holding="hat1", x=0.5))[6:34]
         x = np.array([np.flatnonzero(red(frame).any(0)).mean() for frame in frames])
         turns[manner] = int((np.diff(np.sign(np.diff(x))) != 0).sum())
     assert turns["quickly"] >= turns["slowly"] + 3
 
 
-def test_what_is_lifted_ends_higher_than_what_is_taken(filmed: Callable[[Json], Frames]) -> None:
+def test_what_is_lifted_ends_higher_than_what_is_taken(rendered: Callable[[Json], Frames]) -> None:
     height = {}
     for action in ("take", "lift"):
         held = {"relation": "held", "target": "agent1", "x": 0.5}
-        told = event(action, 0.5, 3.0, object="box1", origin=on_floor(0.6), destination=held)
-        frames = filmed(scene([item("box1", "red", on_floor(0.6), open=False)], [told]))
+        described = event(action, 0.5, 3.0, object="box1", origin=on_floor(0.6), destination=held)
+        frames = rendered(scene([item("box1", "red", on_floor(0.6), open=False)], [described]))
         height[action] = box(red(frames[-1]))[3]
     assert height["lift"] < height["take"] - 12
 
@@ -492,7 +494,7 @@ def test_what_is_lifted_ends_higher_than_what_is_taken(filmed: Callable[[Json], 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_place_looks_like_no_other(place: str) -> None:
     for other in set(PLACES) - {place}:
-        assert (np.abs(room_picture(place) - room_picture(other)).max(-1) > 12).mean() > 0.5
+        assert (np.abs(background_of(place) - background_of(other)).max(-1) > 12).mean() > 0.5
 
 
 def test_every_look_has_a_picture_of_its_own() -> None:
@@ -521,8 +523,8 @@ def test_every_look_has_a_picture_of_its_own() -> None:
                 assert (np.abs(first - second).max(-1) > 35).sum() >= 4, (noun, others[i - 1])
 
 
-def test_scripts_of_any_seed_can_be_filmed() -> None:
+def test_scripts_of_any_seed_can_be_rendered() -> None:
     for seed in range(25):
         script = write_script(random.Random(seed), novel=seed % 3 == 0).record(f"X{seed}", "train")
-        for number, frame in enumerate(film.frames({**script, "duration": min(script["duration"], 8.0)})):
+        for number, frame in enumerate(playback.frames({**script, "duration": min(script["duration"], 8.0)})):
             assert frame.shape == (160, 160, 3), number

@@ -19,9 +19,9 @@ from penumbra.tasks.sample.tiny_clip.moments import (
     known_scenes,
     moments,
 )
-from penumbra.tasks.sample.tiny_clip.retrieval import embed_moments, retrieval
 from penumbra.tasks.sample.tiny_clip.tokenizer import train_tokenizer
 from penumbra.tasks.sample.tiny_clip.train import main, to_pixels
+from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
 from transformers import CLIPModel, CLIPTokenizer
 
 LARGEST = 4_000_000  # bytes
@@ -46,8 +46,8 @@ def test_it_is_a_real_clip_and_small() -> None:
 
 def test_it_finds_held_out_sentences_better_than_chance(some: list[Moment]) -> None:
     encoder = load(Clip(encoder="tiny-clip", device="cpu"))
-    told = [moment.sentences[0] for moment in some]
-    found = retrieval(*embed_moments(encoder.model, encoder.tokenizer, to_pixels, some, told), told)
+    sentences = [moment.sentences[0] for moment in some]
+    found = retrieval(*embed_moments(encoder.model, encoder.tokenizer, to_pixels, some, sentences), sentences)
     assert found["moments"] == len(some)
     assert found["moment_to_sentence_r5"] > 1.5 * found["chance_r5"]
     reported = json.loads((FOLDER / "retrieval.json").read_text())

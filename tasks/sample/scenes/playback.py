@@ -1,17 +1,17 @@
-"""From a script to frames: the stage is played and painted frame by frame."""
+"""From a script to frames: its events are animated and the scene is painted frame by frame."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 from penumbra.tasks.sample.scenes import looks, people
-from penumbra.tasks.sample.scenes.casting import Record, set_stage
-from penumbra.tasks.sample.scenes.deeds import plan
-from penumbra.tasks.sample.scenes.drawing import Image, Placed, Turn, put
-from penumbra.tasks.sample.scenes.gestures import posture
-from penumbra.tasks.sample.scenes.motion import Motion
-from penumbra.tasks.sample.scenes.rooms import room_picture
-from penumbra.tasks.sample.scenes.stage import SIDE, Person, Stage, Thing
+from penumbra.tasks.sample.scenes.agent_animations import animate
+from penumbra.tasks.sample.scenes.animation import Animation
+from penumbra.tasks.sample.scenes.backgrounds import background_of
+from penumbra.tasks.sample.scenes.hands import posture
+from penumbra.tasks.sample.scenes.initial_scene import Record, initial_scene
+from penumbra.tasks.sample.scenes.scene import SIDE, Person, Scene, Thing
+from penumbra.tasks.sample.scenes.sprites import Image, Placed, Transform, blit
 
 FPS = 10  # a frame for each tenth of a second, in which the scripts count
 Frame = npt.NDArray[np.uint8]  # SIDE rows of SIDE pixels, red, green and blue
@@ -19,7 +19,7 @@ _WHOLE = (0, 0, SIDE, SIDE)
 
 
 def frame_count(script: Record) -> int:
-    """Frames of a script's film."""
+    """Frames of a script's video."""
     return round(float(script["duration"]) * FPS)
 
 
@@ -32,46 +32,46 @@ def frames(script: Record) -> Iterator[Frame]:
         KeyError: the script lacks something, or names what there is not
 
     """
-    return (frame for _, frame in played(script))
+    return (frame for _, frame in frames_with_scenes(script))
 
 
-def played(script: Record) -> Iterator[tuple[Stage, Frame]]:
-    """The same, each frame with the stage as it is then."""
-    painter = Painter(room_picture(script["setting"]["place"]))
+def frames_with_scenes(script: Record) -> Iterator[tuple[Scene, Frame]]:
+    """The same, each frame with the scene as it is then."""
+    painter = Painter(background_of(script["setting"]["place"]))
     frame = None
-    for stage, moves in staged(script):
+    for scene, moves in scenes_by_frame(script):
         if frame is None or moves:
-            frame = painter.paint(stage)
-        yield stage, frame
+            frame = painter.paint(scene)
+        yield scene, frame
 
 
-def staged(script: Record) -> Iterator[tuple[Stage, bool]]:
-    """The stage at each frame, without painting, and whether anything moves since the frame before.
+def scenes_by_frame(script: Record) -> Iterator[tuple[Scene, bool]]:
+    """The scene at each frame, without painting, and whether anything moves since the frame before.
 
-    It is the same stage, changed.
+    It is the same scene, changed.
     """
-    stage, going = set_stage(script), list[Motion]()
+    scene, going = initial_scene(script), list[Animation]()
     to_come = sorted(script["events"], key=lambda event: float(event["start"]))
     for now in (index / FPS for index in range(frame_count(script))):
-        for motion in going:
-            motion.show(now)
-        yield stage, bool(going)
-        going = [motion for motion in going if motion.end > now + 1e-6]
+        for animation in going:
+            animation.show(now)
+        yield scene, bool(going)
+        going = [animation for animation in going if animation.end > now + 1e-6]
         while to_come and to_come[0]["start"] <= now + 1e-6:
-            going.append(plan(stage, to_come.pop(0)))
+            going.append(animate(scene, to_come.pop(0)))
 
 
 class Painter:
-    """Paints a stage again and again, each time only where something has changed."""
+    """Paints a scene again and again, each time only where something has changed."""
 
     def __init__(self, background: Image) -> None:
         self.background, self.image = background, background.copy()
         self.frame = np.zeros(background.shape, np.uint8)
         self.before: list[Placed] | None = None
 
-    def paint(self, stage: Stage) -> Frame:
-        """The stage as it is now, from the back to the front."""
-        layers = placed(stage)
+    def paint(self, scene: Scene) -> Frame:
+        """The scene as it is now, from the back to the front."""
+        layers = placed(scene)
         changed = _WHOLE if self.before is None else _changed(self.before, layers)
         self.before = layers
         if changed is not None:
@@ -79,7 +79,7 @@ class Painter:
             part = (slice(top, bottom), slice(left, right))
             self.image[part] = self.background[part]
             for layer in layers:
-                put(self.image, layer, changed)
+                blit(self.image, layer, changed)
             self.frame[part] = (self.image[part] + 0.5).astype(np.uint8)
         return self.frame
 
@@ -96,22 +96,22 @@ def _changed(before: list[Placed], after: list[Placed]) -> tuple[int, int, int, 
     return left, top, min(max(box[2] for box in boxes), SIDE), min(max(box[3] for box in boxes), SIDE)
 
 
-def placed(stage: Stage) -> list[Placed]:
+def placed(scene: Scene) -> list[Placed]:
     """All that is to be seen, the hindmost first."""
-    layers = [(stage.pose(thing).depth, _thing(stage, thing)) for thing in stage.things.values()]
-    layers += [(stage.depth(person), _person(stage, person)) for person in stage.people.values()]
+    layers = [(scene.pose(thing).depth, _thing(scene, thing)) for thing in scene.things.values()]
+    layers += [(scene.depth(person), _person(scene, person)) for person in scene.people.values()]
     return [sprite for _, sprites in sorted(layers, key=lambda pair: pair[0]) for sprite in sprites]
 
 
-def _thing(stage: Stage, thing: Thing) -> list[Placed]:
-    pose = stage.pose(thing)
+def _thing(scene: Scene, thing: Thing) -> list[Placed]:
+    pose = scene.pose(thing)
     if pose.hidden:
         return []
-    turn = Turn(angle=round(pose.angle / 15) * 15 % 360, squeeze=round(thing.squeeze, 1))
-    sprite = looks.picture(thing.look, thing.opened or 0.0, turn)
+    transform = Transform(angle=round(pose.angle / 15) * 15 % 360, squeeze=round(thing.squeeze, 1))
+    sprite = looks.picture(thing.look, thing.opened or 0.0, transform)
     return [Placed(sprite, round(pose.x), round(pose.y), round(pose.top), round(pose.bottom))]
 
 
-def _person(stage: Stage, person: Person) -> list[Placed]:
-    sprites = people.pictures(person.body, posture(stage, person), person.facing)
+def _person(scene: Scene, person: Person) -> list[Placed]:
+    sprites = people.pictures(person.body, posture(scene, person), person.facing)
     return [Placed(sprite, round(person.x), round(person.y - person.lift)) for sprite in sprites]

@@ -74,7 +74,7 @@ class Style:
     badge: str = ""
 
 
-def contrast(colour: str) -> Colour:
+def contrasting(colour: str) -> Colour:
     """What shows up on a colour: near-black on pale ones, white on the others."""
     return (40, 40, 52) if colour in PALE else (250, 250, 250)
 
@@ -98,7 +98,7 @@ def paint(name: str, colour: str) -> Colour:
         return _mix(base, (0, 0, 0), 0.32) if colour != "black" else (58, 58, 64)
     if name == "light":
         return _mix(base, (255, 255, 255), 0.28) if colour != "white" else (226, 228, 232)
-    return contrast(colour) if name == "mark" else PAINTS[name]
+    return contrasting(colour) if name == "mark" else PAINTS[name]
 
 
 def _grain(u: Grid, v: Grid) -> Grid:
@@ -215,7 +215,7 @@ def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Transform:
     """How a drawing is put on the picture: scaled, turned by degrees around its middle, squeezed from the sides."""
 
     scale: float = 1.0
@@ -224,17 +224,20 @@ class Turn:
     mirror: bool = False
 
 
-PLAIN = Turn()
+PLAIN = Transform()
 
 
-def _window(shapes: tuple[Shape, ...], turn: Turn) -> tuple[tuple[int, int, int, int], float]:
+def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int, int, int, int], float]:
     """Pixels that the drawing needs (left, top, right, bottom, from the anchor, downwards) and its middle's height."""
     left, bottom, right, top = extent(shapes)
-    middle = (bottom + top) / 2 * turn.scale
+    middle = (bottom + top) / 2 * transform.scale
     glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
-    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * turn.scale
-    low, high = min([bottom, *(v for _, v in glow)]) * turn.scale, max([top, *(v for _, v in glow)]) * turn.scale
-    if turn.angle:
+    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * transform.scale
+    low, high = (
+        min([bottom, *(v for _, v in glow)]) * transform.scale,
+        max([top, *(v for _, v in glow)]) * transform.scale,
+    )
+    if transform.angle:
         reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
         low, high = middle - reach, middle + reach
     across, down, up = int(reach_u) + 2, int(-low) + 2, int(high) + 2
@@ -242,18 +245,18 @@ def _window(shapes: tuple[Shape, ...], turn: Turn) -> tuple[tuple[int, int, int,
 
 
 @lru_cache(maxsize=20_000)
-def draw(shapes: tuple[Shape, ...], style: Style, turn: Turn = PLAIN) -> Sprite:
+def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) -> Sprite:
     """The picture of a drawing."""
-    (left, top, right, bottom), middle = _window(shapes, turn)
+    (left, top, right, bottom), middle = _window(shapes, transform)
     across = (np.arange((right - left) * FINE, dtype=np.float32) + 0.5) / FINE + left
     upwards = -((np.arange((bottom - top) * FINE, dtype=np.float32) + 0.5) / FINE + top)
     u, v = np.meshgrid(across, upwards)
-    if turn.angle:
-        cos, sin = np.cos(np.radians(turn.angle)), np.sin(np.radians(turn.angle))
+    if transform.angle:
+        cos, sin = np.cos(np.radians(transform.angle)), np.sin(np.radians(transform.angle))
         u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
-    u = u / (turn.scale * max(turn.squeeze, 0.1)) * (-1 if turn.mirror else 1)
-    colour, alpha = _paint(shapes, style, u.astype(np.float32), (v / turn.scale).astype(np.float32),
-                           turned=bool(turn.angle))  # fmt: skip
+    u = u / (transform.scale * max(transform.squeeze, 0.1)) * (-1 if transform.mirror else 1)
+    colour, alpha = _paint(shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32),
+                           turned=bool(transform.angle))  # fmt: skip
     fine = np.concatenate([colour * alpha, alpha], axis=2)
     rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
     small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))
@@ -302,7 +305,7 @@ def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
     if style.colour == "black" and style.pattern in ("wooden", "straw"):
         mark = (150, 112, 78)
     share = pattern(u, v)[mask][:, None]
-    colour[mask] = colour[mask] * (1 - share) + np.array(mark or contrast(style.colour), np.float32) * share
+    colour[mask] = colour[mask] * (1 - share) + np.array(mark or contrasting(style.colour), np.float32) * share
 
 
 def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
@@ -332,7 +335,7 @@ class Placed:
         return left, max(top, self.top), left + columns, min(top + rows, self.bottom)
 
 
-def put(image: Image, placed: Placed, within: tuple[int, int, int, int] | None = None) -> None:
+def blit(image: Image, placed: Placed, within: tuple[int, int, int, int] | None = None) -> None:
     """Paint a sprite on an image, or on that part of it (left, top, right, bottom)."""
     area = within or (0, 0, image.shape[1], image.shape[0])
     x0, y0, x1, y1 = placed.box()

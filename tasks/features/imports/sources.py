@@ -113,11 +113,11 @@ class Hdf5File:
         if name is None:
             return None
         try:
-            found = self._file[name]
-            if isinstance(found, h5py.Group):
-                found = only_array({inner: found[inner] for inner in found}, self.key, "group")
-            if not isinstance(found, h5py.Dataset):
+            array = self._file[name]
+            if isinstance(array, h5py.Group):
+                array = only_array({inner: array[inner] for inner in array}, self.key, "group")
+            if not isinstance(array, h5py.Dataset):
                 raise FeatureFault("group holds no array", name)
-            return np.asarray(found[()])
+            return np.asarray(array[()])
         except (OSError, ValueError, KeyError, TypeError, MemoryError) as error:
             raise FeatureFault("array can't be read from the HDF5 file", f"{name}: {error}") from None

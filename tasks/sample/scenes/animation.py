@@ -1,15 +1,15 @@
-"""Events as motions: phases, one after the other, that move agents and things on the stage."""
+"""Events as animations: phases, one after the other, that move agents and things in the scene."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penumbra.tasks.sample.scenes.casting import locate
-from penumbra.tasks.sample.scenes.pace import Pace
-from penumbra.tasks.sample.scenes.stage import Person, Pose, Stage, Thing
+from penumbra.tasks.sample.scenes.easing import Easing
+from penumbra.tasks.sample.scenes.initial_scene import locate
+from penumbra.tasks.sample.scenes.scene import Person, Pose, Scene, Thing
 
 Update = Callable[[float], None]  # shows a share (0 to 1) of a phase
-Begin = Callable[[], Update]  # called when the phase begins, with the stage as it is then
+Begin = Callable[[], Update]  # called when the phase begins, with the scene as it is then
 Spot = tuple[float, float]
 
 WALKING, RUNNING = 56.0, 112.0  # pixels a second, before the manner
@@ -25,19 +25,19 @@ class Phase:
 
 
 @dataclass
-class Motion:
+class Animation:
     """An event that goes on: its phases share its time."""
 
     start: float
     end: float
-    pace: Pace
+    easing: Easing
     phases: list[Phase]
     _begun: int = -1
     _update: Update = field(default=lambda share: None)
 
     def show(self, now: float) -> None:
-        """Bring the stage to a moment, in seconds of the film, no earlier than the last one that was shown."""
-        progress = self.pace(min(max((now - self.start) / (self.end - self.start), 0), 1))
+        """Bring the scene to a moment, in seconds of the video, no earlier than the last one that was shown."""
+        progress = self.easing(min(max((now - self.start) / (self.end - self.start), 0), 1))
         whole = sum(phase.seconds for phase in self.phases)
         before = 0.0
         for index, phase in enumerate(self.phases):
@@ -50,11 +50,11 @@ class Motion:
 
 
 @dataclass
-class Scene:
-    """What an event is about: who does it, to what, how, in how many seconds."""
+class AnimatedEvent:
+    """An event of a script in its scene: who does it, to what, how, in how many seconds."""
 
-    stage: Stage
-    event: dict[str, Any]
+    scene: Scene
+    record: dict[str, Any]
     person: Person
     thing: Thing | None
     seconds: float
@@ -62,15 +62,15 @@ class Scene:
 
     def destination(self, wanted: float) -> Pose:
         """Choose where the object of the event will be, about the wanted x (pixels); it stays where it is for now."""
-        thing, stage, to = self.object, self.stage, self.event["destination"]
+        thing, scene, to = self.object, self.scene, self.record["destination"]
         before, flight = (thing.relation, thing.target, thing.x, thing.y, thing.slot), thing.flight
         thing.flight = None
-        held = {person.id: person.holding for person in stage.people.values()}
-        locate(stage, thing, to["relation"], to["target"], wanted)
-        end, self._goal = stage.pose(thing), (thing.relation, thing.target, thing.x, thing.y, thing.slot)
+        held = {person.id: person.holding for person in scene.people.values()}
+        locate(scene, thing, to["relation"], to["target"], wanted)
+        end, self._goal = scene.pose(thing), (thing.relation, thing.target, thing.x, thing.y, thing.slot)
         thing.relation, thing.target, thing.x, thing.y, thing.slot = before
         thing.flight = flight
-        for person in stage.people.values():
+        for person in scene.people.values():
             person.holding = held[person.id]
         return end
 
@@ -82,23 +82,23 @@ class Scene:
 
         """
         if self._goal is None:
-            raise ValueError(f"the event {self.event['action']!r} leads nowhere")
+            raise ValueError(f"the event {self.record['action']!r} leads nowhere")
         thing = self.object
         thing.relation, thing.target, thing.x, thing.y, thing.slot = self._goal
         thing.flight = None
         if thing.relation == "held":
-            self.stage.people[thing.target].holding = thing.id
+            self.scene.people[thing.target].holding = thing.id
 
     @property
     def manner(self) -> str | None:
         """Slowly, quickly and so on, or none."""
-        manner: str | None = self.event["manner"]
+        manner: str | None = self.record["manner"]
         return manner
 
     @property
     def target(self) -> Thing | None:
         """The thing that is the target, if a thing it is."""
-        return self.stage.things.get(self.event["target"] or "")
+        return self.scene.things.get(self.record["target"] or "")
 
     @property
     def object(self) -> Thing:
@@ -109,7 +109,7 @@ class Scene:
 
         """
         if self.thing is None:
-            raise ValueError(f"the event {self.event['action']!r} has no object")
+            raise ValueError(f"the event {self.record['action']!r} has no object")
         return self.thing
 
 
@@ -120,9 +120,9 @@ def face(person: Person, x: float) -> None:
     person.posture = replace(person.posture, view="side")
 
 
-def walk(scene: Scene, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
+def walk(event: AnimatedEvent, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
     """Go to a spot in a straight line; at its end look where something is."""
-    person = scene.person
+    person = event.person
     seconds = max(((to[0] - person.x) ** 2 + (to[1] - person.y) ** 2) ** 0.5 / speed, 0.05)
     return Phase(seconds, lambda: _walking(person, to, speed, look))
 
@@ -153,11 +153,11 @@ def _stride(steps: float, speed: float) -> int:
 
 
 def fly(thing: Thing, start: Pose, end: Callable[[], Pose], *, arc: float = 0, turns: float = 0,
-        person: Person | None = None, pull: Pace = lambda share: share) -> Update:  # fmt: skip
+        person: Person | None = None, easing: Easing = lambda share: share) -> Update:  # fmt: skip
     """Move a thing on a curve `arc` pixels high from one pose to another; the hands of the person, if any, follow."""
 
     def update(share: float) -> None:
-        goal, way = end(), pull(share)
+        goal, way = end(), easing(share)
         x, y = start.x + (goal.x - start.x) * way, start.y + (goal.y - start.y) * way - arc * 4 * way * (1 - way)
         depth = max(start.depth, goal.depth) if share < 0.85 else goal.depth
         if person is not None:
@@ -169,13 +169,13 @@ def fly(thing: Thing, start: Pose, end: Callable[[], Pose], *, arc: float = 0, t
     return update
 
 
-def land(scene: Scene, update: Update, then: Callable[[], None]) -> Update:
+def land(event: AnimatedEvent, update: Update, then: Callable[[], None]) -> Update:
     """Show a flight and, at its end, let the thing be where it belongs."""
 
     def both(share: float) -> None:
         update(share)
         if share >= 1:
-            scene.object.flight, scene.person.reach = None, None
+            event.object.flight, event.person.reach = None, None
             then()
 
     return both

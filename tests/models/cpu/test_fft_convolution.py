@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from penumbra.models import fft_convolution
-from penumbra.models.fft_convolution import convolve
+from penumbra.models.cpu import fft_convolution
+from penumbra.models.proposals import convolve
 from torch.nn import functional
 
 # batch, channels in and out, size of the map, kernel, padding
@@ -17,7 +17,7 @@ def test_numbers_and_gradients_are_those_of_torch(
 ) -> None:
     side = width + 3 if tiles else size + padding
     monkeypatch.setattr(fft_convolution, "_best_side", lambda *_: side)
-    monkeypatch.setattr(fft_convolution, "SPECTRUM", 500)  # several groups of frequencies
+    monkeypatch.setattr(fft_convolution, "SPECTRA_AT_ONCE", 500)  # several groups of frequencies
     generator = torch.Generator().manual_seed(0)
     cells = torch.randn(batch, inner, size, size, generator=generator, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(out, inner, width, width, generator=generator, dtype=torch.float64, requires_grad=True)

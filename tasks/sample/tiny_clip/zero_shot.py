@@ -8,7 +8,7 @@ import torch
 from penumbra.tasks.sample.tiny_clip.moments import Moment, Pictures
 from torch.nn import functional
 
-TOGETHER = 64
+MOMENTS_AT_ONCE = 64
 
 
 @torch.inference_mode()
@@ -21,13 +21,13 @@ def embed_moments(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit vectors of moments (mean of their frames') and of sentences, each (moments, dimension)."""
     images = []
-    for start in range(0, len(several), TOGETHER):
-        some = np.stack([moment.pictures for moment in several[start : start + TOGETHER]])
+    for start in range(0, len(several), MOMENTS_AT_ONCE):
+        some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])
         vectors = model.get_image_features(to_pixels(some).flatten(0, 1)).pooler_output
         images.append(functional.normalize(vectors, dim=-1).view(len(some), -1, vectors.shape[-1]).mean(1))
     tokens = tokenizer(list(texts), padding=True, return_tensors="pt")
-    told = model.get_text_features(**tokens).pooler_output
-    return functional.normalize(torch.cat(images), dim=-1), functional.normalize(told, dim=-1)
+    encoded = model.get_text_features(**tokens).pooler_output
+    return functional.normalize(torch.cat(images), dim=-1), functional.normalize(encoded, dim=-1)
 
 
 def retrieval(images: torch.Tensor, texts: torch.Tensor, sentences: Sequence[str]) -> dict[str, float]:
@@ -37,12 +37,12 @@ def retrieval(images: torch.Tensor, texts: torch.Tensor, sentences: Sequence[str
     """
     scores = (images @ texts.T).numpy()
     right = np.array([[a == b for b in sentences] for a in sentences])
-    found: dict[str, float] = {"moments": len(sentences)}
+    figures: dict[str, float] = {"moments": len(sentences)}
     for name, table, correct in (("moment_to_sentence", scores, right), ("sentence_to_moment", scores.T, right.T)):
         order = np.argsort(-table, axis=1, kind="stable")
         for depth in (1, 5):
             hits = [correct[row, order[row, :depth]].any() for row in range(len(order))]
-            found[f"{name}_r{depth}"] = round(100 * float(np.mean(hits)), 2)
+            figures[f"{name}_r{depth}"] = round(100 * float(np.mean(hits)), 2)
     share = right.sum(1) / len(right)
-    found |= {f"chance_r{depth}": round(100 * float(np.mean(1 - (1 - share) ** depth)), 2) for depth in (1, 5)}
-    return found
+    figures |= {f"chance_r{depth}": round(100 * float(np.mean(1 - (1 - share) ** depth)), 2) for depth in (1, 5)}
+    return figures

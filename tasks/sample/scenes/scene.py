@@ -34,7 +34,7 @@ class Pose:
 
 @dataclass
 class Thing:
-    """An item on the stage. `flight` overrides where it is while it moves."""
+    """An item on the scene. `flight` overrides where it is while it moves."""
 
     id: str
     look: Look
@@ -70,7 +70,7 @@ class Thing:
 
 @dataclass
 class Person:
-    """An agent on the stage: where its soles are, how high above the floor, how it is turned, what it holds."""
+    """An agent on the scene: where its soles are, how high above the floor, how it is turned, what it holds."""
 
     id: str
     body: Body
@@ -88,7 +88,7 @@ class Person:
 
 
 @dataclass
-class Stage:
+class Scene:
     """All things and agents, by their ids."""
 
     things: dict[str, Thing] = field(default_factory=dict)

@@ -1,15 +1,15 @@
-"""Motions of what agents do with themselves and with what they have in their hands, and the table of all deeds."""
+"""Animations of what agents do with themselves and with what they hold, and the table of all actions."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from penumbra.tasks.sample.scenes import handling, layout
-from penumbra.tasks.sample.scenes.casting import Record
-from penumbra.tasks.sample.scenes.motion import RUNNING, WALKING, Motion, Phase, Scene, Update, face, walk
-from penumbra.tasks.sample.scenes.pace import hops, pace, swing
+from penumbra.tasks.sample.scenes import layout, object_animations
+from penumbra.tasks.sample.scenes.animation import RUNNING, WALKING, AnimatedEvent, Animation, Phase, Update, face, walk
+from penumbra.tasks.sample.scenes.easing import easing, oscillation, repetitions
+from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.people import DRAWN, HIP
-from penumbra.tasks.sample.scenes.stage import SIDE, Stage, Thing
+from penumbra.tasks.sample.scenes.scene import SIDE, Scene, Thing
 
 _HOP = 17  # pixels
 _VIEWS = (("front", 1), ("side", 1), ("back", 1), ("side", -1))
@@ -19,21 +19,21 @@ _NEAR = {"near": 12.0, "beside": 1.0}
 # --- with what is in the hands ---------------------------------------------------------------------------------------
 
 
-def shake(scene: Scene) -> list[Phase]:
+def shake(event: AnimatedEvent) -> list[Phase]:
     """To and fro in front of the body."""
-    return [Phase(1.8, lambda: _swinging(scene, 1.7, lambda s: (4.5 * s, 0.0)))]
+    return [Phase(1.8, lambda: _swinging(event, 1.7, lambda s: (4.5 * s, 0.0)))]
 
 
-def wave(scene: Scene) -> list[Phase]:
+def wave(event: AnimatedEvent) -> list[Phase]:
     """A thing, or an empty hand, high above the head from side to side."""
-    if scene.thing is not None:
-        scene.person.overhead = True
-        return [Phase(1.8, lambda: _swinging(scene, 1.0, lambda s: (12 * s, 5.0 * abs(s))))]
-    return [Phase(1.8, lambda: _waving(scene))]
+    if event.thing is not None:
+        event.person.overhead = True
+        return [Phase(1.8, lambda: _swinging(event, 1.0, lambda s: (12 * s, 5.0 * abs(s))))]
+    return [Phase(1.8, lambda: _waving(event))]
 
 
-def _swinging(scene: Scene, rate: float, curve: Callable[[float], tuple[float, float]]) -> Update:
-    person, side = scene.person, swing(scene.manner, scene.seconds, rate)
+def _swinging(event: AnimatedEvent, rate: float, curve: Callable[[float], tuple[float, float]]) -> Update:
+    person, side = event.person, oscillation(event.manner, event.seconds, rate)
     lift = person.lift
 
     def update(share: float) -> None:
@@ -44,9 +44,9 @@ def _swinging(scene: Scene, rate: float, curve: Callable[[float], tuple[float, f
     return update
 
 
-def _waving(scene: Scene) -> Update:
-    person, side = scene.person, swing(scene.manner, scene.seconds, 1.1)
-    other = scene.stage.people.get(scene.event["target"] or "")
+def _waving(event: AnimatedEvent) -> Update:
+    person, side = event.person, oscillation(event.manner, event.seconds, 1.1)
+    other = event.scene.people.get(event.record["target"] or "")
     if other is not None:
         face(person, other.x)
     elif not person.posture.sits:
@@ -59,14 +59,14 @@ def _waving(scene: Scene) -> Update:
     return update
 
 
-def bounce(scene: Scene) -> list[Phase]:
+def bounce(event: AnimatedEvent) -> list[Phase]:
     """From the hand to the floor and back."""
 
     def bouncing() -> Update:
-        person, thing = scene.person, scene.object
-        start = scene.stage.pose(thing)
+        person, thing = event.person, event.object
+        start = event.scene.pose(thing)
         deep = person.y - start.y
-        times = hops(scene.manner, scene.seconds, 1.0)
+        times = repetitions(event.manner, event.seconds, 1.0)
 
         def update(share: float) -> None:
             up = abs(1 - 2 * (share * times % 1))  # 1 in the hand, 0 on the floor
@@ -79,11 +79,11 @@ def bounce(scene: Scene) -> list[Phase]:
     return [Phase(2.0, bouncing)]
 
 
-def hug(scene: Scene) -> list[Phase]:
+def hug(event: AnimatedEvent) -> list[Phase]:
     """Close to the chest, rocking a little."""
 
     def hugging() -> Update:
-        person, side = scene.person, swing(scene.manner, scene.seconds, 0.7)
+        person, side = event.person, oscillation(event.manner, event.seconds, 0.7)
         sits = bool(person.posture.sits)
 
         def update(share: float) -> None:
@@ -99,26 +99,26 @@ def hug(scene: Scene) -> list[Phase]:
 # --- on the spot -----------------------------------------------------------------------------------------------------
 
 
-def turn(scene: Scene) -> list[Phase]:
+def turn(event: AnimatedEvent) -> list[Phase]:
     """On or off, around, or to something."""
-    if scene.event["direction"] in ("on", "off"):
-        return handling.switch(scene)
-    if scene.event["direction"] == "around":
-        return [Phase(1.2, lambda: _turning(scene, 1, 0.5))]
-    return [Phase(1.2, lambda: _turning_to(scene))]
+    if event.record["direction"] in ("on", "off"):
+        return object_animations.switch(event)
+    if event.record["direction"] == "around":
+        return [Phase(1.2, lambda: _turning(event, 1, 0.5))]
+    return [Phase(1.2, lambda: _turning_to(event))]
 
 
-def spin(scene: Scene) -> list[Phase]:
+def spin(event: AnimatedEvent) -> list[Phase]:
     """A thing, or oneself, around and around."""
-    if scene.thing is not None:
-        return handling.spin_thing(scene)
-    times = max(hops(scene.manner, scene.seconds, 1.0), 2)
-    return [Phase(2.0, lambda: _turning(scene, times, 0))]
+    if event.thing is not None:
+        return object_animations.spin_thing(event)
+    times = max(repetitions(event.manner, event.seconds, 1.0), 2)
+    return [Phase(2.0, lambda: _turning(event, times, 0))]
 
 
-def _turning(scene: Scene, times: int, more: float) -> Update:
+def _turning(event: AnimatedEvent, times: int, more: float) -> Update:
     """Whole turns and a share of one more."""
-    person = scene.person
+    person = event.person
     first = (person.posture.view, person.facing if person.posture.view == "side" else 1)
     start = _VIEWS.index(first) if first in _VIEWS else 0
     last = more or times
@@ -132,10 +132,10 @@ def _turning(scene: Scene, times: int, more: float) -> Update:
     return update
 
 
-def _turning_to(scene: Scene) -> Update:
+def _turning_to(event: AnimatedEvent) -> Update:
     """Away from it first, then to it."""
-    person, target = scene.person, scene.target
-    x = SIDE / 2 if target is None else scene.stage.pose(target).x
+    person, target = event.person, event.target
+    x = SIDE / 2 if target is None else event.scene.pose(target).x
 
     def update(share: float) -> None:
         if share >= 0.5:
@@ -148,33 +148,33 @@ def _turning_to(scene: Scene) -> Update:
     return update
 
 
-def jump(scene: Scene) -> list[Phase]:
+def jump(event: AnimatedEvent) -> list[Phase]:
     """Up, over something, or on something."""
-    target = scene.target
+    target = event.target
     if target is None:
-        return [Phase(1.4, lambda: _hopping(scene, 0, hops(scene.manner, scene.seconds, 0.9)))]
-    pose, stage = scene.stage.pose(target), scene.stage
-    if scene.event["relation"] == "over":
-        return _jump_over(scene, target)
-    spot = layout.stand_at(stage, scene.person, pose.x, stage.ground(target), target.width / 2 - 8, target.id)
-    seat, times = target.look.places.seat, hops(scene.manner, scene.seconds, 0.6)
-    up = Phase(0.6, lambda: _leaping(scene, (pose.x, pose.y), seat))
-    return [walk(scene, spot, look=pose.x), up, Phase(1.2, lambda: _hopping(scene, seat, times))]
+        return [Phase(1.4, lambda: _hopping(event, 0, repetitions(event.manner, event.seconds, 0.9)))]
+    pose, scene = event.scene.pose(target), event.scene
+    if event.record["relation"] == "over":
+        return _jump_over(event, target)
+    spot = layout.stand_at(scene, event.person, pose.x, scene.ground(target), target.width / 2 - 8, target.id)
+    seat, times = target.look.places.seat, repetitions(event.manner, event.seconds, 0.6)
+    up = Phase(0.6, lambda: _leaping(event, (pose.x, pose.y), seat))
+    return [walk(event, spot, look=pose.x), up, Phase(1.2, lambda: _hopping(event, seat, times))]
 
 
-def _jump_over(scene: Scene, target: Thing) -> list[Phase]:
-    pose, person = scene.stage.pose(target), scene.person
+def _jump_over(event: AnimatedEvent, target: Thing) -> list[Phase]:
+    pose, person = event.scene.pose(target), event.person
     side = -1 if person.x < pose.x else 1
     reach = target.width / 2 + 13
     if not 8 <= pose.x - side * reach <= SIDE - 8:
         side = -side
     first, second = (pose.x + side * reach, pose.y + 1), (pose.x - side * reach, pose.y + 1)
     high = target.height + 8
-    return [walk(scene, first, look=pose.x), Phase(1.2, lambda: _leaping(scene, second, 0, high=high))]
+    return [walk(event, first, look=pose.x), Phase(1.2, lambda: _leaping(event, second, 0, high=high))]
 
 
-def _leaping(scene: Scene, to: tuple[float, float], onto: float, *, high: float = 10) -> Update:
-    person = scene.person
+def _leaping(event: AnimatedEvent, to: tuple[float, float], onto: float, *, high: float = 10) -> Update:
+    person = event.person
     x, y = person.x, person.y
     face(person, to[0])
 
@@ -188,8 +188,8 @@ def _leaping(scene: Scene, to: tuple[float, float], onto: float, *, high: float 
     return update
 
 
-def _hopping(scene: Scene, floor: float, times: int) -> Update:
-    person = scene.person
+def _hopping(event: AnimatedEvent, floor: float, times: int) -> Update:
+    person = event.person
 
     def update(share: float) -> None:
         phase = share * times % 1 if share < 1 else 0.0
@@ -200,26 +200,26 @@ def _hopping(scene: Scene, floor: float, times: int) -> Update:
     return update
 
 
-def sit(scene: Scene) -> list[Phase]:
+def sit(event: AnimatedEvent) -> list[Phase]:
     """On a seat, or on the floor."""
-    stage, person, target = scene.stage, scene.person, scene.target
+    scene, person, target = event.scene, event.person, event.target
     scale = person.body.height / DRAWN
-    if target is None or scene.event["relation"] != "on":
-        spot = layout.stand_free(stage, person, person.x) if target is None else _by(scene, target)
-        return [walk(scene, spot), Phase(1.2, lambda: _sitting(scene, "floor", -10.5 * scale, None))]
-    pose, seat = stage.pose(target), target.look.places.seat
-    spot = (pose.x, stage.ground(target) + 2)
+    if target is None or event.record["relation"] != "on":
+        spot = layout.stand_free(scene, person, person.x) if target is None else _by(event, target)
+        return [walk(event, spot), Phase(1.2, lambda: _sitting(event, "floor", -10.5 * scale, None))]
+    pose, seat = scene.pose(target), target.look.places.seat
+    spot = (pose.x, scene.ground(target) + 2)
     flat = target.noun == "rug"
     where, lift = ("floor", -10.5 * scale) if flat else ("seat", seat - HIP * scale + 2)
-    return [walk(scene, spot), Phase(1.2, lambda: _sitting(scene, where, lift, None if flat else pose.y + 0.6))]
+    return [walk(event, spot), Phase(1.2, lambda: _sitting(event, where, lift, None if flat else pose.y + 0.6))]
 
 
-def _by(scene: Scene, target: Thing) -> tuple[float, float]:
-    return layout.stand_by(scene.stage, scene.person, target, _NEAR[scene.event["relation"]] + 5)
+def _by(event: AnimatedEvent, target: Thing) -> tuple[float, float]:
+    return layout.stand_by(event.scene, event.person, target, _NEAR[event.record["relation"]] + 5)
 
 
-def _sitting(scene: Scene, where: str, lift: float, depth: float | None) -> Update:
-    person = scene.person
+def _sitting(event: AnimatedEvent, where: str, lift: float, depth: float | None) -> Update:
+    person = event.person
     person.posture = replace(person.posture, view="front")
 
     def update(share: float) -> None:
@@ -231,11 +231,11 @@ def _sitting(scene: Scene, where: str, lift: float, depth: float | None) -> Upda
     return update
 
 
-def stand(scene: Scene) -> list[Phase]:
+def stand(event: AnimatedEvent) -> list[Phase]:
     """Up from where one sits."""
 
     def standing() -> Update:
-        person = scene.person
+        person = event.person
         lift, x, y = person.lift, person.x, person.y
         ahead = 4 if person.posture.sits == "seat" else 0
 
@@ -255,39 +255,39 @@ def stand(scene: Scene) -> list[Phase]:
 # --- through the room ------------------------------------------------------------------------------------------------
 
 
-def go(scene: Scene) -> list[Phase]:
+def go(event: AnimatedEvent) -> list[Phase]:
     """walk, run: to, behind, around or away from something, or about in the place."""
-    stage, person, target = scene.stage, scene.person, scene.target
-    speed = RUNNING if scene.event["action"] == "run" else WALKING
-    relation = scene.event["relation"]
+    scene, person, target = event.scene, event.person, event.target
+    speed = RUNNING if event.record["action"] == "run" else WALKING
+    relation = event.record["relation"]
     if target is None or relation == "from":
-        aim = layout.far_side(stage, person, scene.event["agent_x"][1] * SIDE)
+        aim = layout.far_side(scene, person, event.record["agent_x"][1] * SIDE)
         if relation != "in":
-            return [walk(scene, aim, speed=speed)]
-        return _about(scene, aim, speed)
-    x = stage.pose(target).x
+            return [walk(event, aim, speed=speed)]
+        return _about(event, aim, speed)
+    x = scene.pose(target).x
     if relation == "behind":
-        return [walk(scene, layout.stand_beyond(stage, person, target), speed=speed)]
-    arrival = walk(scene, layout.stand_by(stage, person, target, 3), speed=speed, look=x)
+        return [walk(event, layout.stand_beyond(scene, person, target), speed=speed)]
+    arrival = walk(event, layout.stand_by(scene, person, target, 3), speed=speed, look=x)
     if relation == "to":
         return [arrival]
     radius = target.width / 2 + 10
-    return [arrival, Phase(max(4 * radius / speed, 0.6), lambda: _circling(scene, target, radius, speed))]
+    return [arrival, Phase(max(4 * radius / speed, 0.6), lambda: _circling(event, target, radius, speed))]
 
 
-def _about(scene: Scene, aim: tuple[float, float], speed: float) -> list[Phase]:
+def _about(event: AnimatedEvent, aim: tuple[float, float], speed: float) -> list[Phase]:
     """There by a way through the depth of the room, not straight."""
-    person = scene.person
+    person = event.person
     middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
-    first = walk(scene, middle, speed=speed)
+    first = walk(event, middle, speed=speed)
     seconds = math.dist(middle, aim) / speed
-    return [first, Phase(max(seconds, 0.05), walk(scene, aim, speed=speed).begin)]
+    return [first, Phase(max(seconds, 0.05), walk(event, aim, speed=speed).begin)]
 
 
-def _circling(scene: Scene, target: Thing, radius: float, speed: float) -> Update:
+def _circling(event: AnimatedEvent, target: Thing, radius: float, speed: float) -> Update:
     """Once around it, behind it first."""
-    person, pose = scene.person, scene.stage.pose(target)
-    middle = scene.stage.ground(target)
+    person, pose = event.person, event.scene.pose(target)
+    middle = event.scene.ground(target)
     deep = max(min(9.0, middle - 66), 2.0)
     first = 0.0 if person.x > pose.x else math.pi
     offset = person.y - middle
@@ -305,24 +305,37 @@ def _circling(scene: Scene, target: Thing, radius: float, speed: float) -> Updat
     return update
 
 
-_PHASES: dict[str, Callable[[Scene], list[Phase]]] = {
-    **dict.fromkeys(("take", "pick", "lift"), handling.take),
-    **dict.fromkeys(("push", "pull", "roll", "kick"), handling.slide),
-    **dict.fromkeys(("open", "close"), handling.open_close),
+_PHASES: dict[str, Callable[[AnimatedEvent], list[Phase]]] = {
+    **dict.fromkeys(("take", "pick", "lift"), object_animations.take),
+    **dict.fromkeys(("push", "pull", "roll", "kick"), object_animations.slide),
+    **dict.fromkeys(("open", "close"), object_animations.open_close),
     **dict.fromkeys(("walk", "run"), go),
-    **{"put": handling.put, "drop": handling.drop, "throw": handling.throw, "give": handling.give},
-    **{"carry": handling.carry, "turn": turn, "spin": spin, "shake": shake, "wave": wave, "jump": jump, "sit": sit},
+    **{
+        "put": object_animations.put,
+        "drop": object_animations.drop,
+        "throw": object_animations.throw,
+        "give": object_animations.give,
+    },
+    **{
+        "carry": object_animations.carry,
+        "turn": turn,
+        "spin": spin,
+        "shake": shake,
+        "wave": wave,
+        "jump": jump,
+        "sit": sit,
+    },
     **{"stand": stand, "bounce": bounce, "hug": hug},
 }
 
 
-def plan(stage: Stage, event: Record) -> Motion:
-    """The motion of an event of a script, from the stage as it is when it starts, at the pace of its manner.
+def animate(scene: Scene, record: Record) -> Animation:
+    """The animation of an event of a script, from the scene as it is when it starts, eased as its manner asks.
 
     Raises:
         KeyError: nobody knows how to do that, or the event names what there is not
 
     """
-    thing = stage.things[event["object"]] if event["object"] else None
-    scene = Scene(stage, event, stage.people[event["agent"]], thing, event["end"] - event["start"])
-    return Motion(event["start"], event["end"], pace(scene.manner), _PHASES[event["action"]](scene))
+    thing = scene.things[record["object"]] if record["object"] else None
+    event = AnimatedEvent(scene, record, scene.people[record["agent"]], thing, record["end"] - record["start"])
+    return Animation(record["start"], record["end"], easing(event.manner), _PHASES[record["action"]](event))

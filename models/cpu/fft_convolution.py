@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SIDES = (16, 20, 24, 32, 40, 48)  # of the tiles that a large map is cut into
-SPECTRUM = 2**24  # numbers of the kernels' spectra that are held at a time
-WORTH = 3.5  # a multiplication by spectra takes about three times as long as one of a direct convolution
-HALF = 5.0  # which is so much quicker still in bf16
+TILE_SIDES = (16, 20, 24, 32, 40, 48)  # that a large map may be cut into
+SPECTRA_AT_ONCE = 2**24  # numbers of the kernels' spectra that are held at a time
+SPECTRAL_COST = 3.5  # time of a multiplication by spectra over that of one in a direct convolution, in float32
+BF16_SPEEDUP = 5.0  # of direct convolution, which autocast takes to bf16
 
 
-def convolve(cells: Tensor, weight: Tensor, padding: int) -> Tensor:
-    """`functional.conv2d` of cells [B, C, n, n] with weight [O, C, k, k]: [B, O, m, m] with m = n + 2·padding - k + 1.
+def convolve_by_spectra(cells: Tensor, weight: Tensor, padding: int) -> Tensor | None:
+    """`proposals.convolve`, in float32 under autocast as well; None where direct convolution is the faster.
 
-    By spectra it is in float32, under autocast as well; its error there is that of float32's own rounding.
+    Its error is that of float32's own rounding.
     """
-    side = None if cells.device.type != "cpu" or torch.compiler.is_compiling() else _best_side(cells, weight, padding)
+    side = _best_side(cells, weight, padding)
     if side is None:
-        return functional.conv2d(cells, weight, padding=padding)
+        return None
     with torch.autocast("cpu", enabled=False):
         cells, weight = cells.float(), weight.float()
         if side == cells.shape[2] + padding:
-            found: Tensor = _FFTConvolution.apply(cells, weight, padding)  # type: ignore[no-untyped-call]
-            return found
+            whole: Tensor = _FFTConvolution.apply(cells, weight, padding)  # type: ignore[no-untyped-call]
+            return whole
         return _by_tiles(cells, weight, padding, side)
 
 
@@ -45,15 +45,15 @@ def _best_side(cells: Tensor, weight: Tensor, padding: int) -> int | None:
         return None
     whole, result = size + padding, size + 2 * padding - width + 1
     costs = {}
-    for side in (whole, *SIDES):
+    for side in (whole, *TILE_SIDES):
         step = side - width + 1
         if step > 0:
             tiles = batch if side == whole else batch * math.ceil(result / step) ** 2
             frequencies, transforms = side * (side // 2 + 1), 3 * side**3 * (1 / out + 1 / inner)
             costs[side] = tiles * (4 * frequencies + transforms) + 2 * frequencies * width**2
     side = min(costs, key=costs.__getitem__)
-    worth = WORTH * HALF if torch.is_autocast_enabled("cpu") else WORTH
-    return side if worth * costs[side] < batch * result**2 * width**2 else None
+    relative = SPECTRAL_COST * (BF16_SPEEDUP if torch.is_autocast_enabled("cpu") else 1.0)
+    return side if relative * costs[side] < batch * result**2 * width**2 else None
 
 
 def _by_tiles(cells: Tensor, weight: Tensor, padding: int, side: int) -> Tensor:
@@ -64,9 +64,9 @@ def _by_tiles(cells: Tensor, weight: Tensor, padding: int, side: int) -> Tensor:
     more = count * step + width - 1 - cells.shape[2] - padding
     cells = functional.pad(cells, (padding, more, padding, more))
     tiles = cells.unfold(2, side, step).unfold(3, side, step).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-    found: Tensor = _FFTConvolution.apply(tiles, weight, 0)  # type: ignore[no-untyped-call]
-    found = found.reshape(-1, count, count, *found.shape[1:]).permute(0, 3, 1, 4, 2, 5)
-    return found.flatten(4, 5).flatten(2, 3)[:, :, :result, :result]
+    out: Tensor = _FFTConvolution.apply(tiles, weight, 0)  # type: ignore[no-untyped-call]
+    out = out.reshape(-1, count, count, *out.shape[1:]).permute(0, 3, 1, 4, 2, 5)
+    return out.flatten(4, 5).flatten(2, 3)[:, :, :result, :result]
 
 
 class _FFTConvolution(torch.autograd.Function):
@@ -79,100 +79,100 @@ class _FFTConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, cells: Tensor, weight: Tensor, padding: int) -> Tensor:
         side = cells.shape[2] + padding
-        spectra = _spectra(cells, side)
-        found = _products(spectra, weight, _kernel_waves(side, weight.shape[2], padding), transposed=True)
+        spectra = _dft(cells, side)
+        out = _spectral_products(spectra, weight, _kernel_phases(side, weight.shape[2], padding), transposed=True)
         ctx.save_for_backward(spectra, weight)
         ctx.size, ctx.padding, ctx.side = cells.shape[2], padding, side
-        return _numbers(found, side, side + padding - weight.shape[2] + 1)
+        return _inverse_dft(out, side, side + padding - weight.shape[2] + 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         spectra, weight = ctx.saved_tensors
-        gradient = _spectra(gradients[0], ctx.side)
-        cosine, sine = _kernel_waves(ctx.side, weight.shape[2], ctx.padding)
-        by_cells = _products(gradient, weight, torch.stack((cosine, -sine)), transposed=False)
-        shares = _shares(ctx.side).repeat(ctx.side)[:, None]
-        by_weight = _correlation(spectra, gradient, torch.stack((cosine, -sine)) * shares)
-        return _numbers(by_cells, ctx.side, ctx.size), by_weight.view_as(weight), None
+        gradient = _dft(gradients[0], ctx.side)
+        cosine, sine = _kernel_phases(ctx.side, weight.shape[2], ctx.padding)
+        by_cells = _spectral_products(gradient, weight, torch.stack((cosine, -sine)), transposed=False)
+        counts = _column_counts(ctx.side).repeat(ctx.side)[:, None]
+        by_weight = _spectral_correlation(spectra, gradient, torch.stack((cosine, -sine)) * counts)
+        return _inverse_dft(by_cells, ctx.side, ctx.size), by_weight.view_as(weight), None
 
 
-def _spectra(cells: Tensor, side: int) -> Tensor:
+def _dft(cells: Tensor, side: int) -> Tensor:
     """Spectra [F, 2·B, C] of cells [B, C, n, n], followed by zeros up to the side: all real parts, all imaginary."""
     batch, channels, size, _ = cells.shape
-    along, down = _waves(side, size)
+    along, down = _dft_matrices(side, size)
     rows = along @ cells.permute(2, 3, 0, 1).flatten(2)
-    found = (down @ rows.view(2 * size, -1)).view(2, -1, batch, channels)
-    return found.transpose(0, 1).reshape(-1, 2 * batch, channels)
+    out = (down @ rows.view(2 * size, -1)).view(2, -1, batch, channels)
+    return out.transpose(0, 1).reshape(-1, 2 * batch, channels)
 
 
-def _numbers(spectra: Tensor, side: int, size: int) -> Tensor:
+def _inverse_dft(spectra: Tensor, side: int, size: int) -> Tensor:
     """The first `size` rows and columns [B, C, size, size] of what has the spectra [2, F, B, C]."""
-    along, down = _waves(side, size)
+    along, down = _dft_matrices(side, size)
     rows = (down.t() @ spectra.view(2 * side, -1)).view(size, len(along), -1)
-    found: Tensor = (along * _shares(side).repeat(2)[:, None]).t() @ rows
-    return found.view(size, size, *spectra.shape[2:]).permute(2, 3, 0, 1)
+    out: Tensor = (along * _column_counts(side).repeat(2)[:, None]).t() @ rows
+    return out.view(size, size, *spectra.shape[2:]).permute(2, 3, 0, 1)
 
 
-def _products(spectra: Tensor, weight: Tensor, waves: Tensor, transposed: bool) -> Tensor:
-    """Spectra [F, 2·B, in] times those of the weight [O, C, k, k] by its waves [2, F, k·k]: [2, F, B, out].
+def _spectral_products(spectra: Tensor, weight: Tensor, phases: Tensor, transposed: bool) -> Tensor:
+    """Spectra [F, 2·B, in] times those of the weight [O, C, k, k] by its phases [2, F, k·k]: [2, F, B, out].
 
     From C to O channels where the weight's matrices are transposed, else from O to C.
     """
     pairs, (total, twice, _) = weight.shape[:2], spectra.shape
     batch, flat = twice // 2, weight.flatten(2).flatten(0, 1).t().contiguous()
-    found = spectra.new_empty(2, total, batch, pairs[0 if transposed else 1])
-    for part in _parts(total, flat.shape[1]):
-        kernels = (waves[:, part].flatten(0, 1) @ flat).view(2, -1, *pairs)
+    out = spectra.new_empty(2, total, batch, pairs[0 if transposed else 1])
+    for part in _frequency_groups(total, flat.shape[1]):
+        kernels = (phases[:, part].flatten(0, 1) @ flat).view(2, -1, *pairs)
         kernels = kernels.transpose(2, 3) if transposed else kernels
         by_real, by_imaginary = torch.bmm(spectra[part], kernels[0]), torch.bmm(spectra[part], kernels[1])
-        torch.sub(by_real[:, :batch], by_imaginary[:, batch:], out=found[0, part])
-        torch.add(by_real[:, batch:], by_imaginary[:, :batch], out=found[1, part])
-    return found
+        torch.sub(by_real[:, :batch], by_imaginary[:, batch:], out=out[0, part])
+        torch.add(by_real[:, batch:], by_imaginary[:, :batch], out=out[1, part])
+    return out
 
 
-def _correlation(spectra: Tensor, gradient: Tensor, waves: Tensor) -> Tensor:
+def _spectral_correlation(spectra: Tensor, gradient: Tensor, phases: Tensor) -> Tensor:
     """The weight's gradient [O·C, k·k]: spectra [F, 2·B, C] times the conjugates of the gradient's [F, 2·B, O]."""
     real, imaginary = gradient.chunk(2, dim=1)
-    turned = torch.cat((-imaginary, real), dim=1)
-    found = spectra.new_zeros(waves.shape[2], gradient.shape[2] * spectra.shape[2])
-    for part in _parts(len(spectra), found.shape[1]):
-        for each, wave in zip((gradient, turned), waves, strict=True):
+    rotated = torch.cat((-imaginary, real), dim=1)
+    out = spectra.new_zeros(phases.shape[2], gradient.shape[2] * spectra.shape[2])
+    for part in _frequency_groups(len(spectra), out.shape[1]):
+        for each, phase in zip((gradient, rotated), phases, strict=True):
             products = torch.bmm(each[part].transpose(1, 2), spectra[part])
-            found.addmm_(wave[part].t(), products.view(-1, found.shape[1]))
-    return found.t()
+            out.addmm_(phase[part].t(), products.view(-1, out.shape[1]))
+    return out.t()
 
 
-def _parts(frequencies: int, pairs: int) -> list[slice]:
+def _frequency_groups(frequencies: int, pairs: int) -> list[slice]:
     """The frequencies in groups whose kernels' spectra fit into the memory meant for them."""
-    step = max(1, SPECTRUM // (2 * pairs))
+    step = max(1, SPECTRA_AT_ONCE // (2 * pairs))
     return [slice(start, start + step) for start in range(0, frequencies, step)]
 
 
 @cache
-def _waves(side: int, size: int) -> tuple[Tensor, Tensor]:
+def _dft_matrices(side: int, size: int) -> tuple[Tensor, Tensor]:
     """Matrices that take `size` numbers to their spectrum over a side; transposed they take it back, less its scale.
 
     Along a row, real numbers to half a spectrum [2·(side//2 + 1), size]; down a column, where numbers are complex,
     [2·side, 2·size]. Real parts come before imaginary ones in spectra, and beside them in numbers.
     """
-    turns = torch.outer(torch.arange(side), torch.arange(size)).double() * (2 * math.pi / side)
-    cosine, sine = turns.cos().float(), turns.sin().float()
+    angles = torch.outer(torch.arange(side), torch.arange(size)).double() * (2 * math.pi / side)
+    cosine, sine = angles.cos().float(), angles.sin().float()
     half = side // 2 + 1
     down = torch.stack((torch.stack((cosine, sine), dim=-1), torch.stack((-sine, cosine), dim=-1)))
     return torch.cat((cosine[:half], -sine[:half])), down.view(2 * side, 2 * size)
 
 
 @cache
-def _kernel_waves(side: int, width: int, padding: int) -> Tensor:
+def _kernel_phases(side: int, width: int, padding: int) -> Tensor:
     """Cosine and sine [2, F, k·k] of every frequency at every place of a kernel, shifted by the padding."""
     places = torch.arange(width).double() - padding
     rows, columns = (torch.arange(count).double()[:, None] * places / side for count in (side, side // 2 + 1))
-    turns = 2 * math.pi * (rows[:, None, :, None] + columns[None, :, None, :]).flatten(2).flatten(0, 1)
-    return torch.stack((turns.cos(), turns.sin())).float()
+    angles = 2 * math.pi * (rows[:, None, :, None] + columns[None, :, None, :]).flatten(2).flatten(0, 1)
+    return torch.stack((angles.cos(), angles.sin())).float()
 
 
 @cache
-def _shares(side: int) -> Tensor:
+def _column_counts(side: int) -> Tensor:
     """What the columns of half a spectrum [side//2 + 1] count in the way back.
 
     The spectrum of real numbers is symmetric: all columns but the first and, of an even side, the last are there twice.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-Pace = Callable[[float], float]  # share of the time -> share of the action, 0 to 1
+Easing = Callable[[float], float]  # share of the time -> share of the action, 0 to 1
 
 
 def steady(time: float) -> float:
@@ -28,23 +28,23 @@ def careful(time: float) -> float:
 
 
 _WAIT = 0.4
-PACES: dict[str | None, Pace] = {"suddenly": sudden, "carefully": careful, "gently": smooth}
+EASINGS: dict[str | None, Easing] = {"suddenly": sudden, "carefully": careful, "gently": smooth}
 RATES = {"slowly": 0.55, "carefully": 0.8, "gently": 0.9, "quickly": 2.8, "suddenly": 2.2}  # of what usually swings
-WIDTHS = {"gently": 0.6, "suddenly": 1.15}
+AMPLITUDES = {"gently": 0.6, "suddenly": 1.15}
 
 
-def pace(manner: str | None) -> Pace:
-    """The pace of a manner."""
-    return PACES.get(manner, steady)
+def easing(manner: str | None) -> Easing:
+    """The easing of a manner."""
+    return EASINGS.get(manner, steady)
 
 
-def swing(manner: str | None, seconds: float, per_second: float) -> Callable[[float], float]:
+def oscillation(manner: str | None, seconds: float, per_second: float) -> Callable[[float], float]:
     """-1 to 1 and back, so many times a second if it is done in no special manner; it begins and ends at 0."""
     times = max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)
-    width = WIDTHS.get(manner or "", 1.0)
+    width = AMPLITUDES.get(manner or "", 1.0)
     return lambda progress: width * math.sin(2 * math.pi * times * progress)
 
 
-def hops(manner: str | None, seconds: float, per_second: float) -> int:
+def repetitions(manner: str | None, seconds: float, per_second: float) -> int:
     """How many jumps, turns or bounces there are in that time."""
     return max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)

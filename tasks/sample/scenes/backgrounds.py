@@ -3,8 +3,8 @@
 from functools import cache
 
 import numpy as np
-from penumbra.tasks.sample.scenes.drawing import Image, Placed, Style, draw, parse, put
-from penumbra.tasks.sample.scenes.stage import SIDE, WALL
+from penumbra.tasks.sample.scenes.scene import SIDE, WALL
+from penumbra.tasks.sample.scenes.sprites import Image, Placed, Style, blit, draw, parse
 
 _WALLS = {  # and floors
     "bathroom": ((198, 220, 226), (176, 190, 196)),
@@ -74,7 +74,7 @@ def _picture(place: str) -> bytes:
     if place == "hallway":
         _tint(image, slice(0, 38), 0.97, 100, 10)
     _floor(image, place)
-    put(image, Placed(draw(parse(_DECOR[place]), Style("grey", opacity=0.5)), 0, 0))
+    blit(image, Placed(draw(parse(_DECOR[place]), Style("grey", opacity=0.5)), 0, 0))
     if place == "garden":
         image[WALL - 5 : WALL] = (138, 182, 116)
     else:
@@ -82,7 +82,7 @@ def _picture(place: str) -> bytes:
     return image.tobytes()
 
 
-def room_picture(place: str) -> Image:
+def background_of(place: str) -> Image:
     """The empty room, fresh to be painted on.
 
     Raises:

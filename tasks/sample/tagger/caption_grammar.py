@@ -20,7 +20,7 @@ START = ("start", "begin", "continue", "stop", "keep", "finish")
 DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("his", "PRP$"), ("her", "PRP$"))
 
 
-class Lexicon:
+class TreebankLexicon:
     """Verbs with their forms, nouns, adjectives, adverbs and morphology as the treebank attests them."""
 
     def __init__(self, sentences: Iterable[list[Word]]) -> None:
@@ -41,9 +41,9 @@ class Lexicon:
                     counts[word.tag][text, word.lemma] += 1
                 if word.dep == "obj" and words[word.head].pos == "VERB":
                     transitive[words[word.head].lemma] += 1
-        self._morphs = {key: found.most_common(1)[0][0] for key, found in morphs.items()}
+        self._morphs = {key: seen.most_common(1)[0][0] for key, seen in morphs.items()}
         self.verbs = {
-            lemma: {tag: found.most_common(1)[0][0] for tag, found in tags.items()}
+            lemma: {tag: seen.most_common(1)[0][0] for tag, seen in tags.items()}
             for lemma, tags in forms.items()
             if {"VB", "VBG"} <= tags.keys() and lemma not in ("be", "have", "do") and lemma.isalpha()
         }
@@ -55,7 +55,7 @@ class Lexicon:
         self.transitive = [verb for verb in self.verbs if transitive[verb]]
         self.intransitive = list(self.verbs)
         self.words = {
-            tag: [entry for entry, n in found.items() for _ in range(min(n, 4))] for tag, found in counts.items()
+            tag: [entry for entry, n in seen.items() for _ in range(min(n, 4))] for tag, seen in counts.items()
         }
         self.words["RB"] = [entry for entry in self.words["RB"] if entry[0].endswith("ly")]
 
@@ -107,7 +107,7 @@ def _regular(lemma: str, ending: str) -> str:
 class _Sentence:
     """A sentence under construction: `add` appends a word, heads may be set later."""
 
-    def __init__(self, lexicon: Lexicon, chance: random.Random) -> None:
+    def __init__(self, lexicon: TreebankLexicon, chance: random.Random) -> None:
         self.lexicon, self.chance, self.words = lexicon, chance, list[Word]()
 
     def add(self, text: str, tag: str, pos: str, head: int, dep: str, lemma: str = "") -> int:
@@ -256,7 +256,7 @@ class _Sentence:
             self.words[mark].head = verb
 
 
-def caption_trees(lexicon: Lexicon, count: int, seed: int = 0) -> list[list[Word]]:
+def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
     """`count` caption-like sentences with gold trees, the same for the same treebank and seed."""
     chance = random.Random(seed)
     captions = []

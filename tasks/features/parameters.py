@@ -1,0 +1,20 @@
+"""All parameter groups of `extract-features`, for the flows that do its work on the way."""
+
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.stage import Parameters
+
+
+class FeaturesParameters(Parameters):
+    """How features are extracted or imported: the groups of `extract-features`."""
+
+    clip: Clip = Clip()
+    texts: Texts = Texts()
+    videos: Videos = Videos()
+    imports: Imports = Imports()
+
+    def with_patches(self, wanted: bool) -> "FeaturesParameters":
+        """The same, with patches where they are wanted."""
+        return self.model_copy(update={"videos": self.videos.model_copy(update={"patches": True})}) if wanted else self

@@ -1,0 +1,37 @@
+"""What `build-negatives` makes, as references that whoever goes on from there takes."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penumbra.artifacts.manifest import Artifact
+
+
+class Queries(NamedTuple):
+    """What is known of the queries before any is negated."""
+
+    annotations: Artifact
+    tags: Artifact
+    embeddings: Artifact
+    in_video_negatives: Artifact
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended."""
+
+    annotations: Artifact
+    tags: Artifact
+    dictionary: Artifact
+    masks: Artifact
+    fills: tuple[Artifact, ...]
+    embeddings: Artifact
+    negatives: Artifact
+    in_video_negatives: Artifact
+    rejected: Artifact
+    quality: Artifact | None
+    outcome: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the negatives lie."""
+        return self.negatives.path
