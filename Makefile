@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test lint bench tagger tiny-clip clean
+.PHONY: setup demo test lint bench docs tagger tiny-clip clean
 
 setup: .venv/installed
 
@@ -53,6 +53,11 @@ bench: setup
 	@$(BIN)/python -m tests.bench_training
 	@$(BIN)/python -m tests.bench_mmn
 	@$(BIN)/python -m tests.bench_features
+
+# Fails on a link that leads nowhere; open build/site/index.html.
+docs: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

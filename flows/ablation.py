@@ -21,8 +21,9 @@ from penumbra.tasks.grounding.ablation.results import Results, Run
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training
+from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
+from penumbra.tasks.grounding.training.settings import Model, Preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import logger
@@ -32,25 +33,14 @@ from pydantic import Field
 
 @flow(name="ablation", flow_run_name="{name}: {dataset.name}")
 def ablation(
-    dataset: Dataset,
-    name: str = "losses",
-    rows: tuple[str, ...] = (),
-    seeds: Annotated[int, Field(ge=1)] = 3,
-    preset: Preset = None,
-    negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(),
-    model: Model = Model(),
-    losses: Losses = Losses(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
-    map: Map = Map(),  # noqa: A002 (the group's name)
-    mutual: Mutual = Mutual(),
-    injection: Injection = Injection(),
-) -> Artifact:
+    dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
+    preset: Preset = None, negatives: NegativesParameters = NegativesParameters(),
+    features: FeaturesParameters = FeaturesParameters(), model: Model = QDDETR(), training: Training = Training(),
+    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+) -> Artifact:  # fmt: skip
     """Build, train and judge every row of a grid with several seeds, and print one table."""
-    groups = {**dict(negatives), **dict(features), "model": model, "losses": losses, "training": training,
-              "inputs": inputs, "ranking": ranking, "map": map, "mutual": mutual, "injection": injection}  # fmt: skip
+    groups = {**dict(negatives), **dict(features), "model": model, "training": training, "inputs": inputs,
+              "ranking": ranking}  # fmt: skip
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
     for number, row in enumerate(plans, 1):
@@ -85,7 +75,7 @@ class Materials:
         queries = queries_of(self.dataset, how)
         named = named_sources(queries.annotations, settings.inputs)
         negatives = None
-        if settings.reads_negatives:
+        if settings.model.reads_negatives:
             negatives = None if row.changes_negatives else named.get("negatives")
             negatives = negatives or self.negatives(how).negatives
         videos = named.get("video_features") or (() if row.says("videos", "imports") else self.videos)

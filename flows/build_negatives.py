@@ -9,7 +9,8 @@ from dataclasses import replace
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
-from penumbra.tasks.negatives.fills import Filling, fill
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.assessment import assess

@@ -4,8 +4,6 @@ penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
 """
 
-from typing import Any
-
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import judge
@@ -15,9 +13,10 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_evaluation
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Preset, Ranking, Training, with_preset
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
+from penumbra.tasks.grounding.training.settings import Model, Preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 from prefect import flow
@@ -25,29 +24,16 @@ from prefect import flow
 
 @flow(name="full-pipeline", flow_run_name="{dataset.name}")
 def full_pipeline(
-    dataset: Dataset,
-    negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(),
-    preset: Preset = None,
-    model: Model = Model(),
-    losses: Losses = Losses(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
-    map: Map = Map(),  # noqa: A002 (the group's name)
-    mutual: Mutual = Mutual(),
-    injection: Injection = Injection(),
+    dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
+    features: FeaturesParameters = FeaturesParameters(), preset: Preset = None, model: Model = QDDETR(),
+    training: Training = Training(), inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
     choice: Choice = Choice(),
-) -> Artifact:
+) -> Artifact:  # fmt: skip
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
-    groups: dict[str, Any] = {
-        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
-        "mutual": mutual, "injection": injection,
-    }  # fmt: skip
-    settings = with_preset(preset, groups)
+    settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     built = negatives_of(dataset, negatives)
     with planned_if(negatives.filling.dry_run):
-        extracted = features_of(dataset, built.negatives, features.with_patches(bool(settings.patches_of)))
+        extracted = features_of(dataset, built.negatives, features.with_patches(bool(settings.model.patches_of)))
         metrics = train(sources_of(built, extracted), settings)
         judged = judge(metrics, sources_of_run(metrics, built.annotations, built.negatives), choice)
         report_evaluation(judged, [])

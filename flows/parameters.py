@@ -7,7 +7,7 @@ from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from penumbra.flows.running import flow_of
+from penumbra.flows.running import flow_of, kinds_of
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -24,8 +24,12 @@ def described(name: str) -> str:
     ]
     for parameter in inspect.signature(flow_of(name).fn).parameters.values():
         said = get_args(parameter.annotation)[1:] if get_origin(parameter.annotation) is Annotated else ()
-        description = next((info.description for info in said if info.description), "")
-        parts += ["", *_lines(parameter.name, parameter.annotation, parameter.default, description)]
+        description = next((info.description for info in said if getattr(info, "description", None)), "")
+        kinds = kinds_of(parameter.annotation)
+        if len(kinds) > 1:
+            parts += ["", *_union(parameter.name, kinds, parameter.default)]
+        else:
+            parts += ["", *_lines(parameter.name, parameter.annotation, parameter.default, description)]
     return "\n".join(parts)
 
 
@@ -45,6 +49,34 @@ def _lines(name: str, annotation: Any, default: Any, description: str) -> Iterat
     for field, info in group.model_fields.items():
         inner = f"{name}[].{field}" if several else f"{name}.{field}"
         yield from _lines(inner, info.annotation, info.get_default(call_default_factory=True), info.description or "")
+
+
+def _union(name: str, members: list[type[BaseModel]], default: Any) -> Iterator[str]:
+    """Groups that are told apart by their name: each field once, under the names of the groups that have it."""
+    owners: dict[tuple[str, ...], list[str]] = {}
+    names = [member.model_fields["name"].default for member in members]
+    for member, own in zip(members, names, strict=True):
+        for lines in _leaves(name, member):
+            owners.setdefault(lines, []).append(own)
+    yield fill(f"{name}: One of these, by its name.", WIDTH)
+    yield f"  {name}.name: {' | '.join(names)} = {json.dumps(default.name)}"
+    for some in dict.fromkeys(map(tuple, owners.values())):
+        yield fill(f"{name}, of {', '.join(some)}:", WIDTH)
+        yield from (line for lines, of in owners.items() if tuple(of) == some for line in lines)
+
+
+def _leaves(name: str, group: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """What is told of each field of a group, and of the groups within; their names are told elsewhere."""
+    within: list[tuple[str, type[BaseModel]]] = []
+    for field, info in group.model_fields.items():
+        inner, several = _group(info.annotation)
+        if inner and not several:
+            within.append((f"{name}.{field}", inner))
+        elif field != "name":
+            default = info.get_default(call_default_factory=True)
+            yield tuple(_lines(f"{name}.{field}", info.annotation, default, info.description or ""))
+    for place, inner in within:
+        yield from _leaves(place, inner)
 
 
 def _group(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

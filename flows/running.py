@@ -4,17 +4,18 @@ import inspect
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.settings import DEPLOYMENTS
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-DEPLOYMENTS = PROJECT / "prefect.yaml"
 FLOWS = {  # where each flow is; the modules are imported when one runs
     "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
     "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
@@ -34,33 +35,82 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
     return {"dataset": {"name": name}}
 
 
-def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any]) -> dict[str, Any]:
-    """Put a parameter that is named without its groups where it belongs: `providers` is `filling.providers`.
+def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Put a parameter that is named without its group where it belongs: `shine` is `model.losses.shine`.
 
-    Raises `ParameterError` where several groups have one of that name.
+    A group may hold others, and be one of several, told apart by their name: then it is the one that the changes name,
+    or the preset, which may be among the deployment's `usual` parameters.
+
+    Raises `ParameterError` where there are several places for a name, or a place in another of the groups alone.
     """
     from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
 
     parameters = inspect.signature(flow.fn).parameters
-    homes = [path for name, parameter in parameters.items() for path in _paths(name, parameter.annotation)]
-    placed: dict[str, Any] = {}
+    placed = {name: value for name, value in changes.items() if name in parameters}
+    kinds = {name: kinds_of(parameter.annotation) for name, parameter in parameters.items()}
+    groups = {name: found[0] for name, found in kinds.items() if found}
+    unions = {name: found for name, found in kinds.items() if len(found) > 1}
+    for union, members in unions.items():
+        groups[union] = _member(union, members, merge(usual or {}, placed))
     for name, value in changes.items():
-        places = [] if name in parameters else [path for path in homes if path[-1] == name]
-        shortest = [path for path in places if len(path) == min(map(len, places))]
-        if len(shortest) > 1:
-            raise ParameterError(f"{name!r} is in several groups: {' or '.join(map('.'.join, shortest))}")
-        nested = value
-        for part in reversed(shortest[0] if shortest else (name,)):
-            nested = {part: nested}
-        placed = merge(placed, nested)
+        if name not in parameters:
+            placed = merge(placed, _at(_place(name, groups, unions), value))
+    for union, members in unions.items():
+        if union in placed and isinstance(placed[union], dict) and groups[union] is not members[0]:
+            placed[union] = {"name": _name(groups[union]), **placed[union]}
     return placed
 
 
-def _paths(name: str, annotation: Any) -> Iterator[tuple[str, ...]]:
-    """The places of all parameters in a group and in the groups that it holds."""
-    for field, info in getattr(annotation, "model_fields", {}).items():
-        yield name, field
-        yield from ((name, *path) for path in _paths(field, info.annotation))
+def kinds_of(annotation: Any) -> list[type[BaseModel]]:
+    """The group of parameters that a type is, or those that it is one of, its default first; empty for other types."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    kinds = [kinds_of(kind) for kind in get_args(annotation)] if get_origin(annotation) is Union else []
+    return [kind for found in kinds for kind in found] if all(kinds) else []
+
+
+def _member(union: str, members: list[type[BaseModel]], said: dict[str, Any]) -> type[BaseModel]:
+    """The group of a union that is meant."""
+    from penumbra.tasks.grounding.training.settings import name_in
+
+    wanted = name_in(said.get("preset"), said.get(union, {}))
+    return next((member for member in members if _name(member) == wanted), members[0])
+
+
+def _name(group: type[BaseModel]) -> str:
+    name: str = group.model_fields["name"].default
+    return name
+
+
+def _place(name: str, groups: dict[str, type[BaseModel]], unions: dict[str, list[type[BaseModel]]]) -> tuple[str, ...]:
+    """The one place that a parameter may have; its own name, which the flow then refuses, where there is none."""
+    places = [(group, *place) for group, kind in groups.items() for place in _places(name, kind)]
+    if len(places) > 1:
+        raise ParameterError(f"{name!r} is in several groups: {' or '.join('.'.join(place) for place in places)}")
+    for union, members in unions.items() if not places else ():
+        owners = [_name(member) for member in members if _places(name, member)]
+        if owners:
+            raise ParameterError(
+                f"{name!r} is for {union} {', '.join(owners)}, and this is {_name(groups[union])}: say {union}.name"
+            )
+    return places[0] if places else (name,)
+
+
+def _places(name: str, group: type[BaseModel]) -> list[tuple[str, ...]]:
+    """Where a name is in a group: among its own fields, or else in the groups within."""
+    if name in group.model_fields:
+        return [(name,)]
+    within = [(field, kinds_of(info.annotation)) for field, info in group.model_fields.items()]
+    return [(field, *place) for field, kinds in within for kind in kinds for place in _places(name, kind)]
+
+
+def _at(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A value as nested parameters."""
+    for name in reversed(place):
+        value = {name: value}
+    return dict(value)
 
 
 class ParameterError(PenumbraError):
@@ -91,8 +141,6 @@ def flow_of(name: str) -> "Flow[..., Any]":
     """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
     if name not in FLOWS:
         raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
     module, function = FLOWS[name]
     flow: Flow[..., Any] = getattr(import_module(module), function)
     return flow
@@ -109,7 +157,8 @@ def prepare(
     from penumbra.tasks.stage import merge
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    parameters = merge(deployment_parameters(name, dataset), in_groups(flow, changes))
+    usual = deployment_parameters(name, dataset)
+    parameters = merge(usual, in_groups(flow, changes, usual))
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
@@ -127,7 +176,8 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    return flow(**parameters)
+    with patience():
+        return flow(**parameters)
 
 
 def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -156,19 +206,43 @@ def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
         run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
+@contextmanager
+def patience() -> Iterator[None]:
+    """Settings of the server that a run without one starts: time enough on a busy machine, and nothing sent home.
+
+    What the environment says goes first. Prefect reads that when it is imported, so it is too late to set it here.
+    """
+    from prefect.settings import (
+        PREFECT_SERVER_ANALYTICS_ENABLED,
+        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+        temporary_settings,
+    )  # fmt: skip
+
+    ours = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 180, PREFECT_SERVER_ANALYTICS_ENABLED: False}
+    with temporary_settings({setting: value for setting, value in ours.items() if setting.name not in os.environ}):
+        yield
+
+
+def server_address() -> str:
+    """PREFECT_API_URL of the environment or of Prefect's profile, without its password; '' where there is none."""
+    from prefect.settings import PREFECT_API_URL
+
+    return without_secrets(PREFECT_API_URL.value() or "")
+
+
 def ask_server() -> None:
     """Raise `NoServerError` where PREFECT_API_URL names a server that does not answer, rather than wait for minutes."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    address = PREFECT_API_URL.value()
+    address = server_address()
     if not address:
         return
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         fault = get_client(sync_client=True).api_healthcheck()
     if fault:
         raise NoServerError(
-            f"no Prefect server answers at {without_secrets(address)} ({type(fault).__name__}): start it, or "
+            f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
             "unset PREFECT_API_URL to run without one"
         )
 

@@ -9,49 +9,29 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_training
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import (
-    Inputs,
-    Losses,
-    Model,
-    Preset,
-    Ranking,
-    Settings,
-    Training,
-    with_preset,
-)
+from penumbra.tasks.grounding.training.settings import Model, Preset, Settings, with_preset
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from prefect import flow
 
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")
 def train_grounding(
-    dataset: Dataset,
-    preset: Preset = None,
-    model: Model = Model(),
-    losses: Losses = Losses(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
-    map: Map = Map(),  # noqa: A002 (the group's name)
-    mutual: Mutual = Mutual(),
-    injection: Injection = Injection(),
-) -> Artifact:
+    dataset: Dataset, preset: Preset = None, model: Model = QDDETR(), training: Training = Training(),
+    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+) -> Artifact:  # fmt: skip
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
-    groups = {
-        "model": model, "losses": losses, "training": training, "inputs": inputs, "ranking": ranking, "map": map,
-        "mutual": mutual, "injection": injection,
-    }  # fmt: skip
-    settings = with_preset(preset, groups)
+    settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return train(find_sources(read_annotations(dataset), settings), settings)
 
 
 def train(sources: Sources, settings: Settings) -> Artifact:
     """The flow's DAG."""
-    if settings.reads_parts and sources.tags:
+    if settings.model.reads_parts and sources.tags:
         sources = replace(sources, visual_dynamic_queries=split_queries(sources.tags))
-    metrics = train_model(sources.read_by(settings), settings)
+    metrics = train_model(sources.read_by(settings.model), settings)
     report_training(metrics)
     return metrics

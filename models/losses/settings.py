@@ -7,7 +7,6 @@ from penumbra.models.losses.fine import Ranking
 from penumbra.models.matching import MatchingCosts
 
 Variant = Literal["paper", "released"]
-BASES = ("moment_detr", "qd_detr", "bm_detr")
 
 
 @dataclass(frozen=True)
@@ -81,27 +80,3 @@ class LossSettings:
     def needs_hard(self) -> bool:
         """Whether a step must encode the hard negatives."""
         return self.fine > 0
-
-
-BACKGROUND_AWARE: dict[str, object] = {
-    "span": 1.0, "giou": 8.0, "label": 8.0, "saliency": 4.0, "probability": 2.0, "semantic": 1.0, "auxiliary": False,
-    "costs": MatchingCosts(span=1.0, giou=8.0, label=8.0),
-}  # fmt: skip
-
-
-def losses_of(model: str, shine: bool = False, **changes: object) -> LossSettings:
-    """The losses of a base model ("moment_detr", "qd_detr", "bm_detr"), the first two alone or with SHINE's.
-
-    SHINE's intra term replaces the pair hinge; to Moment-DETR it also brings the negative-pair loss (paper, 3.4).
-    """
-    if model not in BASES:
-        raise ValueError(f"no losses for a model {model!r}; there is: {', '.join(BASES)}")
-    if model == "bm_detr":
-        if shine:
-            raise ValueError("SHINE's losses rank saliency under hard negatives, which BM-DETR has none of")
-        return LossSettings(**{**BACKGROUND_AWARE, **changes})  # type: ignore[arg-type]
-    query_dependent = model == "qd_detr"
-    found: dict[str, object] = {"negative_pair": query_dependent or shine, "rank_contrastive": query_dependent}
-    if shine:
-        found |= {"pair_hinge": False, "coarse": 1.0, "fine": 1.0}
-    return LossSettings(**{**found, **changes})  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.flows import ablation as module
 from penumbra.flows.ablation import Materials, ablation
-from penumbra.flows.command_line import app
+from penumbra.flows.commands import app
 from penumbra.flows.running import ParameterError, prepare, run_flow
 from penumbra.tasks.data.annotations import parts as annotation_parts
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 from penumbra.tasks.grounding.training.run import run_folder
 from penumbra.tasks.grounding.training.settings import Inputs, Model, Training
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from typer.testing import CliRunner
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5

@@ -14,7 +14,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
@@ -139,7 +139,7 @@ import sys
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
 annotations.ROWS_A_PART = 12
 annotations.parts.__defaults__ = (12,)

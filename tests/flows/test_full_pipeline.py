@@ -14,7 +14,7 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.evaluation.choice import Choice
 from penumbra.tasks.grounding.map_settings import Injection
 from penumbra.tasks.grounding.training.settings import Inputs, presets
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 

@@ -294,7 +294,7 @@ def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[di
     early = [row for row in rows if row["split"] == "test" and min(start for start, _ in row["windows"]) < 4]
     cut = evaluate_grounding(dataset(world), Choice(run=found.key, ranking=Ranking(truth_ends=4)))
     counts = {row["split"]: row["value"] for row in Store().table(cut).to_pylist() if row["metric"] == "queries"}
-    qids, _ = scores_by_split(predictions_of(found))["test"]
+    qids = scores_by_split(predictions_of(found))["test"].qids
     assert 0 < counts["test"] == len(qids) == len(early) < sum(row["split"] == "test" for row in rows)
 
 

@@ -55,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     port, log = free_port(), folder / "log"
     environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(folder / "artifacts"), "PREFECT_HOME": str(folder / "home")}
-    command = [sys.executable, "-m", "penumbra.flows.command_line", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "penumbra.flows.commands", "serve", "--port", str(port)]
     with log.open("w") as stream:
         process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT, text=True)
     try:
@@ -134,7 +134,7 @@ def test_the_pages_show_in_a_browser(served: Served, key: str, texts: list[str],
 
 def test_a_taken_port_is_one_line(served: Served) -> None:
     port = served.url.rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "penumbra.flows.command_line", "serve", "--port", port]
+    command = [sys.executable, "-m", "penumbra.flows.commands", "serve", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "choose another --port" in done.stderr

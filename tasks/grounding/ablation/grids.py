@@ -1,6 +1,7 @@
 """Grids of trainings as data (`grids.yaml`), and what each of their rows asks of the flows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,18 +14,8 @@ from penumbra.tasks.features.imports.importer import Imports
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
-from penumbra.tasks.grounding.training.settings import (
-    Inputs,
-    Losses,
-    Model,
-    Ranking,
-    Settings,
-    Training,
-    presets,
-    with_preset,
-)
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.grounding.training.settings import Settings, layered, presets, told
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
@@ -41,11 +32,8 @@ NEGATIVES: dict[str, type[Parameters]] = {
     "pairing": Pairing,
 }  # fmt: skip
 FEATURES: dict[str, type[Parameters]] = {"clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports}
-TRAINING: dict[str, type[Parameters]] = {
-    "model": Model, "losses": Losses, "training": Training, "inputs": Inputs, "ranking": Ranking, "map": Map,
-    "mutual": Mutual, "injection": Injection,
-}  # fmt: skip
-GROUPS = NEGATIVES | FEATURES | TRAINING
+GROUPS = NEGATIVES | FEATURES
+TRAINING = tuple(Settings.model_fields)
 PRESET = "preset"
 
 
@@ -113,7 +101,7 @@ class Plan:
     @property
     def features(self) -> FeaturesParameters:
         """How the row's features are extracted, with patches where it trains on any."""
-        return FeaturesParameters(**self.of(FEATURES)).with_patches(bool(self.settings.patches_of))
+        return FeaturesParameters(**self.of(FEATURES)).with_patches(bool(self.settings.model.patches_of))
 
     @property
     def changes_negatives(self) -> bool:
@@ -132,8 +120,7 @@ def plan(
 
     Raises `GridError` naming an unknown grid or row, or the row whose parameters do not fit.
     """
-    grid = grid_of(name)
-    base = {group: parameters.model_dump(exclude_unset=True) for group, parameters in said.items()}
+    grid, base = grid_of(name), told(said)
     if base.get("filling", {}).get("dry_run"):
         raise GridError(f"a grid has no price: `penumbra ablation {name} {dataset} --dry-run` lists its rows")
     providers = set(base.get("filling", {}).get("providers", ()))
@@ -157,17 +144,28 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     changes = merge(grid.all, row.changes)
     named = str(changes.pop(PRESET, "")).format(dataset=dataset)
     chosen = named if named in presets() else preset
+    unknown = changes.keys() - GROUPS.keys() - set(TRAINING)
+    if unknown:
+        raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
     groups: dict[str, Parameters] = {}
     for name, group in GROUPS.items():
-        try:
-            groups[name] = group.model_validate(merge(base.get(name, {}), changes.pop(name, {})))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            place = ".".join(map(str, (name, *fault["loc"])))
-            raise GridError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
-    if changes:
-        raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(changes)}")
-    return Plan(row, chosen, groups, with_preset(chosen, {name: groups[name] for name in TRAINING}))
+        with _naming(grid, row, name):
+            groups[name] = group.model_validate(merge(base.get(name, {}), changes.get(name, {})))
+    with _naming(grid, row):
+        layers = ({name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes))
+        settings = layered(chosen, *layers)
+    return Plan(row, chosen, groups | {name: getattr(settings, name) for name in TRAINING}, settings)
+
+
+@contextmanager
+def _naming(grid: Grid, row: Row, *group: str) -> Iterator[None]:
+    """Name the row whose parameters do not fit, and the parameter."""
+    try:
+        yield
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, (*group, *fault["loc"])))
+        raise GridError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
 
 
 def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
@@ -179,8 +177,8 @@ def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
             changes = {PRESET: row.preset, **changes}
         told = yaml.safe_dump(changes, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
         key = "\n".join(group.model_dump_json() for group in row.of(NEGATIVES).values())
-        negatives = ["of the same video"] if row.settings.reads_in_video else []
-        if row.settings.reads_negatives:
+        negatives = ["of the same video"] if row.settings.model.reads_in_video else []
+        if row.settings.model.reads_negatives:
             owner = owners.setdefault(key, row.row.label)
             negatives.append("its own" if owner == row.row.label else f"those of {owner!r}")
         yield row.row.label, told.strip() if changes else "", row.settings.model.name, " and ".join(negatives) or "none"

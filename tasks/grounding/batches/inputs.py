@@ -11,7 +11,7 @@ from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, load_features, normalised
 from penumbra.tasks.grounding.batches.patches import load_patches
-from penumbra.tasks.grounding.training.settings import Inputs, Settings
+from penumbra.tasks.grounding.settings import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
@@ -38,14 +38,14 @@ class Sources:
             filter(None, (self.annotations, *texts, self.text_features, *self.video_features, self.patch_features))
         )
 
-    def read_by(self, settings: Settings) -> "Sources":
-        """What of it a training with these settings reads."""
+    def read_by(self, model: ModelConfig) -> "Sources":
+        """What of it the training of a model reads."""
         return replace(
             self,
-            negatives=self.negatives if settings.reads_negatives else None,
-            in_video_negatives=self.in_video_negatives if settings.reads_in_video else None,
-            visual_dynamic_queries=self.visual_dynamic_queries if settings.reads_parts else None,
-            patch_features=self.patch_features if settings.patches_of else None,
+            negatives=self.negatives if model.reads_negatives else None,
+            in_video_negatives=self.in_video_negatives if model.reads_in_video else None,
+            visual_dynamic_queries=self.visual_dynamic_queries if model.reads_parts else None,
+            patch_features=self.patch_features if model.patches_of else None,
         )
 
 
@@ -67,24 +67,25 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
     return {**found, "video_features": tuple(videos)} if videos else found
 
 
-def find_sources(annotations: Artifact, settings: Settings) -> Sources:
+def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
     """What a training with these settings reads: what `inputs` names, otherwise the newest of the data set.
 
     Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
     """
     store, dataset, named = Store(), annotations.dataset, named_sources(annotations, settings.inputs)
+    model = settings.model
 
     def find(stage: str, wanted: bool) -> Artifact | None:
         return (named.get(stage) or store.newest(dataset, stage)) if wanted else None
 
     patches = named.get("patch_features")
-    if settings.patches_of and patches is None:
-        patches = _patches(store, dataset, settings.patches_of)
+    if model.patches_of and patches is None:
+        patches = _patches(store, dataset, model.patches_of)
     return Sources(
         annotations, named.get("text_features") or store.newest(dataset, "text_features"),
         named.get("video_features") or (store.newest(dataset, "video_features"),),
-        find("negatives", settings.reads_negatives), find("in_video_negatives", settings.reads_in_video), None,
-        patches if settings.patches_of else None, newest_tags(store, annotations) if settings.reads_parts else None,
+        find("negatives", model.reads_negatives), find("in_video_negatives", model.reads_in_video), None,
+        patches if model.patches_of else None, newest_tags(store, annotations) if model.reads_parts else None,
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
         return _of_encoder(store, dataset, "patch_features", encoder)
     except (ArtifactError, FeatureError):
         raise FeatureError(
-            f"injection.dynamic needs {dataset}/patch_features of {encoder}: "
+            f"losses.spatial_dynamics needs {dataset}/patch_features of {encoder}: "
             f"run extract-features {dataset} --param videos.patches=true --param clip.encoder={encoder}"
         ) from None
 

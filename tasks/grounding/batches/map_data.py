@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from penumbra.models.losses.candidates import MapTargets, candidate_overlap
-from penumbra.models.mmn import MapInputs
+from penumbra.models.mmn import MapInputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells
 from penumbra.models.segments import segment_means
 from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.map_settings import Map
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,15 +29,15 @@ class MapData:
     """Queries by video, and their features, on one device. A batch is `batch_size` videos."""
 
     def __init__(
-        self, examples: Examples, videos: Features, texts: Features, device: torch.device, shape: Map, *,
+        self, examples: Examples, videos: Features, texts: Features, device: torch.device, sizes: MMNSettings, *,
         batch_size: int, full_epochs: int = 0, most_sentences: int | None = None, hard: bool = False,
         in_video: bool = False,
     ) -> None:  # fmt: skip
-        self.examples, self.device, self.shape, self.hard = examples, device, shape, hard
+        self.examples, self.device, self.sizes, self.hard = examples, device, sizes, hard
         self.batch_size, self.full_epochs, self.most_sentences = batch_size, full_epochs, most_sentences
         self.videos = Ragged(videos.values, videos.offsets, device)
         self.texts = Ragged(texts.values, texts.offsets, device)
-        self.cells = candidate_cells(shape.clips, shape.counts).to(device)
+        self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
         windows, present = true_windows(examples)
         self.columns = {
             "windows": windows.to(device), "present": present.to(device),
@@ -80,7 +79,7 @@ class MapData:
     def targets(self, index: Tensor) -> MapTargets:
         """The truth about the queries `index` [S]."""
         windows, present = self.columns["windows"][index], self.columns["present"][index]
-        overlap = candidate_overlap(self.cells, self.shape.clips, self.columns["duration"][index], windows, present)
+        overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
         missing = self.columns["hard_present"][:, index] if self.hard else None
         return MapTargets(overlap, windows, present, self._negatives(index), missing)
 
@@ -117,7 +116,7 @@ class MapData:
         longest = self.videos.longest(np.array(videos))
         index = torch.tensor(videos).to(self.device, non_blocking=True)
         clips = functional.normalize(self.videos.gather(index, longest)[0].float(), dim=-1)
-        return segment_means(clips, self.videos.lengths[index], self.shape.segments)
+        return segment_means(clips, self.videos.lengths[index], self.sizes.segments)
 
 
 def true_windows(examples: Examples) -> tuple[Tensor, Tensor]:

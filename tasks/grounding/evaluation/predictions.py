@@ -13,10 +13,11 @@ from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
+from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.run import load_run, run_name, settings_of
-from penumbra.tasks.grounding.training.settings import Ranking, Settings
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run, work_of
 from torch import nn
 
@@ -24,7 +25,7 @@ STAGE = "predictions"
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
-def predict_split(loaded: Loaded, model: Any, system: System, split: str, run: str) -> Part:
+def predict_split(loaded: Loaded, model: Any, system: System[Any], split: str, run: str) -> Part:
     """Predictions of one split; queries without features are rejected with their reason."""
     prepared = loaded.prepare(loaded.of_split([split]), STAGE)
     device = device_of(system.settings.training.device)

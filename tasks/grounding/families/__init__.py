@@ -1,18 +1,40 @@
-"""Families of models, as training and prediction use them; one file a family."""
+"""Families of models, one file a family: what may be said of them, their losses, what they read, how they predict.
+
+A family is a `System` whose `models` are the settings of its models. One more is a file here and its class in
+`SHIPPED`; one of another package is an entry point of that package, in the group `penumbra.families`:
+
+    [project.entry-points."penumbra.families"]
+    mine = "my_package.my_family:MySystem"
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
 
 from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.families.bm_detr import BackgroundAware
-from penumbra.tasks.grounding.families.detr import DETR
-from penumbra.tasks.grounding.families.mmn import MapSystem
-from penumbra.tasks.grounding.families.vdi import InjectedSystem
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.families.bm_detr import BMDETRSystem
+from penumbra.tasks.grounding.families.detr import DETRSystem
+from penumbra.tasks.grounding.families.mmn import MMNSystem
+from penumbra.tasks.grounding.families.vdi import VDISystem
+from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
 
-FAMILIES: dict[str, type[System]] = {
-    "moment_detr": DETR, "qd_detr": DETR, "bm_detr": BackgroundAware, "mmn": MapSystem,
-    "vdi": InjectedSystem,
-}  # fmt: skip
+SHIPPED: tuple[type[System[Any]], ...] = (DETRSystem, BMDETRSystem, MMNSystem, VDISystem)
+GROUP = "penumbra.families"
 
 
-def system_of(settings: Settings) -> System:
+def _families() -> Iterator[type[System[Any]]]:
+    yield from SHIPPED
+    for point in entry_points(group=GROUP):
+        yield point.load()
+
+
+@cache
+def families() -> dict[type[ModelConfig], type[System[Any]]]:
+    """The family of each model's settings, those of other packages too; they are imported only now."""
+    return {model: family for family in _families() for model in family.models}
+
+
+def system_of(settings: BaseSettings) -> System[Any]:
     """The family that the settings' model is of."""
-    return FAMILIES[settings.model.name](settings)
+    return families()[type(settings.model)](settings)

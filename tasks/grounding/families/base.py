@@ -2,14 +2,27 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
+import numpy as np
 import torch
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.families.prediction import Prediction
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
 from torch import Tensor, nn
+
+Config = TypeVar("Config", bound=ModelConfig)
+SALIENCY_SPAN = 0.05  # of an axis, at least: a quarter of the losses' smallest margin, and many steps of a half
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A query's windows [Q, 3] (start s, end s, score), best first, and its saliency [clips]."""
+
+    qid: str
+    windows: np.ndarray
+    saliency: np.ndarray
 
 
 class TrainingData(Protocol):
@@ -25,11 +38,17 @@ class TrainingData(Protocol):
         """What the family's objective takes."""
 
 
-class System(ABC):
-    """A family of models under given settings. Widths are those of the features, without endpoint channels."""
+class System(ABC, Generic[Config]):
+    """A family of models under given settings. Widths are those of the features, without endpoint channels.
 
-    def __init__(self, settings: Settings) -> None:
+    `models` are the settings of each of its models: what users may ask for, and all that they may say of it.
+    """
+
+    models: ClassVar[tuple[type[ModelConfig], ...]]
+
+    def __init__(self, settings: BaseSettings) -> None:
         self.settings = settings
+        self.config = cast(Config, settings.model)
 
     @property
     def bf16(self) -> bool:

@@ -1,37 +1,109 @@
-"""BM-DETR: negative queries and temporal shifting in training, neither of them in prediction."""
+"""BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction."""
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from penumbra.models import bm_detr
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.probability import mean_over
+from penumbra.models.losses.settings import LossSettings
+from penumbra.models.matching import MatchingCosts
 from penumbra.models.outputs import Inputs
-from penumbra.tasks.grounding.batches.background import BackgroundData
+from penumbra.models.settings import ModelSettings
+from penumbra.tasks.grounding.batches.background import BackgroundData, Lonely, Negatives
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.shifting import Shifting
-from penumbra.tasks.grounding.families.detr import DETR
-from penumbra.tasks.grounding.families.prediction import Prediction, outputs_of, predict
+from penumbra.tasks.grounding.families.base import Prediction
+from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, SaliencyLosses
+from penumbra.tasks.grounding.families.detr_prediction import outputs_of, predict
+from pydantic import Field
 from torch import Tensor, nn
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 
 
-class BackgroundAware(DETR):
+class BMDETRLosses(SaliencyLosses):
+    """Which losses, with what weights, and which negatives they take; the defaults are the paper's."""
+
+    saliency: float = Field(4.0, ge=0, description="Weight of the frame margin loss.")
+    pair_hinge: bool = Field(True, description="The frame margin loss: a hinge of clip pairs.")
+    probability: float = Field(2.0, ge=0, description="Weight of the frame probability loss.")
+    semantic: float = Field(1.0, ge=0, description="Weight of the semantic alignment.")
+    class_error: float = Field(0.0, ge=0, description="1 adds the class error to the total, as published.")
+    negatives: Negatives = Field(
+        "in_video", description="Queries of other moments of the video, generated hard negatives, or either."
+    )
+    without_negative: Lonely = Field(
+        "none", description="A query that has no negative goes without, or takes another video's query."
+    )
+
+    def settings(self) -> LossSettings:
+        """The losses that a step adds up: no auxiliary ones, and GIoU before L1."""
+        costs = MatchingCosts(span=1.0, giou=8.0, label=8.0)
+        chosen = self.model_dump(exclude={"negatives", "without_negative"})
+        return LossSettings(costs.span, costs.giou, costs.label, costs=costs, auxiliary=False, **chosen)
+
+
+class BMDETR(DETRConfig):
+    """BM-DETR, and what of it is left out, as in its Table 7."""
+
+    network = bm_detr.BMDETR
+
+    name: Literal["bm_detr"] = Field("bm_detr", description="Which model.")
+    frame_matcher: bool = Field(True, description="Clips weighted by how probably they fit the query.")
+    learnable_spans: bool = Field(True, description="Moment queries are anchors; otherwise plain vectors.")
+    alignment: int = Field(256, ge=0, description="Width of the semantic alignment; 0: without it.")
+    frame_weights: Literal["fixed", "official"] = Field(
+        "fixed", description="'official' gives padding a share of the clips' weights, as published."
+    )
+    shifting: bool = Field(False, description="A second branch whose moments are moved within their videos.")
+    shift_below: float | None = Field(60.0, gt=0, description="Only in videos shorter than so many seconds.")
+    shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
+    losses: BMDETRLosses = BMDETRLosses()
+
+    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
+        """See `DETRConfig.sizes`."""
+        own = {name: getattr(self, name) for name in ("frame_matcher", "learnable_spans", "frame_weights")}
+        return super().sizes(video_dim, text_dim, longest_text, align_dim=self.alignment, **own, **more)
+
+    @property
+    def loss_settings(self) -> LossSettings:
+        """See `BMDETRLosses.settings`."""
+        return self.losses.settings()
+
+    @property
+    def moves(self) -> Shifting | None:
+        """Which moments are moved, and how; None: none."""
+        return Shifting(self.shift_below, self.shift_endpoints) if self.shifting else None
+
+    @property
+    def reads_negatives(self) -> bool:
+        """See `ModelConfig.reads_negatives`."""
+        return self.losses.negatives in ("generated", "both")
+
+    @property
+    def reads_in_video(self) -> bool:
+        """See `ModelConfig.reads_in_video`."""
+        return self.losses.negatives in ("in_video", "both")
+
+
+class BMDETRSystem(DETRSystem[BMDETR]):
     """Builds and trains as the DETR models do; its data, its figures and the end of a cut video are its own."""
+
+    models = (BMDETR,)
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> BackgroundData:
         """See `System.data`. A video that is cut to its first clips ends there."""
-        training, losses = self.settings.training, self.settings.losses
+        training, losses = self.settings.training, self.config.losses
         end = self._end(videos.clip_length)
         if end is not None:
             examples = replace(examples, duration=examples.duration.clamp(max=end))
         return BackgroundData(
             examples, videos, texts, device, batch_size=training.batch_size, negatives=losses.negatives,
-            lonely=losses.without_negative, shifting=Shifting(training.shift_below, training.shift_endpoints)
-            if training.shifting else None, fixed_size=training.compiled != "no",
+            lonely=losses.without_negative, shifting=self.config.moves, fixed_size=training.compiled != "no",
         )  # fmt: skip
 
     def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]

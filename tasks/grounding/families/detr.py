@@ -1,33 +1,152 @@
-"""Moment-DETR and QD-DETR, with SHINE's losses or without."""
+"""Moment-DETR and QD-DETR, with SHINE's losses or without; and what BM-DETR shares with them."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
-from penumbra.models.catalogue import build_model
+from penumbra.models import moment_detr, qd_detr
 from penumbra.models.grounding import GroundingModel
+from penumbra.models.losses.settings import LossSettings
+from penumbra.models.settings import ModelSettings
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.families.prediction import Prediction, predict, saliency_inside
-from penumbra.tasks.grounding.families.step import Objective
+from penumbra.tasks.grounding.families.base import Prediction, System
+from penumbra.tasks.grounding.families.detr_prediction import predict, saliency_inside
+from penumbra.tasks.grounding.families.objective import Objective
+from penumbra.tasks.grounding.families.shine import HardNegativeLosses, HardNegativeModel
 from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.settings import ModelConfig
+from penumbra.tasks.stage import Parameters
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 
-class DETR(System):
+class SaliencyLosses(Parameters):
+    """How clips are ranked."""
+
+    saliency: float = Field(1.0, ge=0, description="Weight of all saliency losses together.")
+    pair_margin: float = Field(0.2, ge=0, description="Margin of the hinge of clip pairs.")
+
+
+class DETRLosses(SaliencyLosses, HardNegativeLosses):
+    """Which losses, with what weights; the defaults are the papers'."""
+
+    variant: Literal["paper", "released"] = Field(
+        "paper", description="'released' trains what SHINE's released criterion does: saliency alone, no localisation."
+    )
+    pair_hinge: bool | None = Field(None, description="Hinge of clip pairs; default: without shine.")
+    coarse: float = Field(1.0, ge=0, description="Weight of the coarse ranking (with shine).")
+    coarse_terms: tuple[Literal["intra", "inter"], ...] = Field(("intra", "inter"), description="Its terms.")
+    coarse_margins: tuple[float, float] = Field((1.0, 2.0), description="Margins h1 and h2.")
+    quotient: int = Field(8, ge=1, description="q: a moment of T clips is judged by its T/q best.")
+    fine: float = Field(1.0, ge=0, description="Weight of the fine ranking (with shine).")
+    fine_margins: tuple[float, float, float, float] = Field((0.25, 0.25, 0.25, 0.25), description="Its margins.")
+    fine_terms: tuple[bool, bool, bool, bool] = Field((True, True, True, True), description="Which of its hinges.")
+    ranking: Literal["relative", "absolute"] = Field("relative", description="Compared with the level before, or 1.")
+
+    def settings(self, **of_model: Any) -> LossSettings:
+        """The losses of a model; SHINE's intra term takes the place of the pair hinge (paper, 3.4)."""
+        shine = self.shine
+        chosen = self.model_dump(exclude={"shine"} if shine else {"shine", "coarse", "fine"})
+        hinge = not shine if self.pair_hinge is None else self.pair_hinge
+        return LossSettings(**{**chosen, "pair_hinge": hinge, **of_model})
+
+
+class DETRConfig(ModelConfig):
+    """A DETR: its sizes. The defaults are the papers'."""
+
+    network: ClassVar[type[GroundingModel]]
+
+    hidden: int = Field(256, ge=4, description="Width of the model.")
+    heads: int = Field(8, ge=1, description="Attention heads.")
+    feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
+    encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
+    decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
+    queries: int = Field(10, ge=1, description="Moment queries.")
+    projections: int = Field(2, ge=1, le=3, description="Layers of the input projections.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout inside the transformer.")
+    input_dropout: float = Field(0.5, ge=0, lt=1, description="Dropout of the input projections.")
+    text_positions: bool = Field(False, description="Learned positions of words.")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "DETRConfig":
+        if self.hidden % self.heads or self.hidden % 4:
+            raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
+        return self
+
+    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
+        """What the network is built from for inputs of these widths; `more` are a model's own."""
+        shared = {name: getattr(self, name) for name in DETRConfig.model_fields if name not in ModelConfig.model_fields}
+        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **shared, **more)
+
+    @property
+    @abstractmethod
+    def loss_settings(self) -> LossSettings:
+        """The losses that a step adds up."""
+
+
+class MomentDETRLosses(DETRLosses):
+    """Moment-DETR's losses."""
+
+    align: float = Field(0.0, ge=0, description="Weight of the contrastive alignment, where the model has one.")
+
+
+class MomentDETR(DETRConfig, HardNegativeModel):
+    """Moment-DETR (Lei et al., NeurIPS 2021)."""
+
+    network = moment_detr.MomentDETR
+
+    name: Literal["moment_detr"] = Field("moment_detr", description="Which model.")
+    alignment: int = Field(
+        0, ge=0, description="Width of the published, optional alignment of moment queries and words; 0: without it."
+    )
+    losses: MomentDETRLosses = MomentDETRLosses()
+
+    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
+        """See `DETRConfig.sizes`."""
+        return super().sizes(video_dim, text_dim, longest_text, align_dim=self.alignment, **more)
+
+    @property
+    def loss_settings(self) -> LossSettings:
+        """SHINE brings the negative-pair loss to it (paper, 3.4)."""
+        return self.losses.settings(negative_pair=self.losses.shine)
+
+
+class QDDETR(DETRConfig, HardNegativeModel):
+    """QD-DETR (Moon et al., CVPR 2023); with SHINE's losses it is SHINE's model."""
+
+    network = qd_detr.QDDETR
+
+    name: Literal["qd_detr"] = Field("qd_detr", description="Which model.")
+    text_attention: Literal["fixed", "official"] = Field(
+        "fixed", description="'official' repeats the published code's mix-up of masks within a batch."
+    )
+    losses: DETRLosses = DETRLosses()
+
+    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
+        """See `DETRConfig.sizes`."""
+        return super().sizes(video_dim, text_dim, longest_text, text_attention=self.text_attention, **more)
+
+    @property
+    def loss_settings(self) -> LossSettings:
+        """With its own contrastive loss over clips' ranks."""
+        return self.losses.settings(negative_pair=True, rank_contrastive=True)
+
+
+ADETR = TypeVar("ADETR", bound=DETRConfig)
+
+
+class DETRSystem(System[ADETR]):
     """Positives, the batch's negatives and hard negatives pass the encoder as one batch."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.losses = settings.losses.settings(settings.model.name)
+    models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETR, MomentDETR)  # the default first
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
         """See `System.build`."""
-        s = self.settings
-        return build_model(s.model.name, s.model.settings(video_dim + ENDPOINTS, text_dim, s.inputs.longest_text))
+        sizes = self.config.sizes(video_dim + ENDPOINTS, text_dim, self.settings.inputs.longest_text)
+        return self.config.network(sizes)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         """See `System.widths`."""
@@ -36,15 +155,15 @@ class DETR(System):
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> DeviceData:
         """See `System.data`."""
-        training = self.settings.training
+        training, hard = self.settings.training, self.config.loss_settings.needs_hard
         return DeviceData(
             examples, videos, texts, device,
-            batch_size=training.batch_size, hard=self.losses.needs_hard, fixed_size=training.compiled != "no",
+            batch_size=training.batch_size, hard=hard, fixed_size=training.compiled != "no",
         )  # fmt: skip
 
     def objective(self, model: nn.Module) -> Objective:
         """See `System.objective`."""
-        return Objective(cast(GroundingModel, model), self.losses, self.bf16)
+        return Objective(cast(GroundingModel, model), self.config.loss_settings, self.bf16)
 
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
         """See `System.predict`."""

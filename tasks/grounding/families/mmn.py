@@ -1,29 +1,124 @@
-"""MMN: sentences and candidate moments of whole videos, with hard negatives among the sentences or without."""
+"""MMN (Wang et al., AAAI 2022): sentences and candidate moments of whole videos, in two common spaces.
+
+With SHINE's negatives each sentence stands among its own hard negatives.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
+from penumbra.models import mmn
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
-from penumbra.models.mmn import MMN, MapOutputs
+from penumbra.models.mmn import MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_windows
 from penumbra.models.postprocessing import suppress
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
-from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.families.prediction import Prediction
-from penumbra.tasks.grounding.families.step import autocast
+from penumbra.tasks.grounding.families.base import Prediction, System
+from penumbra.tasks.grounding.families.objective import autocast
+from penumbra.tasks.grounding.families.shine import HardNegativeLosses, HardNegativeModel
 from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.settings import ModelConfig
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 
-class MapObjective(nn.Module):
+class MMNLosses(HardNegativeLosses):
+    """Overlap and mutual matching losses, and which sentences they see; the defaults are those of Charades-STA."""
+
+    lowest: float = Field(
+        0.5, ge=0, lt=1, description="Overlap with the truth from which a moment is worth more than 0."
+    )
+    highest: float = Field(1.0, gt=0, le=1, description="Overlap from which it is worth 1.")
+    positives: int = Field(1, ge=1, description="Moments that count as a sentence's own: those of the most overlap.")
+    negative_overlap: float = Field(0.5, ge=0, le=1, description="Moments of less overlap are negatives of a sentence.")
+    removal_overlap: float = Field(
+        0.5, ge=0, le=1, description="Sentences of a video whose windows overlap by so much are no negatives."
+    )
+    temperature_video: float = Field(0.1, gt=0, description="Of a moment among sentences.")
+    temperature_sentence: float = Field(0.1, gt=0, description="Of a sentence among moments.")
+    margin: float = Field(0.4, ge=0, description="By which a positive's cosine is lowered.")
+    contrastive: float = Field(0.05, ge=0, description="Weight of both mutual losses.")
+    late: float = Field(0.01, ge=0, description="What that weight is multiplied by after its first epochs.")
+    full_epochs: int = Field(7, ge=0, description="Epochs of the full weight.")
+    in_video: bool = Field(
+        False, description="Sentences of the same video are negatives only where `in_video_negatives` lists them."
+    )
+    hard_order: float = Field(0.0, ge=0, description="Weight of SHINE's order of hard negatives (with shine).")
+    hard_margin: float = Field(0.1, ge=0, description="Its margin.")
+    most_sentences: int | None = Field(None, ge=1, description="Sentences of a video in a step, drawn each epoch.")
+
+    @model_validator(mode="after")
+    def _is_a_loss(self) -> "MMNLosses":
+        self.settings()
+        return self
+
+    def settings(self) -> MMNLossSettings:
+        """The losses; SHINE's negatives stand among the sentences that a moment is told from."""
+        chosen = {name: getattr(self, name) for name in MMNLossSettings.__dataclass_fields__ if name != "hard"}
+        return MMNLossSettings(hard=self.shine, **chosen if self.shine else chosen | {"hard_order": 0.0})
+
+
+class MMNConfig(HardNegativeModel):
+    """The map of candidates, its convolutions, and how windows are made; the defaults are those of Charades-STA."""
+
+    clips: int = Field(16, ge=2, description="Width of the map: clips that a video is seen as.")
+    segments: int = Field(32, ge=2, description="Equal parts of a video that its features are averaged to.")
+    pool: int = Field(2, ge=1, description="Segments that are averaged to a clip.")
+    counts: tuple[int, ...] = Field(
+        (15,), min_length=1, description="Steps to longer moments, each 1 clip longer, then 2, then 4, …"
+    )
+    kind: Literal["pool", "conv"] = Field("pool", description="How a moment's feature is made of its clips'.")
+    proposal: int = Field(512, ge=1, description="Width of the convolutions over the map.")
+    kernel: int = Field(5, ge=1, description="Kernel of the convolutions.")
+    layers: int = Field(8, ge=1, description="How many convolutions.")
+    joint: int = Field(256, ge=1, description="Width of the two spaces that sentences and moments share.")
+    power: float = Field(0.5, ge=0, description="Share of the contrastive score in a moment's: its exponent.")
+    suppression: float = Field(0.5, ge=0, le=1, description="A moment that overlaps a better one by more is dropped.")
+    keep: int = Field(10, ge=1, description="Windows of a query.")
+
+    losses: MMNLosses = MMNLosses()
+
+    @model_validator(mode="after")
+    def _is_a_map(self) -> "MMNConfig":
+        self.sizes(1, 1)
+        if self.clips <= sum(count * 2**group for group, count in enumerate(self.counts)):
+            raise ValueError(f"a map of {self.clips} clips is too narrow for steps {self.counts}")
+        if (self.kernel - 1) * self.layers % 2:
+            raise ValueError(f"{self.layers} layers of kernel {self.kernel} change the size of the map")
+        return self
+
+    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
+        """What the network is built from for features of these widths; `more` are a model's own."""
+        names = "clips", "segments", "pool", "counts", "kind", "proposal", "kernel", "layers", "joint"
+        return MMNSettings(video_dim, text_dim, **{name: getattr(self, name) for name in names}, **more)
+
+    @property
+    def reads_in_video(self) -> bool:
+        """See `ModelConfig.reads_in_video`."""
+        return self.losses.in_video
+
+
+class MMN(MMNConfig):
+    """MMN (Wang et al., AAAI 2022)."""
+
+    name: Literal["mmn"] = Field("mmn", description="Which model.")
+    hidden: int = Field(512, ge=1, description="Width of clips and of the map.")
+
+    def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
+        """See `MMNConfig.sizes`."""
+        return super().sizes(video_dim, text_dim, hidden=self.hidden, **more)
+
+
+AnMMN = TypeVar("AnMMN", bound=MMNConfig)
+
+
+class MMNObjective(nn.Module):
     """Model and losses as one module."""
 
-    def __init__(self, model: MMN, losses: MMNLossSettings, bf16: bool = False) -> None:
+    def __init__(self, model: mmn.MMN, losses: MMNLossSettings, bf16: bool = False) -> None:
         super().__init__()
         self.model, self.losses, self.bf16 = model, losses, bf16
 
@@ -35,16 +130,14 @@ class MapObjective(nn.Module):
         return found.total, found.terms
 
 
-class MapSystem(System):
+class MMNSystem(System[AnMMN]):
     """MMN under given settings; `losses.shine` brings the hard negatives in."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.losses = settings.mutual.settings(hard=settings.losses.shine)
+    models: ClassVar[tuple[type[ModelConfig], ...]] = (MMN,)
 
     def build(self, video_dim: int, text_dim: int) -> nn.Module:
         """See `System.build`."""
-        return MMN(self.settings.map.settings(video_dim, text_dim))
+        return mmn.MMN(self.config.sizes(video_dim, text_dim))
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
         """See `System.widths`."""
@@ -52,30 +145,30 @@ class MapSystem(System):
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> MapData:
         """See `System.data`."""
-        s = self.settings
+        losses = self.config.losses
         return MapData(
-            examples, videos, texts, device, s.map, batch_size=s.training.batch_size,
-            full_epochs=s.mutual.full_epochs, most_sentences=s.mutual.most_sentences, hard=self.losses.needs_hard,
-            in_video=s.mutual.in_video,
+            examples, videos, texts, device, self.config.sizes(videos.channels, texts.channels),
+            batch_size=self.settings.training.batch_size, full_epochs=losses.full_epochs,
+            most_sentences=losses.most_sentences, hard=losses.settings().needs_hard, in_video=losses.in_video,
         )  # fmt: skip
 
     def objective(self, model: nn.Module) -> nn.Module:
         """See `System.objective`."""
-        return MapObjective(cast(MMN, model), self.losses, self.bf16)
+        return MMNObjective(cast(mmn.MMN, model), self.config.losses.settings(), self.bf16)
 
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
         """See `System.predict`; saliency is the score of the one-clip moment that a clip lies in."""
         found: list[Prediction | None] = [None] * len(data)
-        shape = self.settings.map
+        config = self.config
         for rows, index, outputs in _outputs(model, data, self.bf16):
-            scores = outputs.fused(shape.power)
-            windows = candidate_windows(data.cells, shape.clips, data.columns["duration"][index])
+            scores = outputs.fused(config.power)
+            windows = candidate_windows(data.cells, config.clips, data.columns["duration"][index])
             ranked = torch.cat((windows, scores[..., None]), dim=-1)
-            kept = suppress(ranked, shape.suppression, before=ranked.shape[1], after=shape.keep)
+            kept = suppress(ranked, config.suppression, before=ranked.shape[1], after=config.keep)
             single = scores[:, data.cells[:, 0] == data.cells[:, 1]].cpu().numpy()
             for row, best, saliency in zip(rows.tolist(), kept, single, strict=True):
                 clips = int(data.videos.host_lengths[data.examples.video[row]])
-                clip = ((np.arange(clips) + 0.5) * shape.clips / clips).astype(int)
+                clip = ((np.arange(clips) + 0.5) * config.clips / clips).astype(int)
                 found[row] = Prediction(data.examples.qids[row], best.double().cpu().numpy(), saliency[clip])
         return [prediction for prediction in found if prediction is not None]
 
@@ -87,7 +180,7 @@ class MapSystem(System):
             best = targets.overlap.argmax(1, keepdim=True)
             there = data.columns["hard_present"][:, index]
             for level, (texts, known) in enumerate(_texts(outputs, targets.window_mask.any(1), there)):
-                score = texts.fused(self.settings.map.power).gather(1, best)[:, 0]
+                score = texts.fused(self.config.power).gather(1, best)[:, 0]
                 result[rows, level] = score.masked_fill(~known, torch.nan).cpu().numpy()
         return ordering_metrics(result)
 

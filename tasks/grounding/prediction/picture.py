@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from penumbra.artifacts.charts import HEAD, LINE, MARGIN, WIDTH, Line, Panel, draw_panel
 from penumbra.artifacts.drawing import COLOURS, GREY, Drawing, box, photo, text
 from penumbra.tasks.features.decoding.sheet import COLUMNS, ROWS
-from penumbra.tasks.grounding.families.prediction import SALIENCY_SPAN
+from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.prediction.grounder import Grounding
 from penumbra.tasks.grounding.prediction.watching import Watched
 

@@ -5,7 +5,7 @@ The file is `report.html` in the run's folder of checkpoints.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,18 @@ def _left_out(manifest: Manifest) -> str:
     return f"Queries that were left out: {', '.join(refused) or 'none'}."
 
 
+def _flat(values: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting by its whole name, `model.losses.shine`, and its value."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", json.dumps(value)
+
+
 def settings_sections(metrics: Artifact, manifest: Manifest) -> list[Section]:
     """Every setting, what the run was made from, and with which software."""
-    groups = manifest.parameters["settings"].items()
-    settings = [(f"{group}.{name}", json.dumps(value)) for group, told in groups for name, value in told.items()]
+    settings = list(_flat(manifest.parameters["settings"]))
     parents = [(f"{parent.dataset}/{parent.stage}", parent.key) for parent in manifest.parents]
     where = [("metrics", metrics.path), ("checkpoints", str(run_folder(metrics)))]
     made = [
@@ -117,10 +125,10 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
             text.append(f"{other.name} can't be compared query by query: {error}.")
             continue
         lines = [
-            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.told_p)
+            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.p_text)
             for split, metric, by in found
         ]
-        caption = f"{judged.name} minus {other.name}, paired bootstrap over queries"
+        caption = f"{judged.name} minus {other.name}, paired bootstrap over videos"
         tables.append(Table(("split", "metric", "difference", "95 % interval", "p"), lines, caption))
     return Section("Results", text, tables)
 

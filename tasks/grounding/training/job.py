@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.families.prediction import Prediction
+from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics.retrieval import retrieval_metrics, score_queries
 from penumbra.tasks.grounding.metrics.windows import align
 from penumbra.tasks.grounding.training.settings import Settings

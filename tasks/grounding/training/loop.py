@@ -16,7 +16,6 @@ from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import TrainingData
-from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
 from penumbra.tasks.grounding.training.checkpoint import (
     Checkpoint,
     RunError,
@@ -28,6 +27,7 @@ from penumbra.tasks.grounding.training.checkpoint import (
 from penumbra.tasks.grounding.training.job import Job, device_of, judge
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
+from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 from torch import Tensor, nn
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device

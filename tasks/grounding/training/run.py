@@ -17,11 +17,12 @@ from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.settings import NAMED_ARTIFACTS, Settings
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -36,9 +37,8 @@ def run_folder(metrics: Artifact) -> Path:
 
 
 def run_name(settings: Settings, key: str) -> str:
-    """What a run is called in tables: model, losses and the first digits of its key."""
-    shine = "+shine" if settings.losses.shine else ""
-    return f"{settings.model.name}{shine}-{key[:6]}"
+    """What a run is called in tables: its model and the first digits of its key."""
+    return f"{settings.model.label}-{key[:6]}"
 
 
 def split_rows(loaded: Loaded, settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -151,7 +151,7 @@ class TrainingRun(Stage):
 
     def determines(self) -> dict[str, Any]:
         """Those that determine what is learned."""
-        return self.parameters()
+        return {"settings": self.settings.determines()}
 
     def inputs(self) -> dict[str, str]:
         """The digest of the weights that it starts from."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.quality.bootstrap import Curve, Floats, Ids
+from penumbra.tasks.data.resampling import Curve, Floats, Ids
 
 FOLDS = 5
 STRENGTH = 3.0  # C of the logistic regressions

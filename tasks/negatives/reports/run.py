@@ -18,7 +18,7 @@ LEVELS = 3
 FLOW = "build-negatives"
 
 
-class Figures:
+class LevelFigures:
     """What is counted while the negatives stream by."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def write_report(store: Store, made: Negatives) -> str:
     stages = [made.annotations, made.tags, made.dictionary, made.masks, *made.fills, made.negatives,
               made.in_video_negatives, made.rejected, *([made.quality] if made.quality else [])]  # fmt: skip
     manifests = [store.manifest(artifact) for artifact in stages]
-    figures = Figures()
+    figures = LevelFigures()
     for part in store.parts(made.negatives, ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
     masked = store.manifest(made.masks)

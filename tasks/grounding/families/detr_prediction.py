@@ -1,7 +1,6 @@
-"""What a model predicts for a data set: ranked windows and saliency of every query."""
+"""What a DETR predicts for a data set: ranked windows and saliency of every query."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -10,24 +9,17 @@ from penumbra.models.grounding import GroundingModel
 from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.postprocessing import rank_windows, snap_windows
 from penumbra.tasks.grounding.batches.device_data import DeviceData
-from penumbra.tasks.grounding.families.step import autocast
-from penumbra.tasks.grounding.training.settings import Ranking
+from penumbra.tasks.grounding.families.base import Prediction
+from penumbra.tasks.grounding.families.objective import autocast
+from penumbra.tasks.grounding.settings import Ranking
 from torch import Tensor
-
-SALIENCY_SPAN = 0.05  # of an axis, at least: a quarter of the losses' smallest margin, and many steps of a half
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A query's windows [Q, 3] (start s, end s, score), best first, and its saliency [clips], rounded to halves."""
-
-    qid: str
-    windows: np.ndarray
-    saliency: np.ndarray
 
 
 def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
-    """Predict every query, in the data's order. Videos of a length share a batch, so that little is padded."""
+    """Predict every query, in the data's order; saliency is rounded to halves.
+
+    Videos of a length share a batch, so that little is padded.
+    """
     found: list[Prediction | None] = [None] * len(data)
     for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
         ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
