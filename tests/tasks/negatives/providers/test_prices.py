@@ -54,7 +54,7 @@ def test_a_price_that_is_none_is_refused(wrong: dict[str, float]) -> None:
 def test_a_budget_without_a_limit_takes_everything() -> None:
     budget = Budget(None)
     assert budget.reserve(1e9)
-    budget.settle(1e9, 5.0)
+    budget.charge(1e9, 5.0)
     assert (budget.spent, budget.set_aside) == (5.0, 0.0)
 
 
@@ -62,9 +62,9 @@ def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back() -> None:
     budget = Budget(1.0)
     assert budget.reserve(0.6)
     assert not budget.reserve(0.6)
-    budget.settle(0.6, 0.1)
+    budget.charge(0.6, 0.1)
     assert budget.reserve(0.6)
-    budget.settle(0.6, 0.6)
+    budget.charge(0.6, 0.6)
     assert not budget.reserve(0.6)
     assert budget.reserve(0.3)
 
@@ -79,7 +79,7 @@ def test_with_any_requests_in_flight_the_limit_is_never_exceeded(
         if budget.reserve(most):
             under_way.append((most, most * share))
         for _ in range(min(settled, len(under_way))):
-            budget.settle(*under_way[0])
+            budget.charge(*under_way[0])
             paid += under_way.pop(0)[1]
         assert paid + sum(cost for _, cost in under_way) <= limit + 1e-9
     assert budget.spent == pytest.approx(paid)
