@@ -60,12 +60,12 @@ def built(
     root = str(tmp_path_factory.mktemp("artifacts"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", root)
-        artifact = build_negatives(
+        made = build_negatives(
             Dataset(name="dirty", folder=str(folder)),
             filling=Filling(providers=["corpus", "random"], candidates=4),
             judging=LIGHT,
         )
-        yield Store(root), artifact
+        yield Store(root), made.negatives
 
 
 def test_every_stage_leaves_a_whole_artifact(built: tuple[Store, Artifact]) -> None:
@@ -130,7 +130,7 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
         filling=Filling(providers=["corpus", "random"], candidates=4),
         judging=LIGHT,
     )
-    assert again == negatives
+    assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
 
 
@@ -141,8 +141,7 @@ from penumbra.tasks.data import annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
-annotations.ROWS_A_PART = 12
-annotations.parts.__defaults__ = (12,)
+annotations.Annotations.__init__.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
                 judging=Judging(sample=10, classifiers=["words"], resamples=20))
 """
