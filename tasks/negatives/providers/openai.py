@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 VARIABLE = "OPENAI_API_KEY"
 COMPLETIONS = "/chat/completions"
 # The families of models that think before they answer, and how little they can be asked to.
-THINKING = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
+REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
 # Models whose names begin so know JSON mode only, no schema.
 JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")
-THOUGHTS = 2_000  # tokens that a model which can't be kept from thinking may think
+REASONING_TOKENS = 2_000  # tokens that a model which can't be kept from thinking may think
 OUT_OF_MONEY = "insufficient_quota"
 
 
@@ -110,7 +110,7 @@ class OpenAIService:
                 "type": "json_schema",
                 "json_schema": {"name": "words", "strict": True, "schema": schema(questions)},
             }
-        effort = next((e for start, e in THINKING.items() if self.settings.model.startswith(start)), None)
+        effort = next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)
         most = 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
         body: dict[str, Any] = {
             "model": self.settings.model,
@@ -121,7 +121,7 @@ class OpenAIService:
             "response_format": form,
         }
         if effort:
-            body |= {"reasoning_effort": effort, "max_completion_tokens": most + (effort != "none") * THOUGHTS}
+            body |= {"reasoning_effort": effort, "max_completion_tokens": most + (effort != "none") * REASONING_TOKENS}
         else:
             body["max_tokens"] = most
         if self.settings.temperature is not None:

@@ -24,7 +24,7 @@ COMMONEST = 10
 COMMON_FILL = "common_fill: "
 SIMILARITY = "similarity"
 PERCENTILES = (5, 25, 50, 75, 95)
-FEWEST = 50  # rows of a provider at a level: fewer train no classifier
+MIN_ROWS = 50  # rows of a provider at a level: fewer train no classifier
 Vectors = dict[str, NDArray[np.float32]]
 
 
@@ -117,7 +117,7 @@ def blind(
     """Put down the AUC of a classifier; `blind_auc` is the definition's, the others carry their names."""
     for level, name, several in groups(rows):
         matrix = None
-        if len(several) < FEWEST:
+        if len(several) < MIN_ROWS:
             continue
         if classifier == "sentences":
             texts = [*(row.positive for row in several), *(row.negative for row in several)]

@@ -28,10 +28,10 @@ from penumbra.tasks.negatives.quality.reference import Reference, Tokens
 
 SAME_CLASS = {"plausibility": False, "plausibility.by_token": True}  # metric: whether every token weighs alike
 ANY_WORDS = {"plausibility.any_words": False}
-CONTROLLED = 3  # random fills are encoded and parsed for a third of the sample: no figure of theirs is close
-KEPT = "blind AUC by words, and plausibility"
-SAMPLED = "attested relations, same slot class as parsed, and the other classifiers"
-LACKING = {
+CONTROL_DIVISOR = 3  # random fills are encoded and parsed for a third of the sample: no figure of theirs is close
+BY_QUERIES = "blind AUC by words, and plausibility"
+BY_SAMPLE = "attested relations, same slot class as parsed, and the other classifiers"
+UNKNOWN_REASONS = {
     "template_kept": "have no masked query: template is not judged",
     "same_slot_class": "keep no template, or masks that don't fit their query: slots are not judged",
 }
@@ -127,7 +127,7 @@ class SampleAssessor:
         """Put down what classifiers, language model, encoder and parser make of the rows and of the controls."""
         several, few = sample.rows(), sample.rows(self.judging.sample)
         sampled = {
-            row.qid for row in sample.rows(max(self.judging.sample // CONTROLLED, 1) if self.judging.sample else 0)
+            row.qid for row in sample.rows(max(self.judging.sample // CONTROL_DIVISOR, 1) if self.judging.sample else 0)
         }
         randoms = list(random_rows(several, self.reference, self.judging.sampling_seed))
         controls = [row for row in randoms if row.qid in sampled] if self.judging.controls else []
@@ -198,7 +198,7 @@ def notes(
                   "may have drawn from"]  # fmt: skip
     if not reference.labelled:
         lines.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
-    for metric, why in LACKING.items():
+    for metric, why in UNKNOWN_REASONS.items():
         missing = rows - counts.known(metric)
         if missing:
             lines.append(f"{missing:,} of {rows:,} rows {why}")
@@ -206,7 +206,7 @@ def notes(
         lines.append("there is one level only: hierarchy is not judged")
     if reference.training and counts.strangers:
         lines.append(f"{counts.strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
-    for limit, what in ((judging.queries, KEPT), (judging.sample, SAMPLED)):
+    for limit, what in ((judging.queries, BY_QUERIES), (judging.sample, BY_SAMPLE)):
         if limit and sample.seen > limit:
             lines.append(f"{what}: judged on {limit:,} of {sample.seen:,} queries")
     if similarities.known("similarity") < rows:
