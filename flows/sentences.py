@@ -20,6 +20,7 @@ from penumbra.tasks.stage import IS_THERE, Parameters, planning
 if TYPE_CHECKING:
     import pandas as pd
 
+
 UNNAMED = "sentences"
 MARK = ".written-from-python"  # in a folder of the data folder that may be written anew
 

@@ -38,13 +38,15 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
 def _rows(queries: "Sequence[str] | pd.DataFrame") -> Sequence[Mapping[str, Any]]:
     if isinstance(queries, str):
         raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
-    frame: Any = queries
-    if not hasattr(frame, "columns"):
-        return [{"query": query} for query in frame]
-    if "query" not in frame.columns:
-        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, frame.columns))}")
-    known = frame.astype(object).where(frame.notna(), None)  # NaN is pandas' None
-    return [dict(row) for _, row in known.iterrows()]
+    import pandas as pd
+
+    if not isinstance(queries, pd.DataFrame):
+        return [{"query": query} for query in queries]
+    if "query" not in queries.columns:
+        raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")
+    known = queries.astype(object).where(queries.notna(), None)  # NaN is pandas' None
+    rows: list[dict[str, Any]] = [{str(name): row[name] for name in known.columns} for _, row in known.iterrows()]
+    return rows
 
 
 def _json_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:

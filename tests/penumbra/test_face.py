@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.negatives.quality.rows import NegativesError
+from penumbra.tasks.negatives.quality.negative import NegativesError
 
 import penumbra
 
