@@ -15,7 +15,7 @@ import typer
 import yaml
 from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.flows.command_line import app
+from penumbra.flows.commands import app
 from penumbra.flows.parameters import type_name
 from penumbra.flows.running import DEPLOYMENTS, FLOWS, flow_of
 from penumbra.tasks.grounding.ablation import grids

@@ -170,4 +170,5 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
 
     from penumbra.tasks.grounding.evaluation.runs import trained_runs
 
-    return pd.DataFrame(list(trained_runs(dataset)))
+    rows = list(trained_runs(dataset))
+    return pd.DataFrame(rows, columns=None if rows else ["run", "dataset", "key", "finished", "seconds"])
