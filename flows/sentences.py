@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import data_folder
@@ -18,6 +18,7 @@ from penumbra.tasks.stage import IS_THERE, Parameters, planning
 
 if TYPE_CHECKING:
     import pandas as pd
+    from penumbra.tasks.negatives.references import Negatives
 
 UNNAMED = "sentences"
 MARK = ".written-from-python"  # in a folder of the data folder that may be written anew
@@ -45,7 +46,8 @@ def negatives_for(
         ask_server()
         quieten()
         with silence() if quiet else nullcontext(), patience():
-            return build_negatives(**parameters).negatives
+            made = cast("Negatives", build_negatives(**parameters))  # Prefect hands over the data of the state
+            return made.negatives
 
 
 def _named(name: str) -> Path:

@@ -19,9 +19,10 @@ from penumbra.models.mmn import MMN
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
-from penumbra.tasks.grounding.families.step import autocast, make_optimiser
-from penumbra.tasks.grounding.map_settings import Map
+from penumbra.tasks.grounding.families import mmn
+from penumbra.tasks.grounding.families.objective import autocast
 from penumbra.tasks.grounding.training.memory import keep_memory
+from penumbra.tasks.grounding.training.step import make_optimiser
 from torch import Tensor, nn
 
 from tests import plain_mmn
@@ -38,7 +39,8 @@ def made_up(videos: int, device: torch.device) -> MapData:
                         {str(n): n for n in range(videos)}, 0.5)  # fmt: skip
     texts = Features(torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS,
                      {str(n): n for n in range(count)})  # fmt: skip
-    return MapData(prepare(rows, {}, features, texts).examples, features, texts, device, Map(), batch_size=videos)
+    sizes = mmn.MMN().sizes(VIDEO, TEXT)
+    return MapData(prepare(rows, {}, features, texts).examples, features, texts, device, sizes, batch_size=videos)
 
 
 def step(net: MMN, loss: Callable[[MapBatch], Tensor], data: MapData, bf16: bool) -> Callable[[], None]:
@@ -101,7 +103,7 @@ def main() -> None:
     device, losses = torch.device(options.device), MMNLossSettings()
     torch.manual_seed(0)
     data = made_up(options.videos, device)
-    net = MMN(Map().settings(VIDEO, TEXT)).to(device)
+    net = MMN(mmn.MMN().sizes(VIDEO, TEXT)).to(device)
     norms = plain_mmn.norms_of(net)
     print(f"MMN's training step, {options.videos} videos, {len(data)} sentences, {options.threads} threads, {device}")
 

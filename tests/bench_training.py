@@ -17,11 +17,11 @@ import torch
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
 from penumbra.tasks.grounding.metrics.retrieval import score_queries
 from penumbra.tasks.grounding.metrics.windows import align
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -91,11 +91,12 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 
 def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Settings:
     """The papers' sizes."""
-    layers = {"encoder_layers": 3, "decoder_layers": 3} if model == "bm_detr" else {}
+    deeper = {"encoder_layers": 3, "decoder_layers": 3, "shifting": True} if model == "bm_detr" else {}
+    losses = {"losses": {"shine": True}} if shine else {}
     return Settings.model_validate(
         {
-            "model": {"name": model, **layers}, "losses": {"shine": shine}, "inputs": {"longest_text": WORDS},
-            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled, "shifting": True},
+            "model": {"name": model, **deeper, **losses}, "inputs": {"longest_text": WORDS},
+            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
         }
     )  # fmt: skip
 

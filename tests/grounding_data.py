@@ -7,7 +7,7 @@ import torch
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
+from penumbra.tasks.grounding.training.settings import Settings
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}
@@ -53,12 +53,9 @@ def data(count: int = 24, levels: int = 3) -> Prepared:
 
 def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     usual = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "evaluate_every": 1, "device": "cpu"}
-    return Settings(
-        model=Model(**{**TINY, **groups.get("model", {})}),
-        losses=Losses(**groups.get("losses", {"shine": True})),
-        training=Training(**{**usual, **(training or {})}),
-        inputs=Inputs(),
-        ranking=Ranking(**groups.get("ranking", {})),
+    model = {**TINY, **groups.get("model", {}), "losses": groups.get("losses", {"shine": True})}
+    return Settings.model_validate(
+        {"model": model, "training": {**usual, **(training or {})}, "ranking": groups.get("ranking", {})}
     )
 
 

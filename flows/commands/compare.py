@@ -20,5 +20,5 @@ def compare(
     table = Table("split", "metric", f"{escape(second)} − {escape(first)}", "95 % interval", "p")
     for split, metric, difference in compare_runs(dataset, first, second, seed):
         interval = f"{difference.low:+.2f} … {difference.high:+.2f}"
-        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.told_p)
+        table.add_row(split, metric, f"{difference.mean:+.2f}", interval, difference.p_text)
     console.print(table)

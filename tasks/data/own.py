@@ -38,7 +38,9 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
 def _rows(queries: "Sequence[str] | pd.DataFrame") -> Sequence[Mapping[str, Any]]:
     if isinstance(queries, str):
         raise DatasetError("give a list of sentences, not one text: ['a person opens the door.', …]")
-    if not hasattr(queries, "columns"):
+    import pandas as pd
+
+    if not isinstance(queries, pd.DataFrame):
         return [{"query": query} for query in queries]
     if "query" not in queries.columns:
         raise DatasetError(f"no column 'query' in the data frame; there is: {', '.join(map(str, queries.columns))}")

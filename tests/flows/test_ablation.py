@@ -20,15 +20,16 @@ from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.run import run_folder
-from penumbra.tasks.grounding.training.settings import Inputs, Model, Training
 from penumbra.tasks.negatives.filling import Filling
 from typer.testing import CliRunner
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {
-    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=2), "model": Model(**MODEL),
+    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=2), "model": QDDETR(**MODEL),
     "training": Training(epochs=1, device="cpu"),
 }  # fmt: skip
 
@@ -179,7 +180,7 @@ def test_a_dry_run_lists_rows_and_trains_nothing(store: Store) -> None:
     done = CliRunner().invoke(app, ["ablation", "losses", "scenes", "--dry-run", "--seeds", "2"])
     assert done.exit_code == 0
     assert "7 rows × 2 seeds" in done.stdout
-    assert "{losses: {coarse_terms: [intra], fine: 0}}" in done.stdout
+    assert "{model: {losses: {coarse_terms: [intra], fine: 0}}}" in done.stdout
     assert "fine-1" not in done.stdout
     assert store.find() == []
 

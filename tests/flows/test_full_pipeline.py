@@ -12,8 +12,9 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.evaluation.choice import Choice
-from penumbra.tasks.grounding.map_settings import Injection
-from penumbra.tasks.grounding.training.settings import Inputs, presets
+from penumbra.tasks.grounding.families.vdi import VDI, VDILosses
+from penumbra.tasks.grounding.settings import Inputs
+from penumbra.tasks.grounding.training.settings import presets
 from penumbra.tasks.negatives.filling import Filling
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
@@ -82,7 +83,7 @@ def test_each_flow_takes_what_the_one_before_made(
     monkeypatch.setattr(module, "evaluate_grounding", evaluate)
     made = module.full_pipeline.fn(
         Dataset(name="scenes"), filling=Filling(dry_run=dry_run), preset="scenes-vdi",
-        injection=Injection(dynamic=dynamic),
+        model=VDI(losses=VDILosses(spatial_dynamics=dynamic)),
     )  # fmt: skip
     assert made == artifact("negatives" if dry_run else "evaluation")
     if not dry_run:

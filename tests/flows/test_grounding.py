@@ -24,10 +24,12 @@ from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.families.bm_detr import BMDETR
+from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import run_folder, run_name
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Training
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 
@@ -154,7 +156,11 @@ def world(
 
 
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
-    groups = Model(**SMALL), Losses(shine=shine), Training(**{**TRAINING, **training}), Inputs(**inputs or {})
+    groups = (
+        QDDETR(**SMALL, losses=DETRLosses(shine=shine)),
+        Training(**{**TRAINING, **training}),
+        Inputs(**inputs or {}),
+    )
     found: Artifact = train_grounding(dataset(folder), None, *groups)
     return found
 
@@ -251,7 +257,7 @@ def named(parents: dict[str, Artifact]) -> dict[str, Any]:
 def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     world: Path, trained: Artifact, evaluated: Artifact
 ) -> None:
-    groups = {"dataset": dataset(world), "model": Model(**SMALL), "losses": Losses(shine=True)}
+    groups = {"dataset": dataset(world), "model": QDDETR(**SMALL, losses=DETRLosses(shine=True))}
     said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
     there = len(Store().find())
     found = list(rehearse("train-grounding", "tiny", {**said, "training": TRAINING}))
@@ -276,8 +282,8 @@ def test_a_base_model_needs_no_negatives(world: Path) -> None:
 
 
 def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:
-    model, training = Model(**SMALL, name="bm_detr", alignment=16), {**TRAINING, "epochs": 2, "shifting": True}
-    found: Artifact = train_grounding(dataset(world), None, model, Losses(), Training(**training))
+    model, training = BMDETR(**SMALL, alignment=16, shifting=True), {**TRAINING, "epochs": 2}
+    found: Artifact = train_grounding(dataset(world), None, model, Training(**training))
     manifest = Store().manifest(found)
     assert {parent.stage for parent in manifest.parents} == {
         "annotations", "in_video_negatives", "text_features", "video_features",

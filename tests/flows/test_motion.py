@@ -28,10 +28,10 @@ from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.families import system_of, vdi
+from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.run import load_run
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Settings, Training
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.text.tags import Tagging, tag
 from prefect import flow
@@ -81,17 +81,15 @@ def annotations(store: Store) -> Artifact:
     return store.newest("motion", "annotations")
 
 
-def groups(**injection: Any) -> dict[str, Any]:
+def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
     training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, held_out=0.3, device="cpu")
-    return {
-        "model": Model(name="vdi"), "losses": Losses(), "training": training, "map": Map(**SMALL),
-        "injection": Injection(encoder="tiny-clip", heads=4, **injection),
-    }  # fmt: skip
+    found = vdi.VDI(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=vdi.VDILosses(**losses), **model)
+    return {"model": found, "training": training}
 
 
 @pytest.fixture(scope="module")
 def run(folder: Path, store: Store) -> Artifact:
-    found: Artifact = train_grounding(dataset(folder), **groups(dynamic=0.5))
+    found: Artifact = train_grounding(dataset(folder), **groups({"spatial_dynamics": 0.5}))
     return found
 
 
@@ -148,7 +146,7 @@ def test_prediction_is_the_same_without_the_module(run: Artifact, store: Store) 
 
 @pytest.mark.parametrize("sequence", ["transformer", "lstm"])
 def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_part(sequence: str, store: Store) -> None:
-    settings = Settings(**groups(dynamic=1.0, sequence=sequence, dropout=0.0))
+    settings = Settings(**groups({"spatial_dynamics": 1.0}, motion=sequence, injection_dropout=0.0))
     named = Inputs(patch_features=store.newest("motion", "patch_features").key[:8])
     loaded = load_inputs(find_sources(annotations(store), named, False, with_parts=True, patches_of="tiny-clip"), named)
     system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test").examples
@@ -178,7 +176,7 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
     evaluation = full_pipeline(
         dataset(folder), judging=Judging(judge=False), clip=TINY,
         videos=Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL),
-        preset="scenes-vdi", mutual=Mutual(in_video=True), **groups(dynamic=0.5),
+        preset="scenes-vdi", **groups({"spatial_dynamics": 0.5, "in_video": True}),
     )  # fmt: skip
     [metrics] = [parent for parent in Store().manifest(evaluation).parents if parent.stage == "metrics"]
     taken = {parent.stage: parent for parent in Store().manifest(metrics).parents}

@@ -27,17 +27,20 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.map_settings import Map
+from penumbra.tasks.grounding.families.bm_detr import BMDETR
+from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
+from penumbra.tasks.grounding.families.mmn import MMN
 from penumbra.tasks.grounding.prediction import Grounder, PredictionError
 from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
 from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
 from penumbra.tasks.grounding.report.examples import RunOnData
 from penumbra.tasks.grounding.report.pages import saliency_section
+from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import run_folder, train_model
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Settings, Training
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.sample.scenes.render import read_scripts, render
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -93,7 +96,7 @@ def dataset(films: Path) -> Dataset:
 
 def train(films: Path, shine: bool) -> Artifact:
     training = Training(epochs=2, batch_size=8, evaluate_every=1, held_out=0.3, device="cpu")
-    found: Artifact = train_grounding(dataset(films), None, Model(**SMALL), Losses(shine=shine), training)
+    found: Artifact = train_grounding(dataset(films), None, QDDETR(**SMALL, losses=DETRLosses(shine=shine)), training)
     return found
 
 
@@ -179,11 +182,14 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
             assert one.duration == annotations[row["qid"]]["duration"]
 
 
-@pytest.mark.parametrize("name", ["bm_detr", "mmn"])
-def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Artifact, name: str) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [BMDETR(**SMALL), MMN(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)],
+    ids=lambda model: model.name,
+)
+def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Artifact, model: BMDETR | MMN) -> None:
     few = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
-    narrow = Map(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)
-    settings = Settings(model=Model(**{**SMALL, "name": name}), training=few, map=narrow)
+    settings = Settings(model=model, training=few)
     sources = find_sources(Store().newest("few", "annotations"), Inputs(), with_negatives=False)
     metrics = flow(train_model.fn)(sources, settings)
     predictions = flow(predict_model.fn)(metrics, sources, None, ("test",))
@@ -279,7 +285,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
     sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
-    chosen = Settings(model=Model(**SMALL), training=Training(epochs=1, device="cpu"))
+    chosen = Settings(model=QDDETR(**SMALL), training=Training(epochs=1, device="cpu"))
     imported = flow(train_model.fn)(sources, chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)

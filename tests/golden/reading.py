@@ -11,13 +11,15 @@ import torch
 from penumbra.artifacts.settings import PROJECT
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights, official_settings
-from penumbra.models.losses.settings import LossSettings, losses_of
+from penumbra.models.losses.settings import LossSettings
 from penumbra.models.losses.targets import Targets
 from penumbra.models.matching import MatchingCosts
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.outputs import Inputs
 from penumbra.models.qd_detr import QDDETR
 from torch import Tensor, nn
+
+from tests.losses import losses_of
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
 MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR,

@@ -11,13 +11,16 @@ from penumbra.models.losses.coarse import inter, intra, top_mean
 from penumbra.models.losses.contrastive import alignment
 from penumbra.models.losses.fine import fine_terms
 from penumbra.models.losses.saliency import negative_pair
-from penumbra.models.losses.settings import LossSettings, losses_of
+from penumbra.models.losses.settings import LossSettings
 from penumbra.models.losses.targets import Targets
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
 from penumbra.models.outputs import Alignment, Outputs
+from penumbra.tasks.grounding.training.settings import Settings
 from torch import Tensor
 from torch.nn import functional
+
+from tests.losses import losses_of
 
 B, L, Q = 3, 8, 5
 
@@ -130,8 +133,8 @@ def test_wrong_settings_are_refused() -> None:
     for change in ({"ranking": "both"}, {"variant": "theirs"}, {"coarse_terms": ("outer",)}, {"fine_margins": (1.0,)}):
         with pytest.raises(ValueError, match=r"ranking|variant|terms|margin"):
             LossSettings(**change)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="moment_detr, qd_detr, bm_detr"):
-        losses_of("bert")
+    with pytest.raises(ValueError, match="'qd_detr', 'moment_detr', 'bm_detr'"):
+        Settings.model_validate({"model": {"name": "bert"}})
 
 
 # -- SHINE's rankings ------------------------------------------------------------------------------------------------

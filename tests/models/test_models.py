@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from penumbra.models.catalogue import build_model
+from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.contrastive import alignment
+from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
 from torch import nn
@@ -20,12 +22,13 @@ SIZES: dict[str, Any] = {
     "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,
     "decoder_layers": 2, "queries": 5, "dropout": 0.0, "input_dropout": 0.0,
 }  # fmt: skip
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
 CLIPS, WORDS = (9, 4, 7, 1), (5, 2, 1, 3)
 
 
 def model(name: str = "qd_detr", **changes: Any) -> GroundingModel:
     torch.manual_seed(0)
-    return build_model(name, ModelSettings(**{**SIZES, **changes}))
+    return MODELS[name](ModelSettings(**{**SIZES, **changes}))
 
 
 def inputs(clips: tuple[int, ...] = CLIPS, words: tuple[int, ...] = WORDS, hard: bool = False) -> Inputs:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from penumbra.models.catalogue import build_model
 from penumbra.models.checkpoints import CheckpointError, convert, official_settings, read_official
+from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.loop import train
@@ -77,6 +77,6 @@ def test_fine_tuning_starts_from_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_heads_known_is_refused() -> None:
-    net = build_model("qd_detr", ModelSettings(video_dim=8, text_dim=6, hidden=16, heads=2))
+    net = QDDETR(ModelSettings(video_dim=8, text_dim=6, hidden=16, heads=2))
     with pytest.raises(CheckpointError, match="no input projection"):
         official_settings({}, {name: v for name, v in net.state_dict().items() if "projection" not in name})

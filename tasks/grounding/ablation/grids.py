@@ -32,8 +32,8 @@ NEGATIVES: dict[str, type[Parameters]] = {
     "pairing": Pairing,
 }  # fmt: skip
 FEATURES: dict[str, type[Parameters]] = {"clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports}
-GROUPS = NEGATIVES | FEATURES
 TRAINING = tuple(Settings.model_fields)
+GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
 PRESET = "preset"
 
 
@@ -144,11 +144,11 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     changes = merge(grid.all, row.changes)
     named = str(changes.pop(PRESET, "")).format(dataset=dataset)
     chosen = named if named in presets() else preset
-    unknown = changes.keys() - GROUPS.keys() - set(TRAINING)
+    unknown = changes.keys() - set(GROUPS)
     if unknown:
         raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
     groups: dict[str, Parameters] = {}
-    for name, group in GROUPS.items():
+    for name, group in (NEGATIVES | FEATURES).items():
         with _naming(grid, row, name):
             groups[name] = group.model_validate(merge(base.get(name, {}), changes.get(name, {})))
     with _naming(grid, row):

@@ -138,7 +138,7 @@ class TrainingRun(Stage):
     @property
     def label(self) -> str:
         """Names the model."""
-        return f"{self.name}: {self.settings.model.name}"
+        return f"{self.name}: {self.settings.model.label}"
 
     @property
     def parents(self) -> tuple[Artifact, ...]:

@@ -167,8 +167,10 @@ def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
     assert told.exit_code == 0
     _, _, parameters = told.stdout.partition("Parameters of train-grounding")
     assert "  training.epochs: int = 200\n      Passes over the training queries" in parameters
-    assert '  losses.variant: paper | released = "paper"\n' in parameters
-    assert "  losses.saliency: float | null = null\n" in parameters
+    assert '  model.name: qd_detr | moment_detr | bm_detr | mmn | vdi = "qd_detr"\n' in parameters
+    _, _, of_two = parameters.partition("\nmodel, of qd_detr, moment_detr:\n")
+    assert '  model.losses.variant: paper | released = "paper"\n' in of_two.partition("\nmodel, of ")[0]
+    assert parameters.count("  model.losses.saliency: float = ") == 2  # BM-DETR's is another's weight
     assert "  preset: str | null = null\n      Settings of a paper" in parameters
     assert max(map(len, parameters.splitlines())) <= 80
     sources = CliRunner().invoke(app, ["run", "extract-features", "--help"]).stdout
@@ -291,3 +293,32 @@ def test_a_parameter_of_two_groups_needs_its_group() -> None:
 
     with pytest.raises(ParameterError, match=r"first\.seed or second\.seed"):
         in_groups(twice, {"seed": 1})
+
+
+def test_a_parameter_finds_its_group_in_the_model_that_is_named() -> None:
+    from penumbra.flows.running import ParameterError, in_groups
+    from penumbra.flows.train_grounding import train_grounding
+
+    assert in_groups(train_grounding, {"shine": True, "epochs": 2}) == {
+        "model": {"losses": {"shine": True}}, "training": {"epochs": 2}
+    }  # fmt: skip
+    assert in_groups(train_grounding, {"losses": {"shine": True}}) == {"model": {"losses": {"shine": True}}}
+    named = {"clips": 8, "model": {"name": "mmn"}}
+    assert in_groups(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
+    usual = {"preset": "scenes-mmn"}
+    assert in_groups(train_grounding, {"clips": 8}, usual) == {"model": {"name": "mmn", "clips": 8}}
+    assert in_groups(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, usual) == {
+        "preset": "scenes-qd_detr", "model": {"hidden": 8}
+    }  # fmt: skip
+    with pytest.raises(ParameterError, match=r"'clips' is for model mmn, vdi, and this is qd_detr: say model\.name"):
+        in_groups(train_grounding, {"clips": 8})
+    with pytest.raises(ParameterError, match=r"model\.losses\.negatives or inputs\.negatives"):
+        in_groups(train_grounding, {"negatives": "both", "model": {"name": "bm_detr"}})
+
+
+def test_what_a_model_has_not_is_refused_by_name() -> None:
+    said = {"model": {"name": "bm_detr", "losses": {"shine": True}}}
+    with pytest.raises(ParameterError, match=r"model\.bm_detr\.losses\.shine: Extra inputs are not permitted"):
+        prepare("train-grounding", "scenes", said)
+    with pytest.raises(ParameterError, match="'bert' found using 'name' does not match any of the expected tags"):
+        prepare("train-grounding", "scenes", {"model": {"name": "bert"}})

@@ -6,15 +6,31 @@ import numpy as np
 import pytest
 import yaml
 from penumbra.flows.running import deployment_parameters
-from penumbra.tasks.grounding.ablation.grids import GROUPS, GridError, Row, chosen_rows, grid_of, grids, listing, plan
+from penumbra.tasks.grounding.ablation.grids import (
+    FEATURES,
+    GROUPS,
+    NEGATIVES,
+    TRAINING,
+    GridError,
+    Row,
+    chosen_rows,
+    grid_of,
+    grids,
+    listing,
+    plan,
+)
 from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, Scored, marks_of
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Parameters
-
-NOTHING_SAID = {name: group() for name, group in GROUPS.items()}
 
 
 def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
-    return {name: group.model_validate(groups.get(name, {})) for name, group in GROUPS.items()}
+    found = {name: group.model_validate(groups.get(name, {})) for name, group in (NEGATIVES | FEATURES).items()}
+    training = Settings.model_validate({name: groups.get(name, {}) for name in TRAINING})
+    return found | {name: getattr(training, name) for name in TRAINING}
+
+
+NOTHING_SAID = said()
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -24,7 +40,8 @@ def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
 @pytest.mark.parametrize("name", list(grids()))
 def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: str) -> None:
     deployment = deployment_parameters("ablation", dataset)
-    base = said(**{group: values for group, values in deployment.items() if group in GROUPS})
+    held = {**deployment, **deployment.get("negatives", {}), **deployment.get("features", {})}
+    base = said(**{group: values for group, values in held.items() if group in GROUPS})
     grid = grid_of(name)
     labels = [row.label for row in grid.rows]
     _, plans = plan(name, labels, dataset, deployment.get("preset"), base)
@@ -36,10 +53,10 @@ def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: s
 
 
 def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
-    base = said(losses={"shine": True, "fine": 3.0}, training={"epochs": 7})
+    base = said(model={"losses": {"shine": True, "fine": 3.0}}, training={"epochs": 7})
     _, plans = plan("losses", ["base", "intra", "all"], "charades-cg", "charades-cg-qd_detr", base)
-    assert [row.settings.losses.shine for row in plans] == [False, True, True]
-    assert [row.settings.losses.fine for row in plans] == [3.0, 0.0, 3.0]
+    assert [row.settings.model.losses.shine for row in plans] == [False, True, True]
+    assert [row.settings.model.losses.fine for row in plans] == [3.0, 0.0, 3.0]
     assert {row.settings.training.epochs for row in plans} == {7}
     assert {row.settings.training.learning_rate_drop for row in plans} == {150}  # the preset's
 
@@ -80,7 +97,7 @@ def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     for changes, message in (
         ({"masking": {"ratios": [0.5, 0.2, 0.9]}}, "ratios, row 'mine': .*must rise"),
         ({"masks": {}}, "ratios, row 'mine': no parameters masks"),
-        ({"losses": {"fines": 1}}, "ratios, row 'mine': losses.fines: Extra inputs"),
+        ({"model": {"losses": {"fines": 1}}}, "ratios, row 'mine': model.qd_detr.losses.fines: Extra inputs"),
     ):
         grid = ratios.model_copy(update={"rows": (Row(label="mine", changes=changes),)})
         monkeypatch.setitem(grids(), "ratios", grid)
@@ -95,7 +112,7 @@ def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
         plan("losses", ["base", "intra", "all"], "scenes", None, NOTHING_SAID)[1]
     )}  # fmt: skip
     assert lines["base"][1] == "none"
-    assert yaml.safe_load(lines["intra"][0]) == {"losses": {"coarse_terms": ["intra"], "fine": 0}}
+    assert yaml.safe_load(lines["intra"][0]) == {"model": {"losses": {"coarse_terms": ["intra"], "fine": 0}}}
     assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]
     systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NOTHING_SAID)[1])}
     assert systems["BM-DETR"][3] == "of the same video"

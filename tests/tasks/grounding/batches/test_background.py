@@ -48,10 +48,8 @@ def background(**changes: Any) -> BackgroundData:
 
 
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
-    return settings(
-        {"shifting": True, **(training or {})}, model={"name": "bm_detr", "alignment": 8, **groups.get("model", {})},
-        losses={"shine": False, **groups.get("losses", {})}, ranking=groups.get("ranking", {}),
-    )  # fmt: skip
+    model = {"name": "bm_detr", "alignment": 8, "shifting": True, **groups.get("model", {})}
+    return settings(training, model=model, losses=groups.get("losses", {}), ranking=groups.get("ranking", {}))
 
 
 def bm_job(folder: Path, chosen: Settings, examples: Examples | None = None) -> Job:
@@ -230,7 +228,7 @@ def test_a_run_that_goes_on_has_the_same_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [{"model": {"frame_matcher": False}}, {"model": {"learnable_spans": False}}, {"model": {"alignment": 0}},
-     {"losses": {"negatives": "none"}}, {"training": {"shifting": False, "precision": "bf16"}},
+     {"losses": {"negatives": "none"}}, {"model": {"shifting": False}, "training": {"precision": "bf16"}},
      {"losses": {"probability": 0.0, "pair_hinge": False, "class_error": 1.0}}],
 )  # fmt: skip
 def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -242,10 +240,13 @@ def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, ch
 
 def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
     """Without all that is drawn, and the alignment, which tells a process's own queries apart."""
-    model, losses = {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0}, {"negatives": "none", "pair_hinge": False}
+    model, losses = (
+        {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0, "shifting": False},
+        {"negatives": "none", "pair_hinge": False},
+    )
     norms = []
     for processes in (1, 2):
-        chosen = bm_settings({"epochs": 1, "shifting": False, "processes": processes}, model=model, losses=losses)
+        chosen = bm_settings({"epochs": 1, "processes": processes}, model=model, losses=losses)
         rows = run_job(bm_job(tmp_path / str(processes), chosen))
         norms.append(next(row["value"] for row in rows if row["name"] == "gradient_norm"))
     assert norms[1] == pytest.approx(norms[0], rel=1e-3)

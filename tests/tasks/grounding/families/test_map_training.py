@@ -9,12 +9,11 @@ import pytest
 import torch
 from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.map_settings import Map, Mutual
 from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.settings import Inputs, Losses, Model, Ranking, Settings, Training
+from penumbra.tasks.grounding.training.settings import Settings
 from torch import nn
 
 from tests import grounding_data
@@ -28,11 +27,8 @@ CPU = torch.device("cpu")
 def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
     usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1,
              "device": "cpu"}  # fmt: skip
-    return Settings(
-        model=Model(name="mmn"), losses=Losses(**groups.get("losses", {})),
-        training=Training(**{**usual, **(training or {})}), inputs=Inputs(), ranking=Ranking(),
-        map=Map(**{**SMALL, **groups.get("map", {})}), mutual=Mutual(**groups.get("mutual", {})),
-    )  # fmt: skip
+    model = {"name": "mmn", **SMALL, **groups.get("model", {}), "losses": groups.get("losses", {})}
+    return Settings.model_validate({"model": model, "training": {**usual, **(training or {})}})
 
 
 def job(folder: Path, chosen: Settings) -> Job:
@@ -53,12 +49,12 @@ def values(history: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    chosen = settings({"epochs": 8}, losses={"shine": True}, mutual={"hard_order": 1.0, "full_epochs": 8})
+    chosen = settings({"epochs": 8}, losses={"shine": True, "hard_order": 1.0, "full_epochs": 8})
     whole = train(job(tmp_path / "whole", chosen))
     assert values(whole, "total")[-1] < 0.9 * values(whole, "total")[0]
     assert values(whole, "hard_order")[0] > 0
-    train(job(tmp_path / "parts", settings({"epochs": 3}, losses={"shine": True},
-                                           mutual={"hard_order": 1.0, "full_epochs": 8})))  # fmt: skip
+    train(job(tmp_path / "parts", settings({"epochs": 3}, losses={"shine": True, "hard_order": 1.0,
+                                                                   "full_epochs": 8})))  # fmt: skip
     after = train(job(tmp_path / "parts", chosen))
     for name in ("total", "gradient_norm", "mIoU"):
         assert values(after, name) == values(whole, name)
@@ -92,7 +88,7 @@ def test_a_compiled_step_is_the_same_step(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:
-    chosen = settings({"epochs": 4, "milestones": (1, 3)}, mutual={"full_epochs": 2, "contrastive": 1.0})
+    chosen = settings({"epochs": 4, "milestones": (1, 3)}, losses={"full_epochs": 2, "contrastive": 1.0})
     history = train(job(tmp_path, chosen))
     assert values(history, "learning_rate") == pytest.approx([3e-3, 3e-4, 3e-4, 3e-5])
     for epoch, total in enumerate(values(history, "total")):
@@ -114,7 +110,7 @@ def test_an_epoch_has_every_video_once_with_all_its_sentences() -> None:
 
 
 def test_sentences_of_a_video_are_drawn_anew_each_epoch() -> None:
-    found = data(settings(mutual={"most_sentences": 2}))
+    found = data(settings(losses={"most_sentences": 2}))
     drawn = []
     for epoch in range(2):
         found.batches(seed=1, epoch=epoch)
@@ -169,7 +165,7 @@ def test_sentences_that_are_not_listed_as_negatives_are_none() -> None:
     prepared = grounding_data.data(24).examples
     listed = torch.tensor([prepared.text[7].item()])  # query 7 is of query 0's video
     offsets = torch.tensor([0] + [1] * 24)
-    found = data(settings(mutual={"in_video": True}), in_video=listed, in_video_offsets=offsets)
+    found = data(settings(losses={"in_video": True}), in_video=listed, in_video_offsets=offsets)
     found.batches(seed=0, epoch=0)
     targets = found.batch(torch.tensor([0])).targets
     assert targets.negative_of is not None
@@ -203,8 +199,8 @@ def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None
 
 @pytest.mark.parametrize(
     ("group", "change", "said"),
-    [("map", {"counts": (8,)}, "too narrow"), ("map", {"pool": 3}, "do not give 8 clips"),
-     ("map", {"kernel": 2, "layers": 3}, "change the size"), ("mutual", {"lowest": 0.9, "highest": 0.5}, "lowest <")],
+    [("model", {"counts": (8,)}, "too narrow"), ("model", {"pool": 3}, "do not give 8 clips"),
+     ("model", {"kernel": 2, "layers": 3}, "change the size"), ("losses", {"lowest": 0.9, "highest": 0.5}, "lowest <")],
 )  # fmt: skip
 def test_maps_and_losses_that_can_not_be_are_refused(group: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

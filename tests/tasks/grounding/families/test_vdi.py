@@ -10,11 +10,11 @@ from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.vdi import ClipText, token_ids
-from penumbra.tasks.grounding.map_settings import Injection, Map, Mutual
+from penumbra.tasks.grounding.families.vdi import VDI, ClipText, VDILosses, token_ids
+from penumbra.tasks.grounding.settings import Training
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.settings import Losses, Model, Settings, Training
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
 from safetensors.torch import load_file
@@ -38,12 +38,11 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
     assert found == ((query, query, False) if static is None else (static, dynamic, True))
 
 
-def settings(**injection: Any) -> Settings:
+def settings(**model: Any) -> Settings:
     return Settings(
-        model=Model(name="vdi"), losses=Losses(shine=True), map=Map(**SMALL), mutual=Mutual(),
+        model=VDI(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILosses(shine=True), **model),
         training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1, device="cpu"),
-        injection=Injection(encoder="tiny-clip", heads=4, **injection),
-    )  # fmt: skip
+    )
 
 
 def job(folder: Path, chosen: Settings) -> Job:

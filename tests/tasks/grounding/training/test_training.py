@@ -17,8 +17,8 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.device_data import epoch_order
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.step import TrainingStep, make_optimiser
-from penumbra.tasks.grounding.map_settings import Map, Mutual
+from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
@@ -27,17 +27,8 @@ from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import settings_of
-from penumbra.tasks.grounding.training.settings import (
-    Inputs,
-    Losses,
-    Model,
-    Ranking,
-    Settings,
-    SettingsError,
-    Training,
-    presets,
-    with_preset,
-)
+from penumbra.tasks.grounding.training.settings import Settings, SettingsError, presets, with_preset
+from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.grounding_data import data, job, settings
@@ -194,7 +185,10 @@ class Questions(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
-    chosen = settings({"shifting": True}, model={"name": name}, losses={"shine": name != "bm_detr"})
+    own: dict[str, Any] = (
+        {"model": {"name": name, "shifting": True}, "losses": {}} if name == "bm_detr" else {"model": {"name": name}}
+    )
+    chosen = settings(**own)
     work = job(Path(), chosen)
     system = system_of(work.settings)
     net = system.build(work.videos.channels, work.texts.channels)
@@ -263,8 +257,7 @@ def test_memory_is_kept_where_glibc_is() -> None:
 
 
 def groups(**changes: Any) -> dict[str, Any]:
-    usual = {"model": Model(), "losses": Losses(), "training": Training(), "inputs": Inputs(), "ranking": Ranking(),
-             "map": Map(), "mutual": Mutual()}  # fmt: skip
+    usual = {"model": QDDETR(), "training": Training(), "inputs": Inputs(), "ranking": Ranking()}
     return {**usual, **changes}
 
 
@@ -287,11 +280,11 @@ def test_a_run_of_settings_that_are_no_longer_taken_is_named(store: Store) -> No
 
 def test_what_is_said_explicitly_beats_the_preset() -> None:
     chosen = with_preset("charades-cg-moment_detr-shine", groups(training=Training(epochs=3)))
-    assert (chosen.training.epochs, chosen.training.learning_rate, chosen.losses.shine) == (3, 2e-4, True)
+    assert (chosen.training.epochs, chosen.training.learning_rate, chosen.model.reads_negatives) == (3, 2e-4, True)
     with pytest.raises(SettingsError, match="no preset 'charades': did you mean charades-"):
         with_preset("charades", groups())
     with pytest.raises(ValueError, match="multiple of 4"):
-        Settings(model=Model(hidden=18, heads=4))
+        Settings(model=QDDETR(hidden=18, heads=4))
 
 
 def test_a_query_with_fewer_negatives_trains_and_is_counted(tmp_path: Path) -> None:
