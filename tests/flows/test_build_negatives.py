@@ -122,6 +122,26 @@ def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Ar
     assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
 
 
+def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
+    """Prefect draws an edge for each parent."""
+    store, _ = built
+    with get_client(sync_client=True) as client:
+        runs = {run.id: run for run in client.read_task_runs()}
+    edges = {
+        (runs[source.id].name, run.name)
+        for run in runs.values()
+        for sources in run.task_inputs.values()
+        for source in sources
+        if source.input_type == "task_run"
+    }
+    for manifest in store.find("dirty"):
+        if manifest.stage not in ("fills", "rejected"):
+            for parent in {parent.stage for parent in manifest.parents} - {"fills"}:
+                assert (parent, manifest.stage) in edges
+    assert ("fills: corpus", "negatives") in edges
+    assert ("fills: random", "negatives") in edges
+
+
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
     store, negatives = built
     before = {m.key: m.ended for m in store.find()}
