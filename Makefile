@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test lint bench tagger tiny-clip clean
+.PHONY: setup demo test test-fast lint bench docs tagger tiny-clip clean
 
 setup: .venv/installed
 
@@ -33,6 +33,10 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+# The inner loop: what needs no Prefect server, no process of its own and no training of seconds.
+test-fast: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" --quiet
+
 # The folders under their import names, as an installed package has them: mypy follows these links.
 .typing/penumbra: setup
 	rm -rf $@ && mkdir -p $@
@@ -53,6 +57,11 @@ bench: setup
 	@$(BIN)/python -m tests.bench_training
 	@$(BIN)/python -m tests.bench_mmn
 	@$(BIN)/python -m tests.bench_features
+
+# Fails on a link that leads nowhere; open build/site/index.html.
+docs: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

@@ -84,8 +84,8 @@ def dots(title: str, bars: Sequence[Bar], low: float, high: float, ticks: Sequen
             drawn.append(box(start, y - 7, end - start, 14, colour, 0.35))
         drawn.append(f'<circle cx="{_x(bar.value, low, high):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
         drawn.append(text(LEFT + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
-    told = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in bars)
-    return _frame(title, len(bars), ticks, low, high, drawn, told)
+    description = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in bars)
+    return _frame(title, len(bars), ticks, low, high, drawn, description)
 
 
 def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
@@ -97,8 +97,8 @@ def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]
         width = _x(bar.value, 0, high) - LEFT
         drawn.append(box(LEFT, y + 4, width, LINE - 8, colour))
         drawn.append(text(LEFT + width + 6, y + LINE / 2 + 4, f"{bar.value:.1%}", colour=GREY))
-    told = "; ".join(f"{bar.label}: {bar.value:.1%}" for bar in several)
-    return _frame(title, len(several), [100 * tick for tick in ticks], 0, 100 * high, drawn, told, " %")
+    description = "; ".join(f"{bar.label}: {bar.value:.1%}" for bar in several)
+    return _frame(title, len(several), [100 * tick for tick in ticks], 0, 100 * high, drawn, description, " %")
 
 
 def spans(title: str, rows: Sequence[Spans], seconds: float) -> Drawing:
@@ -112,16 +112,23 @@ def spans(title: str, rows: Sequence[Spans], seconds: float) -> Drawing:
             x = _x(start, 0, seconds)
             drawn.append(box(x, y + 5, max(1.5, _x(end, 0, seconds) - x), LINE - 10, row.colour or SHADE))
         drawn.append(text(LEFT + WIDE + 6, y + LINE / 2 + 4, row.note, colour=GREY))
-    told = [f"{row.label}: {_told(row.spans)}{f', {row.note}' if row.note else ''}" for row in rows]
-    return _frame(title, len(rows), ticks(0, seconds, 8), 0, seconds, drawn, "; ".join(told), " s")
+    descriptions = [f"{row.label}: {_in_words(row.spans)}{f', {row.note}' if row.note else ''}" for row in rows]
+    return _frame(title, len(rows), ticks(0, seconds, 8), 0, seconds, drawn, "; ".join(descriptions), " s")
 
 
-def _told(several: Sequence[tuple[float, float]]) -> str:
+def _in_words(several: Sequence[tuple[float, float]]) -> str:
     return ", ".join(f"{start:.1f} to {end:.1f} s" for start, end in several) or "none"
 
 
 def _frame(
-    title: str, lines: int, ticks: Sequence[float], low: float, high: float, drawn: list[str], told: str, unit: str = ""
+    title: str,
+    lines: int,
+    ticks: Sequence[float],
+    low: float,
+    high: float,
+    drawn: list[str],
+    description: str,
+    unit: str = "",
 ) -> Drawing:
     """The chart with its ticks below it."""
     below = TOP + lines * LINE + 4
@@ -129,7 +136,7 @@ def _frame(
     for tick in ticks:
         x = _x(tick, low, high)
         grid += [line(x, TOP - 6, x, below), text(x, below + 15, f"{tick:g}{unit}", "middle", GREY)]
-    return Drawing(title, WIDTH, TOP + lines * LINE + 26, [*grid, *drawn], told)
+    return Drawing(title, WIDTH, TOP + lines * LINE + 26, [*grid, *drawn], description)
 
 
 def _x(value: float, low: float, high: float) -> float:
@@ -211,5 +218,5 @@ def _described(panel: Panel) -> str:
         for drawn in panel.lines
         if drawn.points
     ]
-    shaded = f"; shaded: {_told(panel.shaded)}" if panel.shaded else ""
+    shaded = f"; shaded: {_in_words(panel.shaded)}" if panel.shaded else ""
     return f"{panel.title}: {', '.join(ends)} over {panel.low:g} to {panel.high:g} {panel.unit}{shaded}"

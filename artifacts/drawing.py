@@ -29,11 +29,11 @@ class Drawing:
     def svg(self) -> str:
         """The picture as a file of its own, or as a part of a page in HTML."""
         size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
-        told = f"<title>{harmless(self.title)}</title><desc>{harmless(self.described)}</desc>"
+        titles = f"<title>{harmless(self.title)}</title><desc>{harmless(self.described)}</desc>"
         ground = f'<rect width="{self.width}" height="{self.height}" rx="6" fill="#ffffff"/>'
         label = harmless(f"{self.title}. {self.described}".strip())
         head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" {size}>'
-        return f"{head}{told}{ground}{''.join(self.body)}</svg>"
+        return f"{head}{titles}{ground}{''.join(self.body)}</svg>"
 
     def image(self) -> str:
         """As a markdown image, which the Prefect UI shows."""

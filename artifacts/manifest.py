@@ -110,8 +110,8 @@ class Work:
     """What determines an artifact's content; its digest is the artifact's key.
 
     `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or
-    one that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside file
-    or model to its SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
+    one that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside
+    file or model to its SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
     """
 
     dataset: str

@@ -33,18 +33,11 @@ from pydantic import Field
 
 @flow(name="ablation", flow_run_name="{name}: {dataset.name}")
 def ablation(
-    dataset: Dataset,
-    name: str = "losses",
-    rows: tuple[str, ...] = (),
-    seeds: Annotated[int, Field(ge=1)] = 3,
-    preset: Preset = None,
-    negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(),
-    model: Model = QDDETR(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
-) -> Artifact:
+    dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
+    preset: Preset = None, negatives: NegativesParameters = NegativesParameters(),
+    features: FeaturesParameters = FeaturesParameters(), model: Model = QDDETR(), training: Training = Training(),
+    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+) -> Artifact:  # fmt: skip
     """Build, train and judge every row of a grid with several seeds, and print one table."""
     groups = {**dict(negatives), **dict(features), "model": model, "training": training, "inputs": inputs,
               "ranking": ranking}  # fmt: skip

@@ -24,16 +24,11 @@ from prefect import flow
 
 @flow(name="full-pipeline", flow_run_name="{dataset.name}")
 def full_pipeline(
-    dataset: Dataset,
-    negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(),
-    preset: Preset = None,
-    model: Model = QDDETR(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
+    dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
+    features: FeaturesParameters = FeaturesParameters(), preset: Preset = None, model: Model = QDDETR(),
+    training: Training = Training(), inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
     choice: Choice = Choice(),
-) -> Artifact:
+) -> Artifact:  # fmt: skip
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     built = negatives_of(dataset, negatives)

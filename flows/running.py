@@ -3,18 +3,19 @@
 import inspect
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.settings import DEPLOYMENTS
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-DEPLOYMENTS = PROJECT / "prefect.yaml"
 FLOWS = {  # where each flow is; the modules are imported when one runs
     "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
     "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
@@ -140,8 +141,6 @@ def flow_of(name: str) -> "Flow[..., Any]":
     """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
     if name not in FLOWS:
         raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")  # on a busy machine
     module, function = FLOWS[name]
     flow: Flow[..., Any] = getattr(import_module(module), function)
     return flow
@@ -177,7 +176,8 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    return flow(**parameters)
+    with patience():
+        return flow(**parameters)
 
 
 def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -206,19 +206,43 @@ def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
         run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
+@contextmanager
+def patience() -> Iterator[None]:
+    """Settings of the server that a run without one starts: time enough on a busy machine, and nothing sent home.
+
+    What the environment says goes first. Prefect reads that when it is imported, so it is too late to set it here.
+    """
+    from prefect.settings import (
+        PREFECT_SERVER_ANALYTICS_ENABLED,
+        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+        temporary_settings,
+    )  # fmt: skip
+
+    ours = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 180, PREFECT_SERVER_ANALYTICS_ENABLED: False}
+    with temporary_settings({setting: value for setting, value in ours.items() if setting.name not in os.environ}):
+        yield
+
+
+def server_address() -> str:
+    """PREFECT_API_URL of the environment or of Prefect's profile, without its password; '' where there is none."""
+    from prefect.settings import PREFECT_API_URL
+
+    return without_secrets(PREFECT_API_URL.value() or "")
+
+
 def ask_server() -> None:
     """Raise `NoServerError` where PREFECT_API_URL names a server that does not answer, rather than wait for minutes."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-    address = PREFECT_API_URL.value()
+    address = server_address()
     if not address:
         return
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         fault = get_client(sync_client=True).api_healthcheck()
     if fault:
         raise NoServerError(
-            f"no Prefect server answers at {without_secrets(address)} ({type(fault).__name__}): start it, or "
+            f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
             "unset PREFECT_API_URL to run without one"
         )
 

@@ -20,13 +20,9 @@ from prefect import flow
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")
 def train_grounding(
-    dataset: Dataset,
-    preset: Preset = None,
-    model: Model = QDDETR(),
-    training: Training = Training(),
-    inputs: Inputs = Inputs(),
-    ranking: Ranking = Ranking(),
-) -> Artifact:
+    dataset: Dataset, preset: Preset = None, model: Model = QDDETR(), training: Training = Training(),
+    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+) -> Artifact:  # fmt: skip
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return train(find_sources(read_annotations(dataset), settings), settings)
@@ -36,6 +32,6 @@ def train(sources: Sources, settings: Settings) -> Artifact:
     """The flow's DAG."""
     if settings.model.reads_parts and sources.tags:
         sources = replace(sources, visual_dynamic_queries=split_queries(sources.tags))
-    metrics = train_model(sources.read_by(settings), settings)
+    metrics = train_model(sources.read_by(settings.model), settings)
     report_training(metrics)
     return metrics

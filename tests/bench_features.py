@@ -184,6 +184,16 @@ def storage() -> Iterator[dict[str, Any]]:
             share = sum(len(blob.getbuffer()) for blob in blobs) / size
             yield told(f"Parquet through pyarrow: {name}", size, lambda b=blobs: [read_table(blob) for blob in b],  # type: ignore[misc]
                        writing, share)  # fmt: skip
+        binary = [t.append_column("values", blobs_of(t)).select(["values"]) for t in table]
+        for i, some in enumerate(binary):
+            pq.write_table(some, folder / f"{i:05}.parquet", compression="none", use_dictionary=False)
+        files = sorted(folder.glob("*.parquet"))
+        yield told("Parquet through pyarrow: large_binary", size, lambda f=files: bring_together(map(read_blobs, f)))  # type: ignore[misc]
+        for i, some in enumerate(table):
+            with pa.OSFile(str(folder / f"{i:05}.arrow"), "wb") as sink, pa.ipc.new_file(sink, some.schema) as writer:
+                writer.write_table(some)
+        files = sorted(folder.glob("*.arrow"))
+        yield told("Arrow IPC, mapped", size, lambda f=files: bring_together(map(read_mapped, f)))  # type: ignore[misc]
         with h5py.File(folder / "all.h5", "w") as file:
             for vid, values in rows.items():
                 file[vid] = values
@@ -214,6 +224,28 @@ def read_table(blob: io.BytesIO) -> Float16Array:
     column = pq.read_table(pa.BufferReader(blob.getbuffer()), columns=["features"])["features"].combine_chunks()
     values: Float16Array = column.flatten().flatten().to_numpy(zero_copy_only=False)
     return values
+
+
+def blobs_of(table: pa.Table) -> pa.Array:
+    """The features as a video's bytes."""
+    column = table["features"].combine_chunks()
+    values = column.flatten().flatten().to_numpy(zero_copy_only=False).reshape(-1, DIMENSION)
+    several = np.split(values, column.offsets.to_numpy()[1:-1])
+    return pa.array([some.tobytes() for some in several], pa.large_binary())
+
+
+def read_blobs(path: Path) -> Float16Array:
+    """The features of a file of videos' bytes."""
+    column = pq.read_table(path, memory_map=True)["values"].combine_chunks()
+    return np.frombuffer(column.buffers()[2], np.float16).reshape(-1, DIMENSION)
+
+
+def read_mapped(path: Path) -> Float16Array:
+    """The features of an IPC file, where they lie."""
+    with pa.memory_map(str(path)) as source:
+        column = pa.ipc.open_file(source).read_all()["features"].combine_chunks()
+    values: Float16Array = column.flatten().flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(-1, DIMENSION)
 
 
 def load_array(path: Path) -> Float16Array:

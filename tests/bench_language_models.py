@@ -48,9 +48,10 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
 
 def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]]:
     """Questions, queries, masked queries and dictionary words of a data set's first training queries."""
-    from penumbra.tasks.data.annotations import parts
+    from penumbra.tasks.data.annotations import Annotations
     from penumbra.tasks.data.dataset import Dataset
-    from penumbra.tasks.negatives.fills import Filling, masked_queries, training_sentences
+    from penumbra.tasks.negatives.filling import Filling
+    from penumbra.tasks.negatives.fills import masked_queries, training_sentences
     from penumbra.tasks.negatives.providers.hosted import questions
     from penumbra.tasks.negatives.providers.options import Options
     from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
@@ -58,7 +59,7 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
     from penumbra.tasks.text.tags import load_pipeline, tag_part
 
     name = "charades-cg" if "PENUMBRA_DATA" in os.environ else "scenes"
-    annotations = next(iter(parts(Dataset(name=name))))().rows
+    annotations = next(iter(Annotations(Dataset(name=name)).parts()))().rows
     tags = tag_part(annotations, load_pipeline("penumbra")).rows
     masks = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
@@ -75,10 +76,9 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
 
 def tokens_a_query(count: int, queries_a_request: int) -> dict[str, object]:
     """Tokens of a query in both ways, everything that is sent and answered counted, the schema too."""
-    from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.openai import OpenAI, OpenAIService
     from penumbra.tasks.negatives.providers.prompts import load_prompt
     from penumbra.tasks.negatives.providers.questions import letters
-    from penumbra.tasks.negatives.providers.settings import OpenAI
 
     name, tokens = tokenizer()
     asked, texts, masked, words = corner(count)
@@ -115,10 +115,9 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
     """Requests a second of the client, one query in each, answers parsed and stored."""
     from penumbra.tasks.negatives.providers.answers import Answers
     from penumbra.tasks.negatives.providers.asking import Client
-    from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.openai import OpenAI, OpenAIService
     from penumbra.tasks.negatives.providers.prices import Budget
     from penumbra.tasks.negatives.providers.prompts import load_prompt
-    from penumbra.tasks.negatives.providers.settings import OpenAI
 
     settings = OpenAI(base_url=url, in_flight=in_flight)
     asked = corner(requests)[0][:requests]
@@ -143,7 +142,7 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
 
 def measure(requests: int) -> dict[str, object]:
     """Both measurements."""
-    from penumbra.tasks.negatives.fills import Filling
+    from penumbra.tasks.negatives.filling import Filling
 
     with ProtocolServer(latency=LATENCY, log=None) as server:
         runs = [throughput(server.openai_url, in_flight, requests) for in_flight in IN_FLIGHT]

@@ -11,12 +11,13 @@ from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.asking import Client
 from penumbra.tasks.negatives.providers.dialogue import dialogue
-from penumbra.tasks.negatives.providers.hosted import HostedProvider
+from penumbra.tasks.negatives.providers.gemini import Gemini
+from penumbra.tasks.negatives.providers.hosted import Hosted, HostedProvider
+from penumbra.tasks.negatives.providers.openai import OpenAI
 from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import Service
-from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
 from penumbra.tasks.text.masks import ORDER, slot_counts
 
 from tests.protocol_server import ProtocolServer
@@ -73,9 +74,7 @@ def gemini_settings(server: ProtocolServer, **settings: Any) -> Gemini:
 
 
 def service_of(settings: Hosted, prompt: Prompt = PROMPT) -> Service:
-    from penumbra.tasks.negatives.ask import make_service
-
-    return make_service(settings, prompt)
+    return settings.service(prompt)
 
 
 class Talk:
@@ -83,7 +82,7 @@ class Talk:
 
     def __init__(self, settings: Hosted, folder: Path) -> None:
         self.settings, self.answers = settings, Answers(folder)
-        self.asked = settings.asked(PROMPT.label)
+        self.cache_key = settings.cache_key(PROMPT.label)
 
     def client(self, limit: float | None = None, queries_a_request: int = 4, run: str = "run") -> Client:
         service = service_of(self.settings)
@@ -97,16 +96,18 @@ class Talk:
         return made
 
     def open(self, some: Sequence[Question]) -> list[Question]:
-        """The questions that are not settled: never answered, or not to the end."""
-        return [q for q in some if dialogue(q, self.asked, self.answers).next]
+        """The questions that are open: never answered, or not to the end."""
+        return [q for q in some if dialogue(q, self.cache_key, self.answers).next]
 
     def problems(self, one: Question) -> list[str]:
         """What was wrong at each attempt."""
-        return [attempt.problem for attempt in dialogue(one, self.asked, self.answers).attempts]
+        return [attempt.problem for attempt in dialogue(one, self.cache_key, self.answers).attempts]
 
     def fills(self, some: Sequence[Question], run: str = "run") -> list[Fill]:
         """The rows that these questions become."""
-        provider = HostedProvider("p", self.settings.model, PROMPT.label, self.asked, Given(some), self.answers, run)  # type: ignore[arg-type]
+        provider = HostedProvider(
+            "p", self.settings.model, PROMPT.label, self.cache_key, Given(some), self.answers, run
+        )  # type: ignore[arg-type]
         return list(provider.fill([q.query for q in some], 1))
 
 

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
@@ -19,24 +18,22 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import markdown_table, publish_report, stage_key
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.fills import Filling, Fills, masked_queries, run_id, training_sentences
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_sentences
+from penumbra.tasks.negatives.providers.accounting import Statistics
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, Client, Tally
+from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, ServiceClient
+from penumbra.tasks.negatives.providers.cost_estimate import CostEstimate, estimate_cost
 from penumbra.tasks.negatives.providers.dialogue import dialogue
 from penumbra.tasks.negatives.providers.hosted import questions
 from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.plan import Plan, plan
-from penumbra.tasks.negatives.providers.prices import Budget, BudgetError, price_of, table
-from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
+from penumbra.tasks.negatives.providers.prices import Budget, BudgetError, table
+from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
-from penumbra.tasks.negatives.providers.service import Service
-from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
+from penumbra.tasks.negatives.providers.service import ServiceSettings
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
 from penumbra.tasks.text.dictionary import load_dictionary
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
-
-if TYPE_CHECKING:
-    from penumbra.tasks.negatives.providers.batch import BatchClient
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
 
@@ -45,24 +42,11 @@ class UnansweredError(PenumbraError):
     """No provider that the run may use answered anything."""
 
 
-def make_service(settings: Hosted, prompt: Prompt) -> Service:
-    """The client of a hosted model; its library is imported only now."""
-    if isinstance(settings, OpenAI):
-        from penumbra.tasks.negatives.providers.openai import OpenAIService
-
-        return OpenAIService(settings, prompt)
-    if isinstance(settings, Gemini):
-        from penumbra.tasks.negatives.providers.gemini import GeminiService
-
-        return GeminiService(settings, prompt)
-    raise TypeError(f"no service for {type(settings).__name__}")
-
-
 class UnderWayError(PenumbraError):
     """Batch jobs have not ended yet: nothing is wrong, the run is to be repeated later."""
 
 
-class Interview:
+class Requests:
     """What one run asks the hosted models about one data set's masks."""
 
     def __init__(
@@ -88,38 +72,31 @@ class Interview:
             if some := questions(self.options, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield some
 
-    def plans(self) -> list[Plan]:
+    def cost_estimates(self) -> list[CostEstimate]:
         """What each service would be asked, and what that would cost."""
         return [
-            plan(make_service(s, self.prompt), s, self.blocks(), self.answers, self.filling.queries_a_request)
+            estimate_cost(s.service(self.prompt), s, self.blocks(), self.answers, self.filling.queries_a_request)
             for s in self.settings
         ]
 
-    def hold(self) -> "list[Client | BatchClient]":
-        """Ask all services at once."""
-        unpriced = [s.model for s in self.settings if not (s.price or price_of(s.model))]
+    def send(self) -> list[ServiceClient]:
+        """Ask all services at once; raises `BudgetError` where a price is wanted and unknown."""
+        unpriced = [settings for settings in self.settings if not settings.known_price]
         if unpriced and self.filling.max_cost_usd is not None:
             raise BudgetError(
-                f"max_cost_usd can't be kept: no price is known for {', '.join(unpriced)}; give "
-                "--param 'filling.openai.price={input: …, output: …}' (or filling.gemini.price), USD a million tokens"
+                f"max_cost_usd can't be kept: no price is known for {', '.join(s.model for s in unpriced)}; give "
+                f"--param 'filling.{unpriced[0].provider}.price={{input: …, output: …}}', USD a million tokens"
             )
         budget = Budget(self.filling.max_cost_usd)
-        clients = [self._client(settings, budget) for settings in self.settings]
+        queries, run = self.filling.queries_a_request, self.run
+        clients = [
+            settings.client(self.prompt, self.answers, budget, run, queries, self.store, self.total)
+            for settings in self.settings
+        ]
         asyncio.run(self._ask(clients))
         return clients
 
-    def _client(self, settings: Hosted, budget: Budget) -> "Client | BatchClient":
-        queries, run = self.filling.queries_a_request, self.run
-        if isinstance(settings, OpenAI) and settings.mode == "batch":
-            from penumbra.tasks.negatives.providers.batch import BatchClient
-            from penumbra.tasks.negatives.providers.openai import OpenAIService
-
-            openai = OpenAIService(settings, self.prompt)
-            return BatchClient(openai, self.answers, settings, budget, run, queries, self.store, self.total)
-        service = make_service(settings, self.prompt)
-        return Client(service, self.answers, settings, budget, run, queries, self.total)
-
-    async def _ask(self, clients: "Sequence[Client | BatchClient]") -> None:
+    async def _ask(self, clients: Sequence[ServiceClient]) -> None:
         watch = asyncio.create_task(_watch(clients, self.masks.dataset))
         try:
             ended = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
@@ -130,16 +107,16 @@ class Interview:
         for fault in (end for end in ended if isinstance(end, BaseException)):
             raise fault  # only now: what the others had under way is kept
 
-    def unanswered(self, settings: Hosted) -> str:
+    def unanswered(self, settings: ServiceSettings) -> str:
         """A digest of the questions that have no answer yet, '' where all have."""
-        asked = settings.asked(self.prompt.label)
+        cache_key = settings.cache_key(self.prompt.label)
         digest = hashlib.sha256()
         count = 0
         for question in (question for block in self.blocks() for question in block):
-            left = dialogue(question, asked, self.answers).next
+            left = dialogue(question, cache_key, self.answers).next
             if left:
                 count += 1
-                digest.update(left.key(asked).encode())
+                digest.update(left.key(cache_key).encode())
         return digest.hexdigest()[:16] if count else ""
 
 
@@ -150,16 +127,16 @@ def chains(masks: pa.Table) -> int:
     return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
 
 
-async def _watch(clients: "Sequence[Client | BatchClient]", dataset: str) -> None:
+async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
     """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
     log = logger()
     bars: dict[str, UUID] = {}
     while True:
         await asyncio.sleep(REPORT_EVERY)
         for client in clients:
-            name, tally = client.service.name, client.tally
-            log.info(tally.line(name))
-            share = 100.0 * tally.done / max(1, tally.total)
+            name, statistics = client.service.name, client.statistics
+            log.info(statistics.line(name))
+            share = 100.0 * statistics.done / max(1, statistics.total)
             if name not in bars:
                 key = stage_key(dataset, f"asking-{name}", "progress")
                 make = partial(create_progress_artifact, share, key=key, description=f"queries answered by {name}")
@@ -167,27 +144,27 @@ async def _watch(clients: "Sequence[Client | BatchClient]", dataset: str) -> Non
             await asyncio.to_thread(partial(update_progress_artifact, bars[name], share))
 
 
-def _plan_page(plans: list[Plan]) -> str:
+def _estimate_page(estimates: list[CostEstimate]) -> str:
     header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
     rows = [
         (p.provider, p.model, f"{p.queries:,}", f"{p.requests:,}", f"{p.prompt_tokens:,}", f"{p.completion_tokens:,}",
          "no price known" if p.cost_usd is None else f"{p.cost_usd:.2f}")
-        for p in plans
+        for p in estimates
     ]  # fmt: skip
     return (
         f"# Not sent: what asking would take\n\n{markdown_table(header, rows)}\n\nPrices of {table()[0]}, or your own."
     )
 
 
-def _report_page(clients: "Sequence[Client | BatchClient]") -> str:
+def _report_page(clients: Sequence[ServiceClient]) -> str:
     header = (
         "provider", "queries", "requests", "sent again", "waits for a limit", "asked again", "latency, median / 95 %",
         "tokens", "USD", "answered by", "stopped",
     )  # fmt: skip
-    return markdown_table(header, [(c.service.name, *_report_row(c.tally), c.stopped or "no") for c in clients])
+    return markdown_table(header, [(c.service.name, *_report_row(c.statistics), c.stopped or "no") for c in clients])
 
 
-def _report_row(t: Tally) -> tuple[str, ...]:
+def _report_row(t: Statistics) -> tuple[str, ...]:
     return (
         f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache", f"{t.requests:,}", f"{t.retries:,}",
         f"{t.limited:,}", f"{t.asked_again:,}", f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
@@ -195,31 +172,31 @@ def _report_row(t: Tally) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def check(clients: "Sequence[Client | BatchClient]", filling: Filling) -> None:
+def check(clients: Sequence[ServiceClient], filling: Filling) -> None:
     """Say what went wrong; raises where the run has nothing to go on with, or no money."""
     log = logger()
     for client in clients:
-        name, tally = client.service.name, client.tally
-        for answered in tally.models:
+        name, statistics = client.service.name, client.statistics
+        for answered in statistics.models:
             if answered != client.settings.model:
                 log.warning("%s: %s was asked, %s answered", name, client.settings.model, answered)
-        for counts in (tally.faults, tally.refused):
+        for counts in (statistics.faults, statistics.refused):
             for reason, number in counts.most_common():
                 log.warning("%s: %d × %s", name, number, reason)
         if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
             log.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
     if any(client.stopped == OVER_BUDGET for client in clients):
-        spent = sum(client.tally.cost_usd for client in clients)
-        done = ", ".join(f"{c.service.name} {c.tally.done:,} of {c.tally.total:,} queries" for c in clients)
+        spent = sum(client.statistics.cost_usd for client in clients)
+        done = ", ".join(f"{c.service.name} {c.statistics.done:,} of {c.statistics.total:,} queries" for c in clients)
         raise BudgetError(
             f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}). All answers are kept: run "
             "again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
         )
     waiting = [client for client in clients if client.stopped == UNDER_WAY]
     if waiting:
-        number = sum(client.tally.in_flight for client in waiting)
+        number = sum(client.statistics.in_flight for client in waiting)
         raise UnderWayError(f"batch jobs with {number:,} requests are under way: run the same again to collect them")
-    failed = [c for c in clients if c.stopped and not c.tally.requests and c.tally.done < c.tally.total]
+    failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)
         raise UnansweredError(f"no provider answered anything ({reasons}): check key, address and model, and run again")
@@ -252,22 +229,22 @@ def ask_all(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str]:
     """See `ask`."""
-    interview = Interview(annotations, tags, masks, dictionary, filling)
+    requests = Requests(annotations, tags, masks, dictionary, filling)
     if filling.dry_run:
-        plans = interview.plans()
-        publish_report(masks.dataset, "dry-run", _plan_page(plans))
-        for found in plans:
-            logger().info("not sent: %s", found)
+        estimates = requests.cost_estimates()
+        publish_report(masks.dataset, "dry-run", _estimate_page(estimates))
+        for estimate in estimates:
+            logger().info("not sent: %s", estimate)
         return {}
-    if not interview.settings:
+    if not requests.settings:
         return {}
-    clients = interview.hold()
+    clients = requests.send()
     publish_report(masks.dataset, "asking", _report_page(clients))
     for client in clients:
-        logger().info(client.tally.line(client.service.name))
+        logger().info(client.statistics.line(client.service.name))
     check(clients, filling)
     return {
-        client.service.name: interview.unanswered(client.settings)
+        client.service.name: requests.unanswered(client.settings)
         for client in clients
-        if client.tally.done < client.tally.total
+        if client.statistics.done < client.statistics.total
     }

@@ -59,18 +59,18 @@ def _shine_row(row: dict[str, Any], masked: dict[Any, str], filled: dict[Any, di
 def _negative_row(
     row: dict[str, Any], level: int, masked: dict[Any, str], filled: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
-    found = filled[row["qid"], level]
+    negative = filled[row["qid"], level]
     return {
         "qid": row["qid"],
         "vid": row["vid"],
         "level": level,
         "query": row["query"],
         "masked_query": masked[row["qid"], level],
-        "negative": found["query"],
-        "words": found["words"],
-        "provider": found["provider"],
-        "model": found["model"],
-        "similarity": round(found["similarity"], 4),
+        "negative": negative["query"],
+        "words": negative["words"],
+        "provider": negative["provider"],
+        "model": negative["model"],
+        "similarity": round(negative["similarity"], 4),
     }
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,79 +12,18 @@ import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
-from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.corpus import CorpusProvider
-from penumbra.tasks.negatives.providers.hosted import HostedProvider
-from penumbra.tasks.negatives.providers.llama import Llama, LlamaProvider
-from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.prompts import load_prompt
-from penumbra.tasks.negatives.providers.random import RandomProvider
-from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
-from penumbra.tasks.stage import NotYetError, Parameters, Stage, aligned, logger, number_of_parts, run, side_by_side
+from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
+from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, number_of_parts, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
 from prefect.runtime import flow_run
-from pydantic import Field
 
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"
-LOCAL = ("corpus", "random")  # cost nothing, so they give many candidates
 SUBSTITUTE = "corpus"  # fills what no provider filled
 SUBSTITUTED = "no provider that was asked filled it"
-
-
-class Filling(Parameters):
-    """Who fills the masks, how often, and what it may cost."""
-
-    providers: list[Literal["openai", "gemini", "llama", "corpus", "random"]] = Field(
-        ["corpus"],
-        min_length=1,
-        description="Whose candidates are chosen from; where two give the same text, it is the first one's. openai, "
-        "gemini: hosted language models; llama: local weights; corpus: the training text's own statistics, no key and "
-        "no network; random: any offered word, the paper's baseline.",
-    )
-    candidates: int = Field(32, ge=1, le=64, description="Candidates a query and level from corpus and random.")
-    asked_candidates: int = Field(1, ge=1, le=16, description="Candidates a query and level from a language model.")
-    seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
-    options: int = Field(6, ge=2, le=26, description="Words that a language model may choose from, for a slot.")
-    queries_a_request: int = Field(
-        16,
-        ge=1,
-        le=100,
-        description="Queries in one request to a hosted model: more are cheaper, fewer are better read.",
-    )
-    prompt: str = Field("fill-slots-1", description="Prompt of the hosted models: a file of prompts/, without .txt.")
-    substitute: bool = Field(
-        True, description="Whether corpus fills what no provider filled; otherwise it is left out."
-    )
-    max_cost_usd: float | None = Field(
-        None, gt=0, description="What a run may spend on hosted models; the answers that it got are kept."
-    )
-    dry_run: bool = Field(False, description="Say what the hosted models would cost, send nothing, and stop.")
-    openai: OpenAI = OpenAI()
-    gemini: Gemini = Gemini()
-    llama: Llama = Llama()
-
-    @property
-    def hosted(self) -> list[Hosted]:
-        """The settings of the hosted models among the providers."""
-        return [settings for settings in (self.openai, self.gemini) if settings.provider in self.providers]
-
-    def candidates_of(self, provider: str) -> int:
-        """How many candidates a provider gives."""
-        return self.candidates if provider in LOCAL else self.asked_candidates
-
-    def determines(self, provider: str) -> dict[str, Any]:
-        """The parameters that determine a provider's fills."""
-        shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
-        if provider in LOCAL:
-            return shared
-        if provider == "llama":
-            return {**shared, "options": self.options, **self.llama.determines()}
-        settings = next(settings for settings in (self.openai, self.gemini) if settings.provider == provider)
-        label = load_prompt(self.prompt, "queries").label
-        return {**shared, "options": self.options, "asked": settings.asked(label)}
 
 
 def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[dict[str, Any]]]:
@@ -95,26 +34,14 @@ def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[lis
 
 def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
     """The lower-cased words of every training query."""
-    for tokens in training_tokens(tagged):
-        yield [token["text"].lower() for token in tokens]
+    return sentences(training_tokens(tagged))
 
 
 def make_provider(
     name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
 ) -> Provider:
     """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
-    if name == "random":
-        return RandomProvider(dictionary, filling.seed)
-    if name == "corpus":
-        return CorpusProvider(training_tokens(tagged), dictionary, filling.seed)
-    sentences = training_sentences(tagged)
-    answers = Answers()
-    options = Options(sentences, dictionary, filling.options, filling.seed, answers)
-    if name == "llama":
-        return LlamaProvider(options, filling.llama, load_prompt(filling.llama.prompt, "sentence"), filling.seed)
-    settings = next(settings for settings in filling.hosted if settings.provider == name)
-    prompt = load_prompt(filling.prompt, "queries").label
-    return HostedProvider(name, settings.model, prompt, settings.asked(prompt), options, answers, run)
+    return filling.settings(name).make(TrainingText(dictionary, training_tokens(tagged)), filling, run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:

@@ -123,9 +123,9 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
     rejected = []
     for query in queries:
         for level, candidates in sorted(query.candidates.items()):
-            found = chosen.get(query.qid, {}).get(level)
-            if found:
-                rows.append(_row(query, level, found, checks))
+            negative = chosen.get(query.qid, {}).get(level)
+            if negative:
+                rows.append(_row(query, level, negative, checks))
                 continue
             reason = "no candidate keeps the level before and is further from the query than it"
             if not candidates:
@@ -134,17 +134,17 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
 
-def _row(query: Query, level: int, found: Chosen, checks: list[str]) -> dict[str, Any]:
+def _row(query: Query, level: int, chosen: Chosen, checks: list[str]) -> dict[str, Any]:
     return {
         "qid": query.qid,
         "level": level,
         "positive": query.text,
-        "query": found.candidate.query,
-        "words": list(found.candidate.words),
-        "provider": found.candidate.provider,
-        "model": found.candidate.model,
-        "similarity": found.similarity,
-        "plausibility": found.plausibility,
+        "query": chosen.candidate.query,
+        "words": list(chosen.candidate.words),
+        "provider": chosen.candidate.provider,
+        "model": chosen.candidate.model,
+        "similarity": chosen.similarity,
+        "plausibility": chosen.plausibility,
         "checks": checks,
     }
 

@@ -24,12 +24,15 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.ask import UnansweredError
-from penumbra.tasks.negatives.fills import SUBSTITUTED, Filling
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.gemini import Gemini
+from penumbra.tasks.negatives.providers.hosted import Hosted
+from penumbra.tasks.negatives.providers.openai import OpenAI
 from penumbra.tasks.negatives.providers.prices import BudgetError
 from penumbra.tasks.negatives.providers.prompts import load_prompt
-from penumbra.tasks.negatives.providers.settings import Gemini, Hosted, OpenAI
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
@@ -107,11 +110,11 @@ class Corner:
 
     def cut_short(self) -> None:
         def choose(*parents: Any) -> Artifact:
-            self.made = parents[4]
+            self.made = list(parents[4])
             return self.made[0]
 
         self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
-        for stage in ("embed", "pair", "gather_rejected"):
+        for stage in ("embed", "pair", "gather_rejected", "assess"):
             self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
@@ -124,9 +127,10 @@ class Corner:
         return Filling(providers=list(providers), openai=openai, gemini=gemini, **(defaults | settings))  # type: ignore[arg-type]
 
     def run(self, *providers: str, **settings: Any) -> Artifact:
-        return build_negatives(
+        made = build_negatives(
             Dataset(name="corner", folder=str(self.folder)), filling=self.filling(*providers, **settings)
         )
+        return made.negatives
 
     def fills(self, made: Artifact) -> list[dict[str, Any]]:
         """The rows of all fills that a run made, or that these negatives were chosen from."""
@@ -414,7 +418,7 @@ RUN = """
 import json, logging, sys
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 logging.basicConfig(level=logging.DEBUG)
 build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=Filling(**json.loads(sys.argv[2])))
 """
@@ -449,7 +453,7 @@ def test_killed_with_16_requests_in_flight_nothing_that_had_arrived_is_asked_aga
         time.sleep(0.01)
     before = set(corner_of.lines())
     answers = Answers()
-    asked = filling.openai.asked(load_prompt(filling.prompt, "queries").label)
+    asked = filling.openai.cache_key(load_prompt(filling.prompt, "queries").label)
     arrived = {line for line in before if answers.find(_key(line, asked))}
     answered = sum(corner_of.lines(status=200).values())
     answers.close()
@@ -516,7 +520,7 @@ def test_a_secret_in_an_address_goes_into_no_manifest(
     """What was asked is among the parameters of `fills`, so in its manifest."""
     monkeypatch.setenv(settings.address_variable, address)
     try:
-        asked = settings().asked("prompt")  # type: ignore[call-arg]
+        asked = settings().cache_key("prompt")  # type: ignore[call-arg]
     except (PenumbraError, ValueError):
         return
     assert "canary-4711" not in json.dumps(asked)
@@ -524,4 +528,4 @@ def test_a_secret_in_an_address_goes_into_no_manifest(
 
 def test_an_address_is_the_same_from_the_environment_and_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://host/v1/")
-    assert OpenAI().asked("p") == OpenAI(base_url="http://host/v1/").asked("p")  # type: ignore[call-arg]
+    assert OpenAI().cache_key("p") == OpenAI(base_url="http://host/v1/").cache_key("p")  # type: ignore[call-arg]

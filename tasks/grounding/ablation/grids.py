@@ -15,7 +15,7 @@ from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.training.settings import Settings, layered, presets, told
-from penumbra.tasks.negatives.fills import Filling
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.ablation.grids import Grid
-from penumbra.tasks.grounding.evaluation.compare import columns, scores_by_split
+from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.metrics.comparison import over_seeds, paired_bootstrap, seeds_differ
@@ -27,7 +27,16 @@ COSTS = {
 }  # fmt: skip
 BETTER, WORSE = "↑", "↓"
 Rows = list[dict[str, Any]]
-Scores = dict[tuple[str, str], tuple[tuple[str, ...], Floats]]  # queries and their scores, by split and metric
+Scores = dict[tuple[str, str], "Scored"]  # by split and metric
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Queries, each one's video, and their scores [N]."""
+
+    qids: tuple[str, ...]
+    videos: tuple[str, ...]
+    values: Floats
 
 
 @dataclass(frozen=True)
@@ -68,26 +77,26 @@ def costs_of(run: Run) -> Iterator[tuple[str, float]]:
 
 def scores_of(runs: Sequence[Run]) -> Scores:
     """Each query's scores, their mean over the seeds of a row."""
-    found: defaultdict[tuple[str, str], list[tuple[tuple[str, ...], Floats]]] = defaultdict(list)
+    found: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for run in runs:
-        for split, (qids, scores) in scores_by_split(run.predictions).items():
-            for metric, values in columns(scores).items():
-                found[split, metric].append((qids, values))
+        for split, scored in scores_by_split(run.predictions).items():
+            for metric, values in scored.scores.items():
+                found[split, metric].append(Scored(scored.qids, scored.videos, values))
     return {
-        place: (several[0][0], np.mean([values for _, values in several], axis=0))
+        place: replace(several[0], values=np.mean([scored.values for scored in several], axis=0))
         for place, several in found.items()
-        if len({qids for qids, _ in several}) == 1
+        if len({scored.qids for scored in several}) == 1
     }
 
 
 def marks_of(first: Scores, other: Scores) -> dict[tuple[str, str], str]:
     """Where the paired bootstrap's 95 % interval of other minus first leaves out zero: which of the two is better."""
     found: dict[tuple[str, str], str] = {}
-    for (split, metric), (qids, values) in other.items():
-        queries, before = first.get((split, metric), ((), values))
-        if metric not in METRICS or queries != qids:
+    for (split, metric), after in other.items():
+        before = first.get((split, metric))
+        if metric not in METRICS or before is None or before.qids != after.qids:
             continue
-        difference = paired_bootstrap(before, values)
+        difference = paired_bootstrap(before.values, after.values, after.videos)
         if difference.low > 0 or difference.high < 0:
             found[split, metric] = BETTER if difference.low > 0 else WORSE
     return found
@@ -161,7 +170,7 @@ class Results:
         if len(self.labels) > 1:
             found.append(
                 f"{BETTER} {WORSE}: better, worse than {self.labels[0]!r}: a paired bootstrap's 95 % interval over the "
-                "queries, scores being means over seeds, leaves out zero, and so does Welch's over the seeds."
+                "videos, scores being means over seeds, leaves out zero, and so does Welch's over the seeds."
             )
         return found + [f"**Failed**: {label}: {reason}" for label, reason in self.failures.items()]
 

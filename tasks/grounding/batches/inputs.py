@@ -11,7 +11,7 @@ from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, load_features, normalised
 from penumbra.tasks.grounding.batches.patches import load_patches
-from penumbra.tasks.grounding.settings import BaseSettings, Inputs
+from penumbra.tasks.grounding.settings import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]
@@ -38,9 +38,8 @@ class Sources:
             filter(None, (self.annotations, *texts, self.text_features, *self.video_features, self.patch_features))
         )
 
-    def read_by(self, settings: BaseSettings) -> "Sources":
-        """What of it a training with these settings reads."""
-        model = settings.model
+    def read_by(self, model: ModelConfig) -> "Sources":
+        """What of it the training of a model reads."""
         return replace(
             self,
             negatives=self.negatives if model.reads_negatives else None,
@@ -73,8 +72,8 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 
     Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
     """
-    model = settings.model
     store, dataset, named = Store(), annotations.dataset, named_sources(annotations, settings.inputs)
+    model = settings.model
 
     def find(stage: str, wanted: bool) -> Artifact | None:
         return (named.get(stage) or store.newest(dataset, stage)) if wanted else None

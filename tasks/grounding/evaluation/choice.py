@@ -35,10 +35,11 @@ def chosen_run(dataset: str | None, run: str | None) -> Artifact:
     store = Store()
     if run is None and dataset is not None:
         return store.newest(dataset, "metrics")
-    return store.with_key(dataset, "metrics", run or "", _called)
+    return store.with_key(dataset, "metrics", run or "", called)
 
 
-def _called(metrics: Manifest) -> str:
+def called(metrics: Manifest) -> str:
+    """What a run is called, by the manifest of its `metrics`; its key where this version can't read its settings."""
     try:
         return name_of(metrics)
     except RunError:  # of a version with other settings

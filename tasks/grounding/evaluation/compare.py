@@ -1,19 +1,27 @@
-"""`penumbra compare`: is one run really better than another? A paired bootstrap over the queries of each split."""
+"""`penumbra compare`: is one run really better than another? A paired bootstrap over the videos of each split."""
 
 from collections import defaultdict
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
-from penumbra.tasks.grounding.evaluation.figures import aligned
+from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.metrics.comparison import Difference, paired_bootstrap
-from penumbra.tasks.grounding.metrics.retrieval import QueryScores, score_queries
+from penumbra.tasks.grounding.metrics.registry import scores_by_query
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
 
-Scores = dict[str, tuple[tuple[str, ...], QueryScores]]
+
+@dataclass(frozen=True)
+class SplitScores:
+    """The queries of a split in the order of their ids, each one's video, and their scores."""
+
+    qids: tuple[str, ...]
+    videos: tuple[str, ...]
+    scores: dict[str, Floats]  # by metric, in percent
 
 
 def predictions_of(metrics: Artifact) -> Artifact:
@@ -25,24 +33,24 @@ def predictions_of(metrics: Artifact) -> Artifact:
     raise EvaluationError(f"run {metrics.key} has no predictions: run evaluate-grounding {metrics.dataset} with it")
 
 
-def scores_by_split(predictions: Artifact) -> Scores:
-    """Each split's queries and their scores, of the queries whose windows are known."""
+def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
+    """Each split's queries whose windows are known, and their scores."""
     store = Store()
     manifest = store.manifest(predictions)
     annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
-    truth = {
-        row["qid"]: row
-        for part in store.parts(annotations, ["qid", "windows"])
-        for row in part.to_pylist()
-        if row["windows"]
-    }
+    truth = {row["qid"]: row for part in store.parts(annotations) for row in part.to_pylist()}
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for part in store.parts(predictions, ["split", "qid", "windows"]):
+    for part in store.parts(predictions):
         for row in part.to_pylist():
-            if row["qid"] in truth:
+            if truth[row["qid"]]["windows"]:
                 found[row["split"]].append(row)
-    windows = {split: aligned(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
-    return {split: (both.qids, score_queries(both)) for split, both in windows.items()}
+    judged = {split: judged_split(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
+    return {
+        split: SplitScores(
+            both.windows.qids, tuple(truth[qid]["vid"] for qid in both.windows.qids), scores_by_query(both)
+        )
+        for split, both in judged.items()
+    }
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
@@ -53,15 +61,11 @@ def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
     found: list[tuple[str, str, Difference]] = []
     for split in (split for split in one if split in other):
-        (qids, old), (others, new) = one[split], other[split]
-        if qids != others:
-            raise EvaluationError(f"the runs predicted different queries of {split}: {len(qids)} and {len(others)}")
-        before, after = columns(old), columns(new)
-        found += [(split, name, paired_bootstrap(before[name], after[name], seed)) for name in before]
+        old, new = one[split], other[split]
+        if old.qids != new.qids:
+            raise EvaluationError(
+                f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
+            )
+        before, after = old.scores, new.scores
+        found += [(split, name, paired_bootstrap(before[name], after[name], old.videos, seed)) for name in before]
     return found
-
-
-def columns(scores: QueryScores) -> dict[str, Floats]:
-    """The scores of each query [N] in percent, by metric: their mean is the figure."""
-    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
-    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}

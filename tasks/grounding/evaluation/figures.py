@@ -5,7 +5,7 @@ SHINE's order over queries that were held out of training.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Sources, load
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics
-from penumbra.tasks.grounding.metrics.retrieval import retrieval_metrics, score_queries
+from penumbra.tasks.grounding.metrics.metric import Split
+from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
 from penumbra.tasks.grounding.metrics.windows import Windows, align
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
@@ -26,7 +26,6 @@ from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"
 ALL = "all"
-SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP")
 Rows = list[dict[str, Any]]
 
 
@@ -37,21 +36,31 @@ def figures_of_split(
 
     `end`: see `Ranking.truth_ends`.
     """
-    judged = [row for row in predictions if annotations[row["qid"]]["windows"]]
-    windows = aligned(judged, annotations, end)
-    if not windows.qids:
+    split = judged_split(predictions, annotations, end)
+    qids = split.windows.qids
+    if not qids:
         return  # a hidden test split: its windows are with the evaluation server
-    scores = score_queries(windows)
     types: defaultdict[str, list[int]] = defaultdict(list)
-    for number, qid in enumerate(windows.qids):
+    for number, qid in enumerate(qids):
         for kind in {label["type"] for label in annotations[qid]["novel"]}:
             types[kind].append(number)
-    for subset, numbers in ((ALL, range(len(windows.qids))), *sorted(types.items())):
-        mask = np.zeros(len(windows.qids), bool)
+    by_type = [metric.figures(split) for metric in all_metrics().values() if metric.by_type]
+    for subset, numbers in ((ALL, range(len(qids))), *sorted(types.items())):
+        mask = np.zeros(len(qids), bool)
         mask[list(numbers)] = True
-        yield from ((subset, name, value) for name, value in retrieval_metrics(scores, mask).items())
+        yield from ((subset, name, value) for figures in by_type for name, value in figures(mask).items())
         yield subset, "queries", float(mask.sum())
-    yield from ((ALL, name, value) for name, value in _highlights(judged, annotations).items())
+    for metric in all_metrics().values():
+        if not metric.by_type:
+            yield from ((ALL, name, value) for name, value in metric.figures(split)(slice(None)).items())
+
+
+def judged_split(
+    predictions: Iterable[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]], end: float | None
+) -> Split:
+    """What metrics are computed from: predictions of queries whose windows are known, these cut at `end` seconds."""
+    judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
+    return Split(aligned(list(judged.values()), annotations, end), judged, annotations)
 
 
 def aligned(
@@ -62,19 +71,6 @@ def aligned(
         {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
         {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
     ).until(end)
-
-
-def _highlights(judged: Rows, annotations: dict[str, dict[str, Any]]) -> dict[str, float]:
-    truth = [annotations[row["qid"]] for row in judged]
-    if not all(row["saliency"] for row in truth):
-        return {}
-    return highlight_metrics(
-        align_saliency(
-            [row["saliency"] for row in judged], [row["duration"] for row in truth],
-            [[clip["clip"] for clip in row["saliency"]] for row in truth],
-            [[clip["scores"] for clip in row["saliency"]] for row in truth],
-        )
-    )  # fmt: skip
 
 
 def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
@@ -120,13 +116,14 @@ def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Par
 def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The header and the lines of the table that people look at, one for each split and composition type."""
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    columns = [name for name in shown() if any(metric == name for _, _, metric in values)]
     lines = [
         (split, subset, f"{values[split, subset, 'queries']:,.0f}",
-         *(f"{values[split, subset, metric]:.2f}" for metric in SHOWN))
+         *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns))
         for split, subset, metric in values
         if metric == "queries"
     ]  # fmt: skip
-    return ("split", "subset", "queries", *SHOWN), lines
+    return ("split", "subset", "queries", *columns), lines
 
 
 def results_table(rows: Rows) -> str:
@@ -157,6 +154,14 @@ class Evaluation(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         """The run, its predictions, and what they are held against."""
         return (self.metrics, self.predictions, *self.sources.parents)
+
+    def parameters(self) -> dict[str, Any]:
+        """Which metrics there are, by version."""
+        return {"metrics": versions()}
+
+    def determines(self) -> dict[str, Any]:
+        """The same: another metric is another evaluation."""
+        return self.parameters()
 
     def part(self, piece: int) -> Part:
         """All figures are one part."""

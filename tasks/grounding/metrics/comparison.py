@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
 
 RESAMPLES = 10_000
-INTERVAL = (2.5, 97.5)  # percentiles
-CELLS = 1 << 22  # counts held at once: memory does not grow with the number of queries
 
 
 @dataclass(frozen=True)
@@ -21,25 +20,29 @@ class Difference:
     p: float
 
     @property
-    def told_p(self) -> str:
+    def p_text(self) -> str:
         """`p` for people; so many resamples can't tell a smaller one from 0."""
         return "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
 
 
-def paired_bootstrap(first: Floats, second: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Difference:
-    """Draw queries with replacement, both runs' scores [N] of a query together (Efron, 1979).
+def paired_bootstrap(
+    first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0, resamples: int = RESAMPLES
+) -> Difference:
+    """Draw videos with replacement, both runs' scores [N] of all their queries together.
 
-    Drawing N of N queries is a multinomial, so that a resample is a row of counts and its mean a product.
+    `videos` [N] is each query's. A resample's figure is the mean over the queries of the videos that it draws.
+    Raises `EvaluationError` where the three are not of the same queries.
     """
-    if first.shape != second.shape or first.ndim != 1 or not len(first):
-        raise EvaluationError(f"scores of the same queries are wanted, not {first.shape} and {second.shape}")
+    if first.shape != second.shape or first.ndim != 1 or not len(first) or len(videos) != len(first):
+        raise EvaluationError(
+            f"scores of the same queries, and their videos, are wanted, not {first.shape}, {second.shape} and "
+            f"{len(videos)} videos"
+        )
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
-    values, counts = np.unique(change, return_counts=True)  # few distinct values for recall: a small multinomial
-    generator = np.random.default_rng(seed)
-    at_once = max(1, CELLS // len(values))
-    sizes = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
-    draws = (generator.multinomial(len(change), counts / len(change), size=size) for size in sizes)
-    means = np.concatenate([drawn @ values for drawn in draws]) / len(change)
+    names, video = np.unique(np.asarray(videos), return_inverse=True)
+    columns = np.stack([change, np.ones(len(change))], axis=1)
+    _, sums = Resamples(len(names), resamples, seed).sums(video, columns)
+    means = sums[:, 0] / sums[:, 1]
     low, high = np.percentile(means, INTERVAL)
     tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
     return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail))
@@ -70,7 +73,7 @@ def over_seeds(values: Sequence[float]) -> OverSeeds:
 def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
     """Whether one figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
 
-    A bootstrap over queries takes the trained models as they are, so that a lucky seed looks like a better method.
+    A bootstrap over videos takes the trained models as they are, so that a lucky seed looks like a better method.
     """
     from scipy.stats import ttest_ind
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from penumbra.tasks.grounding.metrics.metric import Chosen, Figures, Metric, Split
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Flags, Floats
 
 CLIP_SECONDS = 2
@@ -37,7 +39,7 @@ def align_saliency(
     return Saliency(padded, labels, length)
 
 
-def highlight_metrics(saliency: Saliency, rows: Flags | slice = slice(None)) -> dict[str, float]:
+def highlight_metrics(saliency: Saliency, rows: Chosen = slice(None)) -> dict[str, float]:
     """Mean average precision and Hit@1 in percent, unrounded, for each level."""
     found: dict[str, float] = {}
     for name, least in LEVELS.items():
@@ -81,3 +83,19 @@ def _average_precision(relevant: np.ndarray, predicted: Floats, length: np.ndarr
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (envelope * changes).sum(1) / changes.sum(1)
     return np.where(positives == 0, 0.0, np.where(positives == length[:, None], 1.0, mean))
+
+
+def highlights_of(split: Split) -> Figures:
+    """The figures of all queries of a split; none where not every query is annotated with saliency."""
+    truth = [split.annotations[qid] for qid in split.predictions]
+    if not all(row["saliency"] for row in truth):
+        return lambda _: {}
+    saliency = align_saliency(
+        [row["saliency"] for row in split.predictions.values()], [row["duration"] for row in truth],
+        [[clip["clip"] for clip in row["saliency"]] for row in truth],
+        [[clip["scores"] for clip in row["saliency"]] for row in truth],
+    )  # fmt: skip
+    return partial(highlight_metrics, saliency)
+
+
+HIGHLIGHTS = Metric(figures=highlights_of, by_type=False)

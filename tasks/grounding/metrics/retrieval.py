@@ -4,8 +4,10 @@ The definitions are those of the evaluation that Moment-DETR published for QVHig
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from penumbra.tasks.grounding.metrics.metric import Chosen, Metric, Split
 from penumbra.tasks.grounding.metrics.windows import Flags, Floats, Windows, overlaps
 
 IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))  # of average precision
@@ -75,7 +77,7 @@ def _area(hits: Flags, listed: Flags, truths: np.ndarray) -> Floats:
     return area
 
 
-def retrieval_metrics(scores: QueryScores, rows: Flags | slice = slice(None)) -> dict[str, float]:
+def retrieval_metrics(scores: QueryScores, rows: Chosen = slice(None)) -> dict[str, float]:
     """The usual figures in percent, unrounded, over some of the queries."""
     figures = {
         f"R{among}@{iou}": 100 * float(scores.recall(among, iou)[rows].mean())
@@ -87,3 +89,17 @@ def retrieval_metrics(scores: QueryScores, rows: Flags | slice = slice(None)) ->
     figures |= {f"mAP@{iou}": 100 * float(precision[IOUS.index(iou)]) for iou in (0.5, 0.75)}
     figures["mAP"] = 100 * float(np.mean(precision))
     return figures
+
+
+def retrieval_by_query(split: Split) -> dict[str, Floats]:
+    """Those of the figures that runs are compared by, query by query [N], in percent."""
+    scores = score_queries(split.windows)
+    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
+    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}
+
+
+RETRIEVAL = Metric(
+    figures=lambda split: partial(retrieval_metrics, score_queries(split.windows)),
+    by_query=retrieval_by_query,
+    shown=("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP"),
+)

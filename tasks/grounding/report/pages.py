@@ -125,10 +125,10 @@ def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
             text.append(f"{other.name} can't be compared query by query: {error}.")
             continue
         lines = [
-            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.told_p)
+            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.p_text)
             for split, metric, by in found
         ]
-        caption = f"{judged.name} minus {other.name}, paired bootstrap over queries"
+        caption = f"{judged.name} minus {other.name}, paired bootstrap over videos"
         tables.append(Table(("split", "metric", "difference", "95 % interval", "p"), lines, caption))
     return Section("Results", text, tables)
 

@@ -78,10 +78,10 @@ def gather(
 ) -> list[Query]:  # fmt: skip
     """Each query of a part with the candidates that pass, in the providers' order, each text of a level once."""
     texts = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
-    found = {query.qid: Query(query, texts[query.qid]["query"], texts[query.qid]["vid"]) for query in queries}
+    gathered = {query.qid: Query(query, texts[query.qid]["query"], texts[query.qid]["vid"]) for query in queries}
     seen: set[tuple[str, int, str]] = set()
     for row in _filled(fills):
-        query = found[row["qid"]]
+        query = gathered[row["qid"]]
         place = (query.qid, row["level"], row["query"])
         if place in seen:
             continue
@@ -92,7 +92,7 @@ def gather(
             several.append(Candidate(row["query"], tuple(row["words"]), row["provider"], row["model"]))
         else:
             query.refused.setdefault(row["level"], verdict)
-    return list(found.values())
+    return list(gathered.values())
 
 
 def _filled(fills: Iterable[pa.Table]) -> Iterator[Mapping[str, Any]]:

@@ -72,8 +72,8 @@ def near_synonym(proposal: Proposal, judge: Judge) -> Verdict:
 
 def same_video(proposal: Proposal, judge: Judge) -> Verdict:
     """Not what someone said of the same video, inflections apart: that may be true of the moment."""
-    said = judge.guard.lemmatised(proposal.text) in judge.positives[proposal.vid]
-    return not said or "equals a positive of the same video"
+    is_positive = judge.guard.lemmatised(proposal.text) in judge.positives[proposal.vid]
+    return not is_positive or "equals a positive of the same video"
 
 
 def test_split(proposal: Proposal, judge: Judge) -> Verdict:

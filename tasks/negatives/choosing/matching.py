@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 PRIOR = 2.0  # occurrences: below about so many a classifier learns nothing from a word
 SWEEPS = 12  # passes over the queries at most
-SETTLED = 0.004  # share of queries that still change when it is enough
+CONVERGED = 0.004  # share of queries that still change when it is enough
 BLOCK = 4  # queries that choose at once: each takes the others for what they were
 
 Ids = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Matching:
         which = np.repeat(np.arange(len(texts)), sizes)
         return self.columns[np.arange(len(which)) + (first - np.cumsum(sizes) + sizes)[which]], which
 
-    def settle(self, cost: Floats, allowed: Flags, who: Ids) -> None:
+    def minimise(self, cost: Floats, allowed: Flags, who: Ids) -> None:
         """Choose for the queries `who` among the chains that are allowed, at most cost (queries, most chains)."""
         who = who[allowed[who].any(axis=1)]
         fresh = who[self.picked[who] < 0]
@@ -74,7 +74,7 @@ class Matching:
                 moved += int((best != self.picked[some]).sum())
                 self.picked[some] = best
                 self._count(some, 1)
-            if moved <= SETTLED * len(who):
+            if moved <= CONVERGED * len(who):
                 return
 
     def _count(self, who: Ids, sign: int) -> None:

@@ -17,8 +17,8 @@ from penumbra.tasks.negatives.choosing.matching import Floats
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, edges, named
 
-READS = 3.0  # cost of a unit of log-probability a token
-STRANGE = 3.0  # cost of a relation that was never seen
+LOG_PROBABILITY_COST = 3.0  # cost of a unit of log-probability a token
+UNSEEN_RELATION_COST = 3.0  # cost of a relation that was never seen
 Scorer = Callable[[Sequence[str]], Floats]  # texts → mean natural log-probability a token
 
 
@@ -63,7 +63,7 @@ class Plausibility:
         least: Floats = np.min([model.log_probability(words) for model in self.models], axis=0)
         return least
 
-    def strangeness(self, query: Query, level: int) -> list[float]:
+    def surprise(self, query: Query, level: int) -> list[float]:
         """For each candidate of a level, how unattested the relations are that it brings in."""
         slots = query.masked.levels[level - 1]
         tokens = query.masked.tokens

@@ -60,7 +60,7 @@ def portion(total: int, parts: int, index: int) -> int:
 
 
 @dataclass(frozen=True)
-class Found:
+class CacheEntry:
     """What the cache knows of a question: an answer, or a permanent error.
 
     `number` (from 1) is the question's in the request, `first` the number of its first slot, `asker` who asked it.
@@ -82,15 +82,15 @@ class Answers:
             str(self.folder), eviction_policy="none", cull_limit=0, size_limit=WITHOUT_LIMIT, statistics=0
         )
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> CacheEntry | None:
         """What is known of a question, or None."""
         entry = self._read(f"question {key}")
         if entry is None:
             return None
         if "error" in entry:
-            return Found(None, error=entry["error"])
+            return CacheEntry(None, error=entry["error"])
         answer = self._read(f"answer {entry['answer']}")
-        return Found(Answer(**answer), entry["number"], entry["first"], entry["asker"]) if answer else None
+        return CacheEntry(Answer(**answer), entry["number"], entry["first"], entry["asker"]) if answer else None
 
     def _read(self, name: str) -> dict[str, Any] | None:
         value = self.cache.get(name, retry=True)

@@ -11,15 +11,15 @@ import hashlib
 import json
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from penumbra.tasks.negatives.providers.accounting import Statistics, TokenEstimate, most_cost, most_tokens
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, Place
 from penumbra.tasks.negatives.providers.dialogue import dialogue
-from penumbra.tasks.negatives.providers.limits import Pace
-from penumbra.tasks.negatives.providers.prices import Budget, Price, price_of
+from penumbra.tasks.negatives.providers.limits import RateLimiter
+from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.questions import Question, first_numbers, read
 from penumbra.tasks.negatives.providers.service import (
     ClosedError,
@@ -28,83 +28,50 @@ from penumbra.tasks.negatives.providers.service import (
     Reply,
     Service,
     ServiceError,
+    ServiceSettings,
     UnavailableError,
 )
-from penumbra.tasks.negatives.providers.settings import Hosted
 
 TRANSPORT_RETRIES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 FAILURES = 5  # in a row for each request in flight, without an answer between: the service is left alone
-CHARACTERS_A_TOKEN = 3.6  # of such prompts, to begin with; the answers' own counts correct it
-MARGIN = 1.25  # by which the estimate may be too low when money is set aside
-TURN = 64  # questions looked up before other tasks get a turn
+LOOKUPS = 64  # questions looked up in the cache before other tasks of the event loop run
 
 
-@dataclass
-class Tally:
-    """What asking has come to so far."""
+class ServiceClient(Protocol):
+    """Asks a service everything that the cache does not know yet; `stopped` says why it left some of it."""
 
-    total: int
-    done: int = 0  # questions that are settled or given up
-    requests: int = 0  # answered
-    sent: int = 0  # including those that were lost
-    in_flight: int = 0
-    retries: int = 0
-    limited: int = 0
-    asked_again: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-    models: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    started: float = field(default_factory=time.monotonic)
-    at_start: int = 0  # questions that the cache had settled
+    statistics: Statistics
+    stopped: str
 
-    def book(self, reply: Reply, cost: float, seconds: float | None) -> None:
-        """Count an answer, and its latency where it has one."""
-        self.requests += 1
-        self.prompt_tokens += reply.prompt_tokens
-        self.completion_tokens += reply.completion_tokens
-        self.cost_usd += cost
-        self.seconds += [] if seconds is None else [seconds]
-        self.models[reply.model] += 1
+    @property
+    def service(self) -> Service:
+        """What is asked."""
+        ...
 
-    def latency(self, share: float) -> float:
-        """The latency in seconds that this share of the answers stayed below."""
-        ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    @property
+    def settings(self) -> ServiceSettings:
+        """How it is asked."""
+        ...
 
-    def left(self) -> float | None:
-        """Seconds that the rest will take at the rate so far, or None before there is one."""
-        asked = self.done - self.at_start
-        return (time.monotonic() - self.started) / asked * (self.total - self.done) if asked > 0 else None
-
-    def line(self, name: str) -> str:
-        """Where it stands, for people."""
-        left = self.left()
-        eta = "" if left is None else f", about {left:,.0f} s left"
-        return (
-            f"{name}: {self.done:,} of {self.total:,} queries, {self.in_flight} requests in flight, "
-            f"{self.requests:,} answered, {self.prompt_tokens + self.completion_tokens:,} tokens, "
-            f"${self.cost_usd:.4f}{eta}"
-        )
+    async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
+        """Ask what is in these blocks."""
+        ...
 
 
 class Client:
     """Asks one service everything that the cache does not know yet."""
 
     def __init__(
-        self, service: Service, answers: Answers, settings: Hosted, budget: Budget, run: str, queries_a_request: int,
-        total: int = 0,
+        self, service: Service, answers: Answers, settings: ServiceSettings, budget: Budget, run: str,
+        queries_a_request: int, total: int = 0,
     ) -> None:  # fmt: skip
         self.service, self.answers, self.settings = service, answers, settings
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
-        self.price = settings.price or price_of(settings.model)
-        self.pace = Pace(settings.requests_a_minute, settings.tokens_a_minute)
-        self.tally = Tally(total)
-        self.estimate = Estimate()
+        self.price = settings.known_price
+        self.limiter = RateLimiter(settings.requests_a_minute, settings.tokens_a_minute)
+        self.statistics = Statistics(total)
+        self.estimate = TokenEstimate()
         self.stopped = ""
         self._again: deque[Question] = deque()
         self._refusals: list[tuple[Question, str]] = []  # not stored before the service has shown that it can answer
@@ -114,7 +81,7 @@ class Client:
         self._failures = self._busy = 0
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
 
-    async def ask(self, blocks: Iterable[Sequence[Question]]) -> Tally:
+    async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
         """Ask until nothing is open, or until the service or the budget ends it: then `stopped` says why."""
         fresh = self._unanswered(iter(blocks))
         self._workers = [asyncio.create_task(self._work(fresh)) for _ in range(self.settings.in_flight)]
@@ -128,19 +95,19 @@ class Client:
         for fault in ended:
             if isinstance(fault, Exception):  # not a worker that `_stop` sent home
                 raise fault
-        return self.tally
+        return self.statistics
 
     async def _unanswered(self, blocks: Iterator[Sequence[Question]]) -> AsyncIterator[Question]:
         """What the cache leaves open, like shapes together; the next block is drawn aside while answers come in."""
         while block := await asyncio.to_thread(next, blocks, None):
             unknown = []
             for count, question in enumerate(block):
-                if count % TURN == 0:
+                if count % LOOKUPS == 0:
                     await asyncio.sleep(0)
-                left = dialogue(question, self.service.asked, self.answers).next
+                left = dialogue(question, self.service.cache_key, self.answers).next
                 if left is None:
-                    self.tally.done += 1
-                    self.tally.at_start += 1
+                    self.statistics.done += 1
+                    self.statistics.at_start += 1
                 elif self._is_first(left):
                     unknown.append(left)
             for question in sorted(unknown, key=lambda question: question.shape):
@@ -148,7 +115,7 @@ class Client:
 
     def _is_first(self, question: Question) -> bool:
         """Whether nobody in this run has asked the same before; who has will tell the others."""
-        others = self._same.setdefault(question.key(self.service.asked), [])
+        others = self._same.setdefault(question.key(self.service.cache_key), [])
         others.append(question)
         return len(others) == 1
 
@@ -193,20 +160,20 @@ class Client:
             return  # left for the next run; the breaker counts it
         self._failures = 0
         cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) if self.price else 0.0
-        keep(self.answers, places(batch, self.service.asked), reply, cost, self.run, seconds, retries)
-        self.tally.book(reply, cost, seconds)
+        keep(self.answers, places(batch, self.service.cache_key), reply, cost, self.run, seconds, retries)
+        self.statistics.book(reply, cost, seconds)
         self._keep_refusals()
         for question, first in zip(batch, first_numbers(batch), strict=False):
-            self._settle(question, bool(read(question, first, reply.text or "")[1]))
+            self._close_question(question, bool(read(question, first, reply.text or "")[1]))
 
-    def _settle(self, question: Question, wrong: bool) -> None:
-        """Count what an answer settled, for all who asked the same; what it got wrong is asked again."""
-        for same in self._same.pop(question.key(self.service.asked), [question]):
-            unknown = dialogue(same, self.service.asked, self.answers).next if wrong else None
+    def _close_question(self, question: Question, wrong: bool) -> None:
+        """Count what an answer brought to an end, for all who asked the same; what it got wrong is asked again."""
+        for same in self._same.pop(question.key(self.service.cache_key), [question]):
+            unknown = dialogue(same, self.service.cache_key, self.answers).next if wrong else None
             if unknown is None:
-                self.tally.done += 1
+                self.statistics.done += 1
             elif self._is_first(unknown):
-                self.tally.asked_again += 1
+                self.statistics.asked_again += 1
                 self._again.append(unknown)
 
     async def _deliver(self, payload: dict[str, Any]) -> tuple[Reply, float, int]:
@@ -216,41 +183,41 @@ class Client:
         most = most_cost(payload, characters, self.estimate, self.price)
         retries = limited = 0
         while True:
-            await self.pace.admit(tokens)
+            await self.limiter.admit(tokens)
             if self.stopped:
                 raise ClosedError(self.stopped)
             if not await self.budget.wait_and_reserve(most):
                 raise ClosedError(OVER_BUDGET)
             started, cost = time.monotonic(), 0.0
             self._sending.add(asyncio.current_task())
-            self.tally.in_flight += 1
-            self.tally.sent += 1
+            self.statistics.in_flight += 1
+            self.statistics.sent += 1
             try:
                 reply = await self.service.send(payload)
                 self.estimate.learn(characters, reply.prompt_tokens)
-                self.pace.learn(reply.requests, reply.tokens)
+                self.limiter.learn(reply.requests, reply.tokens)
                 if self.price:
                     cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
                 return reply, time.monotonic() - started, retries
             except LimitedError as error:
                 limited += 1
-                self.tally.limited += 1
-                self.pace.pause(pause_of(error, limited))
+                self.statistics.limited += 1
+                self.limiter.pause(pause_of(error, limited))
             except UnavailableError as error:
                 retries += 1
                 self._fail(error.reason)
                 if retries > TRANSPORT_RETRIES:
                     raise
-                self.tally.retries += 1
+                self.statistics.retries += 1
                 await asyncio.sleep(pause_of(error, retries))
             finally:
                 self._sending.discard(asyncio.current_task())
-                self.tally.in_flight -= 1
-                self.budget.settle(most, cost)
+                self.statistics.in_flight -= 1
+                self.budget.charge(most, cost)
 
     def _fail(self, reason: str) -> None:
         """Count a failure, and stop at the last of too many in a row."""
-        self.tally.faults[reason] += 1
+        self.statistics.faults[reason] += 1
         self._failures += 1
         if self._failures >= FAILURES * self.settings.in_flight:
             self._stop(f"nothing but failures, the last: {reason}")
@@ -260,17 +227,17 @@ class Client:
         if len(batch) > 1:
             self._again.extend(batch)
             return
-        self.tally.refused[reason] += 1
+        self.statistics.refused[reason] += 1
         self._refusals.append((batch[0], f"request refused: {reason}"))
-        if self.tally.requests:
+        if self.statistics.requests:
             self._keep_refusals()
         self._fail(reason)
 
     def _keep_refusals(self) -> None:
         """Store what the service refuses for good; it has shown that it does not refuse everything."""
         for question, problem in self._refusals:
-            self.answers.refuse(question.key(self.service.asked), problem)
-            self._settle(question, wrong=False)
+            self.answers.refuse(question.key(self.service.cache_key), problem)
+            self._close_question(question, wrong=False)
         self._refusals.clear()
 
     def _stop(self, reason: str) -> None:
@@ -285,34 +252,6 @@ class Client:
 OVER_BUDGET, UNDER_WAY = "max_cost_usd is reached", "batch jobs are under way"
 
 
-class Estimate:
-    """Tokens of a prompt from its characters; the services' own counts make it better as they come in."""
-
-    def __init__(self) -> None:
-        self.characters, self.tokens = CHARACTERS_A_TOKEN, 1.0
-
-    def prompt_tokens(self, characters: int) -> int:
-        return int(characters * self.tokens / self.characters) + 1
-
-    def learn(self, characters: int, tokens: int) -> None:
-        """Take an answer's own count into account."""
-        if tokens:
-            self.characters += characters
-            self.tokens += tokens
-
-
-def most_tokens(payload: dict[str, Any]) -> int:
-    """How many tokens an answer may have at most, as the request says."""
-    form = payload.get("generation_config", payload)
-    return int(form.get("max_tokens") or form.get("max_completion_tokens") or form.get("max_output_tokens") or 0)
-
-
-def most_cost(payload: dict[str, Any], characters: int, estimate: Estimate, price: Price | None) -> float:
-    """What a request of so many characters can cost at most, in USD; nothing where no price is known."""
-    prompt = estimate.prompt_tokens(characters) * MARGIN
-    return price.cost(int(prompt), most_tokens(payload)) if price else 0.0
-
-
 def pause_of(error: ServiceError, times: int) -> float:
     """Seconds to wait: what the service asks for, else twice as long each time, up to half of it by chance."""
     if error.after is not None:
@@ -321,10 +260,10 @@ def pause_of(error: ServiceError, times: int) -> float:
     return pause * random.uniform(0.5, 1.0)  # noqa: S311 (jitter, no secret)
 
 
-def places(batch: Sequence[Question], asked: dict[str, Any]) -> list[Place]:
+def places(batch: Sequence[Question], cache_key: dict[str, Any]) -> list[Place]:
     """Where the questions of a request stand in it."""
     pairs = zip(batch, first_numbers(batch), strict=False)
-    return [Place(q.key(asked), first, q.asker, q.offer, q.options) for q, first in pairs]
+    return [Place(q.key(cache_key), first, q.asker, q.offer, q.options) for q, first in pairs]
 
 
 def keep(

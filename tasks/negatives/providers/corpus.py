@@ -11,24 +11,37 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
-from penumbra.tasks.negatives.providers.preference import NONE, OTHERS, ROLES, Fit, Lexicon
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
+from penumbra.tasks.negatives.providers.selectional_preference import NONE, OTHERS, ROLES, Fit, RelationIndex
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import Edge, Preferences, Tokens, edges
 
 SWEEPS = 4  # rounds through the slots that a level adds, where it adds several
 DISTINCT = 20  # so many candidates begin with different words; the others may begin as one of them
 MOST_SLOTS = 512  # a query has at most 256 words
-TOGETHER = 128  # queries filled at once: what bounds the memory
+CHAINS_AT_ONCE = 128  # queries filled at once: what bounds the memory
 CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the cache
 
 Class = tuple[str, str]
+
+
+class Corpus(ProviderSettings):
+    """Provider corpus has no parameters of its own."""
+
+    provider: ClassVar[str] = "corpus"
+    about: ClassVar[str] = "the training text's own statistics, no key and no network"
+    free: ClassVar[bool] = True
+
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
+        """What samples from the statistics, fitted."""
+        return CorpusProvider(training.tokens, training.dictionary, filling.seed)
 
 
 class CorpusProvider:
@@ -41,7 +54,7 @@ class CorpusProvider:
     def __init__(self, parsed: Iterable[Tokens], dictionary: Dictionary, seed: int) -> None:
         sentences = list(parsed)
         self.language = KneserNey([token["text"].lower() for token in tokens] for tokens in sentences)
-        self.lexicon = Lexicon(Preferences(sentences))
+        self.relation_index = RelationIndex(Preferences(sentences))
         self.dictionary, self.seed = dictionary, seed
         self.texts = list(self.language.index)
         self._offers: dict[Class, _Offer] = {}
@@ -49,7 +62,7 @@ class CorpusProvider:
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the fills of each level, each once; fewer than asked for where a level has no more to give."""
         chains = [chain for query in queries for chain in query.chains()]
-        for start, end in pairwise([*range(0, len(chains), TOGETHER), len(chains)]):
+        for start, end in pairwise([*range(0, len(chains), CHAINS_AT_ONCE), len(chains)]):
             yield from self._fill(chains[start:end], candidates)
 
     def _fill(self, chains: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
@@ -78,8 +91,8 @@ class CorpusProvider:
             words = np.array(self.language.ids(offer.words), dtype=np.int64)
             lemmas = [self.dictionary.lemma(*key, word) for word in offer.words]
             self._offers[key] = _Offer(
-                SlotScorer(self.language, words), Fit.of(self.lexicon, lemmas),
-                np.array(self.lexicon.ids(lemmas), dtype=np.int64), self.dictionary,
+                SlotScorer(self.language, words), Fit.of(self.relation_index, lemmas),
+                np.array(self.relation_index.ids(lemmas), dtype=np.int64), self.dictionary,
             )  # fmt: skip
         return self._offers[key]
 
@@ -124,9 +137,9 @@ class _Drawing:
 
     def __init__(self, provider: CorpusProvider, chains: Sequence[MaskedQuery], candidates: int) -> None:
         self.provider, self.chains, self.candidates = provider, chains, candidates
-        language, lexicon = provider.language, provider.lexicon
+        language, relation_index = provider.language, provider.relation_index
         words = [[1, 1, *language.ids(t["text"].lower() for t in c.tokens), 2, NOTHING] for c in chains]
-        lemmas = [[0, 0, *lexicon.ids([t["lemma"] for t in c.tokens])] for c in chains]
+        lemmas = [[0, 0, *relation_index.ids([t["lemma"] for t in c.tokens])] for c in chains]
         self.words = np.repeat(_padded(words), candidates, axis=0)
         self.lemmas = np.repeat(_padded(lemmas), candidates, axis=0)
         self.edges = [edges(chain.tokens) for chain in chains]
@@ -210,17 +223,17 @@ class _Drawing:
 
     def _keys(self, places: Sequence[_Place], rows: Ids, turn: int) -> Ids:
         """What each row's slot meets in its turn-th relation."""
-        found = np.full(len(rows), NONE, dtype=np.int64)
+        keys = np.full(len(rows), NONE, dtype=np.int64)
         for i, place in enumerate(places):
             if turn < len(place.relations):
                 role, edge = place.relations[turn]
                 mine = slice(i * self.candidates, (i + 1) * self.candidates)
                 first, second = (self._lemmas_at(rows[mine], getattr(edge, other)) for other in OTHERS[role])
-                found[mine] = self.provider.lexicon.key(role, edge.kind, first, second)
-        return found
+                keys[mine] = self.provider.relation_index.key(role, edge.kind, first, second)
+        return keys
 
     def _lemmas_at(self, rows: Ids, token: int) -> Ids:
-        nothing = self.provider.lexicon.index[""]
+        nothing = self.provider.relation_index.index[""]
         return self.lemmas[rows, token + 2] if token >= 0 else np.full(len(rows), nothing, dtype=np.int64)
 
 

@@ -17,34 +17,34 @@ class Attempt:
     question: Question
     answer: Answer | None
     number: int
-    found: dict[int, str]
+    words: dict[int, str]
     problem: str
     shared: bool = False  # the answer to the same question of another query, which bears its cost
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """The attempts so far, in order, and the question to ask next: None when all is settled or given up."""
+    """The attempts so far, in order, and the question to ask next: None when all is chosen or given up."""
 
     attempts: list[Attempt]
     next: Question | None
 
 
-def dialogue(question: Question, asked: dict[str, Any], answers: Answers) -> Dialogue:
-    """Follow a question through the cache; `asked` is what determines an answer besides the question's text."""
+def dialogue(question: Question, cache_key: dict[str, Any], answers: Answers) -> Dialogue:
+    """Follow a question through the cache; `cache_key` is what determines an answer besides the question's text."""
     attempts: list[Attempt] = []
     while question.open:
-        known = answers.find(question.key(asked))
-        if known is None:
+        entry = answers.find(question.key(cache_key))
+        if entry is None:
             return Dialogue(attempts, question)
-        found: dict[int, str] = {}
-        problem = known.error
-        if known.answer:
-            found, problem = read(question, known.first, known.answer.text or "")
-            problem = problem and (known.answer.problem or problem)
-        shared = known.answer is not None and known.asker != question.asker
-        attempts.append(Attempt(question, known.answer, known.number, found, problem, shared))
-        if known.error or question.attempt == MOST_ATTEMPTS:
+        words: dict[int, str] = {}
+        problem = entry.error
+        if entry.answer:
+            words, problem = read(question, entry.first, entry.answer.text or "")
+            problem = problem and (entry.answer.problem or problem)
+        shared = entry.answer is not None and entry.asker != question.asker
+        attempts.append(Attempt(question, entry.answer, entry.number, words, problem, shared))
+        if entry.error or question.attempt == MOST_ATTEMPTS:
             break
-        question = question.after(found)
+        question = question.after(words)
     return Dialogue(attempts, None)

@@ -8,12 +8,10 @@ import asyncio
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import requests
-from google.api_core import exceptions
-from google.protobuf.json_format import ParseError
+from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
 from penumbra.tasks.negatives.providers.service import (
@@ -30,13 +28,10 @@ from penumbra.tasks.negatives.providers.service import (
     api_key,
     retry_after,
 )
-from penumbra.tasks.negatives.providers.settings import Gemini
-from requests.adapters import HTTPAdapter
+from pydantic import Field
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor: see above
-    import google.generativeai as genai
-    from google.generativeai.client import get_default_generative_client
+if TYPE_CHECKING:
+    from google.api_core.exceptions import GoogleAPICallError
 
 VARIABLE = "GEMINI_API_KEY"
 NO_KEY = "API_KEY_INVALID"  # Gemini says so with status 400
@@ -44,16 +39,46 @@ A_DAY = "PerDay"  # in the name of a quota: nothing more today, however long one
 ANSWERED, CUT = "STOP", "MAX_TOKENS"
 
 
+class Gemini(Hosted):
+    """How Google's Gemini is asked."""
+
+    provider: ClassVar[str] = "gemini"
+    about: ClassVar[str] = "Google's Gemini, over the network"
+    address_variable: ClassVar[str] = "GEMINI_BASE_URL"
+
+    model: str = Field("gemini-3.1-flash-lite", description="The model's name at the service.")
+    key_block: str = Field(
+        "gemini-api-key", description="Prefect Secret block with the API key, used where GEMINI_API_KEY is not set."
+    )
+
+    def service(self, prompt: Prompt) -> "GeminiService":
+        """A client of the server that these settings name."""
+        return GeminiService(self, prompt)
+
+
+@cache
+def library() -> Any:
+    """google-generativeai, which takes seconds to import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # that the library has a successor: see above
+        import google.generativeai as genai
+    return genai
+
+
 class GeminiService:
-    """One client of one server."""
+    """One client of one server; its library is imported when the first request goes out."""
 
     def __init__(self, settings: Gemini, prompt: Prompt) -> None:
         self.settings, self.prompt = settings, prompt
-        self.name, self.asked = settings.provider, settings.asked(prompt.label)
+        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
 
     @cached_property
     def model(self) -> Any:
         """The library's model, made when the first request goes out; raises `KeyMissingError` without a key."""
+        genai = library()
+        from google.generativeai.client import get_default_generative_client
+        from requests.adapters import HTTPAdapter
+
         address = self.settings.address
         genai.configure(
             api_key=api_key(self.name, VARIABLE, self.settings.key_block, address),
@@ -92,11 +117,15 @@ class GeminiService:
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._send, model, payload)
 
     def _send(self, model: Any, payload: dict[str, Any]) -> Reply:
+        import requests
+        from google.api_core import exceptions
+        from google.protobuf.json_format import ParseError
+
         config = payload["generation_config"] | self.settings.extra
         options = {"timeout": self.settings.timeout, "retry": None}  # whoever sends counts the retries
         try:
-            found = model.generate_content(payload["contents"], generation_config=config, request_options=options)
-            return reply(found.to_dict(), self.settings.model)
+            response = model.generate_content(payload["contents"], generation_config=config, request_options=options)
+            return reply(response.to_dict(), self.settings.model)
         except exceptions.GoogleAPICallError as error:
             raise classed(error) from None
         except (requests.RequestException, exceptions.RetryError) as error:
@@ -119,7 +148,7 @@ def reply(body: dict[str, Any], model: str) -> Reply:
     for candidate in body.get("candidates", [])[:1]:
         parts = (candidate.get("content") or {}).get("parts") or []
         text = "".join(part.get("text", "") for part in parts) or None
-        reason = genai.protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
+        reason = library().protos.Candidate.FinishReason(candidate.get("finish_reason", 1)).name
         if reason == CUT:
             problem = "answer was cut off"
         elif reason != ANSWERED:
@@ -136,7 +165,7 @@ def reply(body: dict[str, Any], model: str) -> Reply:
     )
 
 
-def classed(error: exceptions.GoogleAPICallError) -> ServiceError:
+def classed(error: "GoogleAPICallError") -> ServiceError:
     """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
     details = [detail for detail in error.details or [] if isinstance(detail, dict)]
     reasons = [str(detail["reason"]) for detail in details if "reason" in detail]

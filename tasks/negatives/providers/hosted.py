@@ -1,18 +1,27 @@
 """A hosted language model as a provider: its fills are read from the cache of answers, after it has been asked.
 
+One of them is a `Hosted` with a `Service`, in a file of its own.
+
 Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries that it was
 for, and a query's share among the levels that were still open.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery
+from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.answers import Answers, portion
+from penumbra.tasks.negatives.providers.asking import Client, ServiceClient
 from penumbra.tasks.negatives.providers.dialogue import Attempt, dialogue
 from penumbra.tasks.negatives.providers.options import Options
+from penumbra.tasks.negatives.providers.prices import Budget
+from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.registry import Shared, TrainingText
+from penumbra.tasks.negatives.providers.service import Service, ServiceSettings
 
 UNANSWERED = "not answered yet"
 
@@ -27,14 +36,39 @@ def questions(options: Options, queries: Sequence[MaskedQuery], candidates: int)
     ]
 
 
+class Hosted(ServiceSettings):
+    """A hosted model's own parameters, its service, and the provider that reads its answers."""
+
+    @abstractmethod
+    def service(self, prompt: Prompt) -> Service:
+        """What requests go to; its library is imported only now."""
+
+    def client(
+        self, prompt: Prompt, answers: Answers, budget: Budget, run: str, queries_a_request: int, store: Store,
+        total: int = 0,
+    ) -> ServiceClient:  # fmt: skip
+        """What asks the service `total` questions of this prompt; `store` is where it may write down what it awaits."""
+        return Client(self.service(prompt), answers, self, budget, run, queries_a_request, total)
+
+    def determines(self, filling: Shared) -> dict[str, Any]:
+        """The number of words on offer, and what determines an answer."""
+        return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
+
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
+        """What reads the answers to this prompt."""
+        answers, prompt = Answers(), load_prompt(filling.prompt, "queries").label
+        options = Options(training.sentences(), training.dictionary, filling.options, filling.seed, answers)
+        return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), options, answers, run)
+
+
 @dataclass(frozen=True)
 class HostedProvider:
-    """Reads fills; `asked` is what determines an answer besides the question's text, `run` the run that reads."""
+    """Reads fills; `cache_key` is what determines an answer besides the question's text, `run` the run that reads."""
 
     name: str
     model: str
     prompt: str
-    asked: dict[str, Any]
+    cache_key: dict[str, Any]
     options: Options
     answers: Answers
     run: str
@@ -54,7 +88,7 @@ class HostedProvider:
                 yield Fill(query.qid, level, (), problem, attempts=0)
         if not open_levels:
             return
-        talk = dialogue(question, self.asked, self.answers)
+        talk = dialogue(question, self.cache_key, self.answers)
         for attempt in talk.attempts:
             yield from self._attempt(attempt, open_levels)
         if talk.next:
@@ -65,7 +99,7 @@ class HostedProvider:
         """The rows of one attempt; the levels that it fills are taken away."""
         question, answer = attempt.question, attempt.answer
         prompt, completion, cost = answer.share(attempt.number) if answer and not attempt.shared else (0, 0, 0.0)
-        words = {**question.settled, **attempt.found}
+        words = {**question.chosen, **attempt.words}
         levels = list(open_levels.items())
         for turn, (level, slots) in enumerate(levels):
             filled = all(place in words for place in slots)

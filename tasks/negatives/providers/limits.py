@@ -53,7 +53,7 @@ class Bucket:
         self.then = self.clock()
 
 
-class Pace:
+class RateLimiter:
     """Admits requests one after the other, in the order in which they ask."""
 
     def __init__(

@@ -13,17 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import file_digest
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
+from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.options import Options
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.masks import render
 from pydantic import Field
 
@@ -37,8 +38,11 @@ QUERIES = 1024  # queries under way at once: bounds what lies in memory whatever
 Scores = NDArray[np.float64]
 
 
-class Llama(Parameters):
+class Llama(ProviderSettings):
     """The local model of provider llama."""
+
+    provider: ClassVar[str] = "llama"
+    about: ClassVar[str] = "local weights"
 
     model: str = Field(
         "meta-llama/Meta-Llama-3-8B-Instruct",
@@ -57,12 +61,18 @@ class Llama(Parameters):
         "auto", description="Precision of the weights: auto is bfloat16 on a GPU and float32 on the CPU."
     )
 
-    def determines(self) -> dict[str, Any]:
-        """What determines the fills besides the words on offer: the weights, the prompt and how words are drawn."""
+    def determines(self, filling: Shared) -> dict[str, Any]:
+        """The number of words on offer, the weights, the prompt and how words are drawn."""
         folder = Path(self.model)
         weights = f"sha256 {file_digest(folder)}" if folder.is_dir() else self.model
         prompt = load_prompt(self.prompt, "sentence").label
-        return {"weights": weights, "temperature": self.temperature, "dtype": self.dtype, "prompt": prompt}
+        drawn = {"temperature": self.temperature, "dtype": self.dtype}
+        return {"options": filling.options, "weights": weights, **drawn, "prompt": prompt}
+
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
+        """The model, loaded."""
+        options = Options(training.sentences(), training.dictionary, filling.options, filling.seed, Answers())
+        return LlamaProvider(options, self, load_prompt(self.prompt, "sentence"), filling.seed)
 
 
 class LlamaError(PenumbraError):
@@ -309,20 +319,26 @@ class WordScorer:
         import torch
 
         rows = sorted(rows, key=lambda row: (row.cached, -len(row.ids)))
-        found: list[Tensor] = []  # left on the device until the last batch is on its way, so that it never waits
+        log_probabilities: list[
+            Tensor
+        ] = []  # left on the device until the last batch is on its way, so that it never waits
         with torch.inference_mode():
             for _, same in groupby(rows, key=lambda row: row.cached):
                 for batch in self._batches(list(same)):
                     try:
-                        found.append(self._run(batch))
+                        log_probabilities.append(self._run(batch))
                     except torch.OutOfMemoryError:
                         raise LlamaError(
                             f"the device's memory is too small for {self.batch_tokens} tokens at once: "
                             "set filling.llama.batch_tokens lower"
                         ) from None
         scores = np.zeros(words)
-        if found:
-            np.add.at(scores, [word for row in rows for word in row.words], torch.cat(found).cpu().double().numpy())
+        if log_probabilities:
+            np.add.at(
+                scores,
+                [word for row in rows for word in row.words],
+                torch.cat(log_probabilities).cpu().double().numpy(),
+            )
         return scores
 
     def _batches(self, rows: list[_Row]) -> Iterator[list[_Row]]:
@@ -359,14 +375,14 @@ class WordScorer:
         import torch
 
         step = max(1, LOGITS // int(self.model.config.vocab_size))
-        found = torch.empty(len(which), device=self.device)
+        log_probabilities = torch.empty(len(which), device=self.device)
         for start in range(0, len(hidden), step):
             some = np.flatnonzero((which >= start) & (which < start + step))
             here = torch.from_numpy(some).to(self.device)
             states = torch.from_numpy(which[some] - start).to(self.device)
             logits = self.head(hidden[start : start + step]).float()
-            found[here] = logits[states, targets[here]] - logits.logsumexp(dim=-1)[states]
-        return found
+            log_probabilities[here] = logits[states, targets[here]] - logits.logsumexp(dim=-1)[states]
+        return log_probabilities
 
     def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
         """What each token may look at (rows, 1, width, cached + width): 0, or a number so low that softmax gives 0.

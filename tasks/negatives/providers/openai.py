@@ -8,10 +8,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import httpx2
-import openai
+from penumbra.tasks.negatives.providers.batch import BatchSettings
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
 from penumbra.tasks.negatives.providers.service import (
@@ -29,26 +28,70 @@ from penumbra.tasks.negatives.providers.service import (
     api_key,
     retry_after,
 )
-from penumbra.tasks.negatives.providers.settings import OpenAI
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
 
 VARIABLE = "OPENAI_API_KEY"
 COMPLETIONS = "/chat/completions"
 # The families of models that think before they answer, and how little they can be asked to.
-THINKING = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
-THOUGHTS = 2_000  # tokens that a model which can't be kept from thinking may think
+REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
+# Models whose names begin so know JSON mode only, no schema.
+JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")
+REASONING_TOKENS = 2_000  # tokens that a model which can't be kept from thinking may think
 OUT_OF_MONEY = "insufficient_quota"
 
 
+class OpenAI(BatchSettings):
+    """How OpenAI, or a server that speaks its protocol, is asked."""
+
+    provider: ClassVar[str] = "openai"
+    about: ClassVar[str] = "OpenAI's models, or a server that speaks its protocol, over the network"
+    address_variable: ClassVar[str] = "OPENAI_BASE_URL"
+
+    model: str = Field("gpt-5.6-luna", description="The model's name at the service, as in gpt-3.5-turbo.")
+    key_block: str = Field(
+        "openai-api-key", description="Prefect Secret block with the API key, used where OPENAI_API_KEY is not set."
+    )
+    structure: Literal["auto", "json_schema", "json_object"] = Field(
+        "auto",
+        description="How the answer's form is enforced. json_schema: words on offer as enums; json_object: JSON mode, "
+        "for models as old as gpt-3.5-turbo; auto: by the model's name.",
+    )
+
+    def cache_key(self, prompt: str) -> dict[str, Any]:
+        """What determines an answer besides the question's text."""
+        return {**super().cache_key(prompt), "structure": self.enforced}
+
+    @property
+    def enforced(self) -> str:
+        """json_schema or json_object."""
+        if self.structure != "auto":
+            return self.structure
+        old = self.model == "gpt-4" or self.model.startswith(JSON_MODE_ONLY)
+        return "json_object" if old else "json_schema"
+
+    def service(self, prompt: Prompt) -> "OpenAIService":
+        """A client of the server that these settings name."""
+        return OpenAIService(self, prompt)
+
+
 class OpenAIService:
-    """One client of one server."""
+    """One client of one server; its library is imported when the first request goes out."""
+
+    endpoint = COMPLETIONS
 
     def __init__(self, settings: OpenAI, prompt: Prompt) -> None:
         self.settings, self.prompt = settings, prompt
-        self.name, self.asked = settings.provider, settings.asked(prompt.label)
+        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
 
     @cached_property
-    def client(self) -> openai.AsyncOpenAI:
-        """The library's client, made when the first request goes out; raises `KeyMissingError` without a key."""
+    def client(self) -> "AsyncOpenAI":
+        """The library's client; raises `KeyMissingError` without a key."""
+        import httpx2
+        import openai
+
         settings = self.settings
         connections = httpx2.Limits(max_connections=settings.in_flight, max_keepalive_connections=settings.in_flight)
         return openai.AsyncOpenAI(
@@ -67,7 +110,7 @@ class OpenAIService:
                 "type": "json_schema",
                 "json_schema": {"name": "words", "strict": True, "schema": schema(questions)},
             }
-        effort = next((e for start, e in THINKING.items() if self.settings.model.startswith(start)), None)
+        effort = next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)
         most = 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
         body: dict[str, Any] = {
             "model": self.settings.model,
@@ -78,7 +121,7 @@ class OpenAIService:
             "response_format": form,
         }
         if effort:
-            body |= {"reasoning_effort": effort, "max_completion_tokens": most + (effort != "none") * THOUGHTS}
+            body |= {"reasoning_effort": effort, "max_completion_tokens": most + (effort != "none") * REASONING_TOKENS}
         else:
             body["max_tokens"] = most
         if self.settings.temperature is not None:
@@ -87,11 +130,14 @@ class OpenAIService:
 
     async def send(self, payload: dict[str, Any]) -> Reply:
         """Send one request; raises `LimitedError`, `UnavailableError`, `RefusedError` or `ClosedError`."""
+        import httpx2
+        import openai
+
         try:
             response = await self.client.post(COMPLETIONS, body=payload, cast_to=httpx2.Response)
-            return reply(json.loads(response.content), response.headers)
+            return self.reply(json.loads(response.content), response.headers)
         except openai.APIStatusError as error:
-            raise classed(error) from None
+            raise self.classed(error) from None
         except openai.APIConnectionError as error:
             raise UnavailableError(type(error).__name__) from None
         except MALFORMED:
@@ -101,6 +147,42 @@ class OpenAIService:
         """Close the connections."""
         if "client" in self.__dict__:
             await self.client.close()
+
+    @staticmethod
+    def reply(body: dict[str, Any], headers: Mapping[str, str]) -> Reply:
+        """A chat completion as a reply; raises one of Python's look-up errors where it is none."""
+        usage = body.get("usage") or {}
+        text, problem = None, "answer is empty"
+        for choice in body["choices"][:1]:
+            message = choice["message"]
+            text = message.get("content") or None
+            if message.get("refusal") or choice.get("finish_reason") == "content_filter":
+                text, problem = None, "model refused"
+            elif choice.get("finish_reason") == "length":
+                problem = "answer was cut off"
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return Reply(
+            text=text if text is None else str(text),
+            problem="" if text and problem == "answer is empty" else problem,
+            model=str(body["model"]),
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            cached_tokens=int(cached),
+            completion_tokens=int(usage.get("completion_tokens") or 0),
+            requests=_quota(headers, "requests"),
+            tokens=_quota(headers, "tokens"),
+        )
+
+    @staticmethod
+    def classed(error: "APIStatusError") -> ServiceError:
+        """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
+        status, code = error.status_code, str(error.code or error.type or "")
+        reason = f"status {status} {code}".strip()
+        if status in CLOSED or OUT_OF_MONEY in (error.code, error.type):
+            return ClosedError(reason)
+        if status in REFUSED:
+            return RefusedError(reason)
+        after = retry_after(error.response.headers)
+        return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
 
 
 def schema(questions: Sequence[Question]) -> dict[str, Any]:
@@ -113,42 +195,6 @@ def schema(questions: Sequence[Question]) -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": {str(len(choice)): {"type": "string", "enum": choice} for choice in offered.values()},
     }
-
-
-def reply(body: dict[str, Any], headers: Mapping[str, str]) -> Reply:
-    """A chat completion as a reply; raises one of Python's look-up errors where it is none."""
-    usage = body.get("usage") or {}
-    text, problem = None, "answer is empty"
-    for choice in body["choices"][:1]:
-        message = choice["message"]
-        text = message.get("content") or None
-        if message.get("refusal") or choice.get("finish_reason") == "content_filter":
-            text, problem = None, "model refused"
-        elif choice.get("finish_reason") == "length":
-            problem = "answer was cut off"
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Reply(
-        text=text if text is None else str(text),
-        problem="" if text and problem == "answer is empty" else problem,
-        model=str(body["model"]),
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=int(cached),
-        completion_tokens=int(usage.get("completion_tokens") or 0),
-        requests=_quota(headers, "requests"),
-        tokens=_quota(headers, "tokens"),
-    )
-
-
-def classed(error: openai.APIStatusError) -> ServiceError:
-    """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
-    status, code = error.status_code, str(error.code or error.type or "")
-    reason = f"status {status} {code}".strip()
-    if status in CLOSED or OUT_OF_MONEY in (error.code, error.type):
-        return ClosedError(reason)
-    if status in REFUSED:
-        return RefusedError(reason)
-    after = retry_after(error.response.headers)
-    return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
 
 
 def _quota(headers: Mapping[str, str], what: str) -> Quota | None:

@@ -41,9 +41,9 @@ class Options:
 
     def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         """For each query, for each slot of its last level, the words on offer; none where there is no other word."""
-        found = [self._paid_for(query, candidate) for query in queries]
-        drawn = iter(self._draw_all([q for q, lists in zip(queries, found, strict=True) if lists is None], candidate))
-        return [next(drawn) if lists is None else lists for lists in found]
+        paid = [self._paid_for(query, candidate) for query in queries]
+        drawn = iter(self._draw_all([q for q, lists in zip(queries, paid, strict=True) if lists is None], candidate))
+        return [next(drawn) if lists is None else lists for lists in paid]
 
     def name(self, query: MaskedQuery, candidate: int) -> str:
         """The digest of what a query's lists are drawn for."""

@@ -14,7 +14,6 @@ from penumbra.artifacts.errors import PenumbraError
 from pydantic import BaseModel, ConfigDict, Field
 
 TABLE = Path(__file__).with_name("prices.yaml")
-BATCH = 0.5  # a request in OpenAI's Batch API costs half
 
 
 class Price(BaseModel):
@@ -59,7 +58,7 @@ class Budget:
     spent: float = 0.0
     set_aside: float = 0.0
     holders: int = 0
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reserve(self, most: float) -> bool:
         """Set an amount aside; False where it would go beyond the limit."""
@@ -74,13 +73,13 @@ class Budget:
         while not self.reserve(most):
             if not self.holders:
                 return False
-            self.settled.clear()
-            await self.settled.wait()
+            self.released.clear()
+            await self.released.wait()
         return True
 
-    def settle(self, most: float, cost: float) -> None:
+    def charge(self, most: float, cost: float) -> None:
         """Give a reserved amount back and book what the request did cost."""
         self.set_aside -= most
         self.spent += cost
         self.holders -= 1
-        self.settled.set()
+        self.released.set()

@@ -33,7 +33,7 @@ class Question:
     """A query, or a chain of its levels, as a language model is asked about it.
 
     `options` holds the words on offer by slot of the query's last level, `offer` the name by which they are found
-    again; `settled` the words that earlier answers chose rightly, by slot: they stand in the text as words, and only
+    again; `chosen` the words that earlier answers chose rightly, by slot: they stand in the text as words, and only
     what is open is asked for again.
     """
 
@@ -42,7 +42,7 @@ class Question:
     candidate: int
     offer: str = ""
     attempt: int = 1
-    settled: dict[int, str] = field(default_factory=dict)
+    chosen: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def open(self) -> list[int]:
@@ -51,7 +51,7 @@ class Question:
         empty = {s.token for s, words in zip(self.query.levels[-1], self.options, strict=True) if not words}
         fillable = {slot.token for level in self.query.levels if not empty & {s.token for s in level} for slot in level}
         slots = enumerate(self.query.levels[-1])
-        places = [i for i, slot in slots if slot.token in fillable and i not in self.settled]
+        places = [i for i, slot in slots if slot.token in fillable and i not in self.chosen]
         return sorted(places, key=lambda place: order.index(self.query.levels[-1][place].token))
 
     @property
@@ -67,25 +67,25 @@ class Question:
     def text(self, first: int = 1) -> str:
         """The line, its slots numbered from `first`."""
         slots = self.query.levels[-1]
-        shown = {slots[place].token: slots[place].surface(word) for place, word in self.settled.items()}
+        shown = {slots[place].token: slots[place].surface(word) for place, word in self.chosen.items()}
         for number, place in enumerate(self.open, first):
             offered = " ".join(f"{letter} {word}" for letter, word in zip(LETTERS, self.options[place], strict=False))
             shown[slots[place].token] = f"[{number} {slots[place].word}: {offered}]"
         return render(self.query.tokens, shown)
 
-    def key(self, asked: dict[str, Any]) -> str:
-        """The digest of what determines the answer: `asked` (service, model, prompt, sampling) and the text."""
-        content = json.dumps([asked, self._line, self.attempt], sort_keys=True)
+    def key(self, cache_key: dict[str, Any]) -> str:
+        """The digest of what determines the answer: `cache_key` (service, model, prompt, sampling) and the text."""
+        content = json.dumps([cache_key, self._line, self.attempt], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property
     def _line(self) -> str:
         return self.text()
 
-    def after(self, found: dict[int, str]) -> "Question":
-        """The question for what is still open."""
-        settled = {**self.settled, **found}
-        return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, settled)
+    def after(self, words: dict[int, str]) -> "Question":
+        """The question for what is still open when these words are chosen, too."""
+        chosen = {**self.chosen, **words}
+        return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, chosen)
 
 
 def first_numbers(questions: Sequence[Question]) -> list[int]:
@@ -123,33 +123,33 @@ def _without_fence(text: str) -> str:
 
 
 def _unambiguous(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for number, value in pairs:
-        found[number] = None if number in found else value
-    return found
+        values[number] = None if number in values else value
+    return values
 
 
 def read(question: Question, first: int, text: str) -> tuple[dict[int, str], str]:
     """The words that an answer gives rightly, by slot, and what is wrong with the others ('' where nothing is)."""
     answer = parse(text)
-    found: dict[int, str] = {}
+    words: dict[int, str] = {}
     problem = ""
     for number, place in enumerate(question.open, first):
-        said = answer.get(str(number))
+        value = answer.get(str(number))
         if not answer:
             problem = "answer is no JSON object with words"
-        elif said is None:
+        elif value is None:
             problem = problem or "answer lacks a slot"
-        elif chosen := _chosen(said, question.options[place]):
-            found[place] = chosen
+        elif word := _chosen(value, question.options[place]):
+            words[place] = word
         else:
             problem = problem or "word was not on offer"
-    return found, problem
+    return words, problem
 
 
-def _chosen(said: object, options: Sequence[str]) -> str:
+def _chosen(value: object, options: Sequence[str]) -> str:
     """The word that a value names, by its letter or, as some models will, by itself; '' where it names none."""
-    text = said.strip() if isinstance(said, str) else ""
+    text = value.strip() if isinstance(value, str) else ""
     letters = LETTERS[: len(options)]
     if len(text) == 1 and text in letters:
         return options[letters.index(text)]

@@ -1,11 +1,25 @@
 """Provider `random`: any offered word with equal chance, the paper's own baseline (SHINE, Table 5)."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
+from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
+
+
+class Random(ProviderSettings):
+    """Provider random has no parameters of its own."""
+
+    provider: ClassVar[str] = "random"
+    about: ClassVar[str] = "any offered word, the paper's baseline"
+    free: ClassVar[bool] = True
+
+    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
+        """What draws from the dictionary."""
+        return RandomProvider(training.dictionary, filling.seed)
 
 
 class RandomProvider:

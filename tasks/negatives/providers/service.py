@@ -1,4 +1,4 @@
-"""What the client needs of a service that hosts language models, and its errors in four classes.
+"""What the client needs of a service that hosts language models: how it is asked, and its errors in four classes.
 
 A service's own module turns its library's exceptions into these, by status and type, never by their messages.
 """
@@ -6,10 +6,14 @@ A service's own module turns its library's exceptions into these, by status and 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.providers.prices import Price, price_of
 from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.registry import ProviderSettings
+from pydantic import Field, field_validator
 
 # What a status says of a service, or of a request.
 CLOSED, REFUSED = {401, 402, 403, 404}, {400, 413, 422}
@@ -69,7 +73,7 @@ class Service(Protocol):
     """A hosted language model."""
 
     name: str
-    asked: dict[str, Any]  # what determines an answer besides the question; holds no key
+    cache_key: dict[str, Any]  # what determines an answer besides the question; holds no API key
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
         """The request's body."""
@@ -82,6 +86,75 @@ class Service(Protocol):
     async def close(self) -> None:
         """Close its connections."""
         ...
+
+
+class AddressError(PenumbraError):
+    """An environment variable holds no plain address."""
+
+
+def plain_address(url: str | None) -> str | None:
+    """The address without a last slash; raises `ValueError` for what is none, or holds a key."""
+    parts = urlsplit(url or "http://unset")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("no http(s) address")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("more than an address: a key belongs in the environment or a Secret block")
+    return url.rstrip("/") if url else url
+
+
+class ServiceSettings(ProviderSettings):
+    """How a hosted model is reached and asked."""
+
+    address_variable: ClassVar[str]
+
+    model: str = Field(description="The model's name at the service.")
+    base_url: str | None = Field(
+        None, description="Address of the service, where it is not the public one: a gateway, vLLM, Ollama, …"
+    )
+    key_block: str = Field(
+        description="Prefect Secret block with the API key, used where the environment variable is not set."
+    )
+    temperature: float | None = Field(None, ge=0, le=2, description="Sampling temperature; none: the service's own.")
+    in_flight: int = Field(16, ge=1, le=1024, description="Requests under way at the same time, at most.")
+    requests_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
+    tokens_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
+    timeout: float = Field(60.0, gt=0, description="Seconds that a request may take before it is sent again.")
+    price: Price | None = Field(None, description="USD a million tokens, instead of the project's own table.")
+    extra: dict[str, Any] = Field({}, description="Fields added to every request as they are.")
+
+    @property
+    def address(self) -> str | None:
+        """Where the service is; None for the public one. Raises `AddressError` for what the environment says wrong."""
+        try:
+            return self.base_url or plain_address(os.environ.get(self.address_variable) or None)
+        except ValueError as error:
+            raise AddressError(f"{self.address_variable}: {error}") from None
+
+    @property
+    def known_price(self) -> Price | None:
+        """What the model costs: as set, or as the project's table has it."""
+        return self.price or price_of(self.model)
+
+    @property
+    def discount(self) -> float:
+        """The share of the price that is paid."""
+        return 1.0
+
+    def cache_key(self, prompt: str) -> dict[str, Any]:
+        """What determines an answer besides the question's text; it holds no API key."""
+        return {
+            "service": self.provider,
+            "address": self.address,
+            "model": self.model,
+            "prompt": prompt,
+            "temperature": self.temperature,
+            "extra": self.extra,
+        }
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain(cls, url: str | None) -> str | None:
+        return plain_address(url)
 
 
 class KeyMissingError(PenumbraError):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Slot
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset, embedded
 
 FILLED = "filled"
@@ -19,13 +19,13 @@ STAGES = ("negatives", "fills")
 
 def ancestors(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
     """What an artifact was made from, by stage, its parents before theirs."""
-    found: dict[str, list[Artifact]] = {}
+    by_stage: dict[str, list[Artifact]] = {}
     waiting = list(store.manifest(artifact).parents)
     for parent in waiting:  # grows while it is gone through
-        if parent not in found.setdefault(parent.stage, []):
-            found[parent.stage].append(parent)
+        if parent not in by_stage.setdefault(parent.stage, []):
+            by_stage[parent.stage].append(parent)
             waiting += store.manifest(parent).parents
-    return found
+    return by_stage
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class ArtifactNegatives:
     @cached_property
     def made_from(self) -> dict[str, list[Artifact]]:
         """Its ancestors; raises `NegativesError` where it names no annotations, tags or masks."""
-        found = ancestors(self.store, self.artifact)
-        lacking = [stage for stage in ("annotations", "tags", "masks") if stage not in found]
+        parents = ancestors(self.store, self.artifact)
+        lacking = [stage for stage in ("annotations", "tags", "masks") if stage not in parents]
         if self.artifact.stage not in STAGES:
             raise NegativesError(f"{self.name} holds no negatives: give DATASET/negatives or DATASET/fills")
         if lacking:
             raise NegativesError(f"{self.artifact.path} does not name its {' and '.join(lacking)}: build it again")
-        return found
+        return parents
 
     @property
     def fills(self) -> list[Artifact]:
@@ -81,7 +81,7 @@ class ArtifactNegatives:
         """Their masks."""
         return self.made_from["masks"][0]
 
-    def parts(self) -> Iterator[list[Row]]:
+    def parts(self) -> Iterator[list[Negative]]:
         """Yield the rows of each part; of several fills of a query and level the first."""
         columns = ["qid", "level", "query", "provider"]
         chosen = self.artifact.stage == "negatives"
@@ -91,8 +91,8 @@ class ArtifactNegatives:
             self.store.parts(self.masks, ["qid", "level", "masked_query", "slots"]),
             self.store.parts(self.artifact, [*columns, "similarity" if chosen else "status"]),
         )
-        for queries, tags, masks, found in zip(*streams, strict=True):
-            yield list(_join(queries, tags, masks, found if chosen else _first(found)))
+        for queries, tags, masks, negatives in zip(*streams, strict=True):
+            yield list(_join(queries, tags, masks, negatives if chosen else _first(negatives)))
 
 
 def _first(fills: pa.Table) -> pa.Table:
@@ -104,14 +104,14 @@ def _first(fills: pa.Table) -> pa.Table:
     return done.take(pa.array(places.values(), pa.int64()))
 
 
-def _join(queries: pa.Table, tags: pa.Table, masks: pa.Table, found: pa.Table) -> Iterator[Row]:
+def _join(queries: pa.Table, tags: pa.Table, masks: pa.Table, negatives: pa.Table) -> Iterator[Negative]:
     about = {row["qid"]: row for row in queries.to_pylist()}
     masked = {(row["qid"], row["level"]): row for row in masks.to_pylist()}
     tokens = dict(zip(queries["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True))
-    for row in found.to_pylist():
+    for row in negatives.to_pylist():
         qid = row["qid"]
         mask = masked[qid, row["level"]]
-        yield Row(
+        yield Negative(
             qid, about[qid]["vid"], row["level"], about[qid]["query"], row["query"], row["provider"],
             mask["masked_query"], _slots(mask["slots"], tokens[qid]), row.get("similarity"),
         )  # fmt: skip

@@ -14,12 +14,12 @@ from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.figures import Vectors
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.page import write_page
+from penumbra.tasks.negatives.quality.reference import Tokens, read_reference
 from penumbra.tasks.negatives.quality.report import Judges, Report, assess_rows
 from penumbra.tasks.negatives.quality.review import Sheet
-from penumbra.tasks.negatives.quality.rows import Row
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
-from penumbra.tasks.negatives.quality.yardstick import Tokens, read_yardstick
 from penumbra.tasks.negatives.quality.yields import yields
 from penumbra.tasks.stage import Stage, build, run, step
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
@@ -65,11 +65,11 @@ def quality_part(
 ) -> Part:  # fmt: skip
     """Judge negatives; the notes of the part say what could not be judged."""
     judges = judges_of(data, encoding)
-    yardstick = read_yardstick(data.name, data.annotated, human_lines(human, judges))
-    drawn: Sequence[Iterable[list[Row]]] = ()
+    reference = read_reference(data.name, data.annotated, human_lines(human, judges))
+    drawn: Sequence[Iterable[list[Negative]]] = ()
     if isinstance(negatives, ArtifactNegatives):
         drawn = [other.parts() for other in negatives.drawn()]
-    report: Report = assess_rows(negatives.parts(), yardstick, judges, judging, drawn)
+    report: Report = assess_rows(negatives.parts(), reference, judges, judging, drawn)
     rows = report.figures.rows
     if isinstance(negatives, ArtifactNegatives):
         rows += yields(negatives)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.quality.bootstrap import Curve, Floats, Ids
+from penumbra.tasks.data.resampling import Curve, Floats, Ids
 
 FOLDS = 5
-STRENGTH = 3.0  # C of the logistic regressions
+INVERSE_REGULARISATION = 3.0  # C of the logistic regressions
 STEPS = 1000
 CLASSIFIERS = ("words", "characters", "sentences", "gru")
 Predict = Callable[[Ids, Ids], Floats]  # training and test rows → scores of the test rows
@@ -108,7 +108,7 @@ def _regression(features: Callable[[Ids], Any], labels: Ids) -> Predict:
 
     def predict(train: Ids, test: Ids) -> Floats:
         matrix = features(train)
-        model = LogisticRegression(C=STRENGTH, max_iter=STEPS).fit(matrix[train], labels[train])
+        model = LogisticRegression(C=INVERSE_REGULARISATION, max_iter=STEPS).fit(matrix[train], labels[train])
         scores: Floats = model.decision_function(matrix[test])
         return scores
 

@@ -1,10 +1,11 @@
 """`penumbra quality`: negatives named on the command line, judged without a Prefect server."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import MANIFEST, NAME, Store
@@ -12,17 +13,22 @@ from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.assessment import judge_now, page_of
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.quality.page import cells, known, providers_of
 from penumbra.tasks.negatives.quality.review import Sheet
-from penumbra.tasks.negatives.quality.rows import NegativesError
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset, dataset_named, judged_by
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
 from pydantic import ValidationError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+OF_A_FILE = ("qid", "vid", "level", "query", "negative", "masked_query", "provider", "similarity")
+
 
 @dataclass(frozen=True)
-class Judged:
+class QualityTables:
     """What `penumbra quality` prints: tables as a title, a header and rows, and notes on what is not judged."""
 
     artifact: Artifact
@@ -60,8 +66,9 @@ def settings_of(settings: Mapping[str, Any]) -> Judging:
 
 
 def judge_reference(
-    reference: str, dataset: str | None, settings: Mapping[str, Any], human: Path | None, review: Path | None
-) -> Judged:
+    reference: str, dataset: str | None, settings: Mapping[str, Any], human: Path | None = None,
+    review: Path | None = None,
+) -> QualityTables:  # fmt: skip
     """Judge what `reference` names; an artifact by the data set that it was made from unless another is named."""
     store, judging = Store(), settings_of(settings)
     if human and not human.is_file():
@@ -74,7 +81,23 @@ def judge_reference(
     artifact = judge_now(negatives, data, Encoding(), judging, human, sheet)
     figures = known(store.table(artifact).to_pylist())
     tables = [(provider, cells(figures, provider)) for provider in providers_of(figures)]
-    return Judged(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
+    return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
+
+
+def judge_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
+    """Judge a data frame: the columns of the artifact `negatives`, or those of a file with one negative a row."""
+    lacking = [name for name in ("qid", "level", "query") if name not in negatives.columns]
+    if lacking or not {"positive", "negative"} & set(negatives.columns):
+        raise NegativesError(
+            f"the data frame lacks {', '.join(lacking or ['positive'])}: give what build_negatives gives"
+        )
+    names = {"query": "negative", "positive": "query"} if "positive" in negatives.columns else {}
+    rows = negatives.rename(columns=names)
+    columns = [name for name in OF_A_FILE if name in rows.columns]
+    with tempfile.TemporaryDirectory(prefix="penumbra-") as folder:
+        file = Path(folder) / "negatives.parquet"
+        rows[columns].to_parquet(file, index=False)
+        return judge_reference(str(file), dataset, settings)
 
 
 def _judged_by(store: Store, negatives: ArtifactNegatives | FileNegatives, dataset: str | None) -> AnnotatedDataset:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
-from penumbra.tasks.negatives.quality.rows import Row
+from penumbra.tasks.negatives.quality.negative import Negative
+from penumbra.tasks.negatives.quality.reference import Reference
 from penumbra.tasks.negatives.quality.texts import MASK, normal_form
-from penumbra.tasks.negatives.quality.yardstick import Yardstick
 
 CONTROL = "control: "
 RANDOM, NEAREST, ORIGINALS = f"{CONTROL}random fills", f"{CONTROL}nearest query", "originals"
@@ -23,19 +23,19 @@ def put_in(masked: str, words: Sequence[str]) -> str:
     return re.sub(MASK, lambda _: next(left), masked)
 
 
-def random_rows(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterator[Row]:
+def random_rows(rows: Iterable[Negative], reference: Reference, seed: int) -> Iterator[Negative]:
     """Yield each row filled anew: any word that the training split has under a slot's class and tag, with equal chance.
 
     A row whose masks are unknown, or where a slot has no other word, is left out.
     """
     for row in rows:
-        slots = yardstick.slots(row)
+        slots = reference.slots(row)
         if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
             continue
         words = []
         draws = np.array([row_seed(seed, row.qid, row.level)], dtype=np.uint64)
         for turn, slot in enumerate(slots):
-            offer, own = slot.choice(yardstick.dictionary)
+            offer, own = slot.choice(reference.dictionary)
             open_to = [word for place, word in enumerate(offer.words) if place not in own]
             if not open_to:
                 break
@@ -44,9 +44,9 @@ def random_rows(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterato
             yield replace(row, negative=put_in(row.masked, words), provider=RANDOM, slots=slots, similarity=None)
 
 
-def random_words(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterator[Row]:
+def random_words(rows: Iterable[Negative], reference: Reference, seed: int) -> Iterator[Negative]:
     """Yield each row filled with any words of the training split, whatever their class: the specification's zero."""
-    words = sorted(yardstick.vocabulary)
+    words = sorted(reference.vocabulary)
     for row in rows:
         if row.masked is not None and words:
             draws = np.array([row_seed(seed, row.qid, row.level, 1)], dtype=np.uint64)
@@ -54,18 +54,18 @@ def random_words(rows: Iterable[Row], yardstick: Yardstick, seed: int) -> Iterat
             yield replace(row, negative=put_in(row.masked, chosen), provider=RANDOM, similarity=None)
 
 
-def originals(rows: Iterable[Row]) -> Iterator[Row]:
+def originals(rows: Iterable[Negative]) -> Iterator[Negative]:
     """Yield every query once, as its own negative: what the best fills could come to."""
     seen: set[str] = set()
     for row in rows:
         if row.qid not in seen:
             seen.add(row.qid)
-            yield Row(row.qid, row.vid, EVERY_LEVEL, row.positive, row.positive, ORIGINALS)
+            yield Negative(row.qid, row.vid, EVERY_LEVEL, row.positive, row.positive, ORIGINALS)
 
 
 def nearest_rows(
-    rows: Iterable[Row], candidates: Mapping[str, set[str]], vectors: Mapping[str, NDArray[np.float32]]
-) -> Iterator[Row]:
+    rows: Iterable[Negative], candidates: Mapping[str, set[str]], vectors: Mapping[str, NDArray[np.float32]]
+) -> Iterator[Negative]:
     """Yield for every query the nearest one of another video that says something else.
 
     `candidates` maps a text to the videos that it is a positive of; `vectors` has all texts.

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from penumbra.tasks.negatives.quality.bootstrap import Floats, Ids
-from penumbra.tasks.negatives.quality.rows import Row
+from penumbra.tasks.data.resampling import Floats, Ids
+from penumbra.tasks.negatives.quality.negative import Negative
+from penumbra.tasks.negatives.quality.reference import Reference
 from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
-from penumbra.tasks.negatives.quality.yardstick import Yardstick
 
 PARAPHRASE = 0.90
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # how many, not which share
@@ -26,54 +26,54 @@ def _share(hit: bool) -> Pair:
     return float(hit), 1.0
 
 
-def template(row: Row, fills: Sequence[str] | None) -> dict[str, Pair]:
+def template(row: Negative, fills: Sequence[str] | None) -> dict[str, Pair]:
     """Whether the words outside the masks are unchanged, with one word a mask."""
     return {"template_kept": _share(fills is not None)} if row.masked is not None else {}
 
 
-def vocabulary(row: Row, yardstick: Yardstick) -> dict[str, Pair]:
+def vocabulary(row: Negative, reference: Reference) -> dict[str, Pair]:
     """Whether the training split has every word, and how many words there are."""
     words = words_of(row.negative)
     return {
-        "closed_vocabulary": _share(all(word in yardstick.vocabulary for word in words)),
+        "closed_vocabulary": _share(all(word in reference.vocabulary for word in words)),
         "length": (len(words), 1.0),
     }
 
 
-def slots(row: Row, fills: Sequence[str] | None, yardstick: Yardstick) -> dict[str, Pair]:
+def slots(row: Negative, fills: Sequence[str] | None, reference: Reference) -> dict[str, Pair]:
     """Of the fills: how many the training split has under their slot's class and fine tag, how many change nothing."""
-    found = yardstick.slots(row)
-    if not fills or not found or len(fills) != len(found):
+    masked_slots = reference.slots(row)
+    if not fills or not masked_slots or len(fills) != len(masked_slots):
         return {}
-    pairs = list(zip(fills, found, strict=True))
-    fitting = sum(fill in yardstick.dictionary.offer(slot.primitive, slot.tag).places for fill, slot in pairs)
+    pairs = list(zip(fills, masked_slots, strict=True))
+    fitting = sum(fill in reference.dictionary.offer(slot.primitive, slot.tag).places for fill, slot in pairs)
     same = sum(fill == slot.word.lower() for fill, slot in pairs)
     return {"same_slot_class": (fitting, len(pairs)), "equal_to_original": (same, len(pairs))}
 
 
-def equals(row: Row, yardstick: Yardstick) -> dict[str, Pair]:
+def equals(row: Negative, reference: Reference) -> dict[str, Pair]:
     """Whether it equals its own query, another positive of the same video, or a query of a test split."""
     form, own = normal_form(row.negative), normal_form(row.positive)
-    others, others_lemmatised = yardstick.positives_of(row.vid)
-    lemmatised = yardstick.lemmatised(row.negative)
-    found = {
+    others, others_lemmatised = reference.positives_of(row.vid)
+    lemmatised = reference.lemmatised(row.negative)
+    measures = {
         "copies": _share(form == own),
         "false_negatives": _share(form != own and form in others),
         "false_negatives.lemmatised": _share(
-            lemmatised in others_lemmatised or lemmatised == yardstick.lemmatised(row.positive)
+            lemmatised in others_lemmatised or lemmatised == reference.lemmatised(row.positive)
         ),
     }
-    if yardstick.tests:
-        tested = any(form in forms for forms in yardstick.tests.values())
-        trained = form in yardstick.trained
-        found["leaks"] = _share(tested and not trained)
-        found["leaks.trained"] = _share(tested and trained)
-        found |= {f"leaks.{s}": _share(form in forms and not trained) for s, forms in yardstick.tests.items()}
-    if yardstick.labelled:
-        lemmas = yardstick.lemmas(row.negative)
-        found["held_out.compositions"] = _share(yardstick.held_out.pair_in(lemmas))
-        found["held_out.words"] = _share(yardstick.held_out.word_in(lemmas))
-    return found
+    if reference.tests:
+        tested = any(form in forms for forms in reference.tests.values())
+        trained = form in reference.trained
+        measures["leaks"] = _share(tested and not trained)
+        measures["leaks.trained"] = _share(tested and trained)
+        measures |= {f"leaks.{s}": _share(form in forms and not trained) for s, forms in reference.tests.items()}
+    if reference.labelled:
+        lemmas = reference.lemmas(row.negative)
+        measures["held_out.compositions"] = _share(reference.held_out.pair_in(lemmas))
+        measures["held_out.words"] = _share(reference.held_out.word_in(lemmas))
+    return measures
 
 
 def nearness(similarity: float) -> dict[str, Pair]:
@@ -81,11 +81,11 @@ def nearness(similarity: float) -> dict[str, Pair]:
     return {"similarity": (similarity, 1.0), "paraphrases": _share(similarity > PARAPHRASE)}
 
 
-def measure(row: Row, yardstick: Yardstick) -> tuple[dict[str, Pair], Sequence[str]]:
+def measure(row: Negative, reference: Reference) -> tuple[dict[str, Pair], Sequence[str]]:
     """All that a negative's text says, and its fills."""
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
-    found = template(row, fills) | vocabulary(row, yardstick) | slots(row, fills, yardstick)
-    return found | equals(row, yardstick), fills or ()
+    measures = template(row, fills) | vocabulary(row, reference) | slots(row, fills, reference)
+    return measures | equals(row, reference), fills or ()
 
 
 class _Column:
@@ -100,11 +100,11 @@ class _Column:
         self.denominators.append(pair[1])
 
 
-class Tally:
+class Counts:
     """What was counted of all negatives, a column a metric; `videos` numbers the videos."""
 
-    def __init__(self, yardstick: Yardstick, videos: dict[str, int]) -> None:
-        self.yardstick, self.videos = yardstick, videos
+    def __init__(self, reference: Reference, videos: dict[str, int]) -> None:
+        self.reference, self.videos = reference, videos
         self.fills: dict[tuple[int, str], Counter[str]] = {}
         self.strangers = 0  # rows whose query the data set lacks
         self._providers: dict[str, int] = {}
@@ -112,22 +112,22 @@ class Tally:
         self._falls = array("q"), array("q"), array("d")  # provider or -1, video, whether it falls
         self._columns: dict[str, _Column] = {}
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[Negative]) -> None:
         """Count what the rows' texts say."""
         for row in rows:
-            found, fills = measure(row, self.yardstick)
+            measures, fills = measure(row, self.reference)
             self.fills.setdefault((row.level, row.provider), Counter()).update(fills)
-            self._put(row, found)
-            self.strangers += row.positive not in self.yardstick.positives.get(row.vid, ())
+            self._put(row, measures)
+            self.strangers += row.positive not in self.reference.positives.get(row.vid, ())
 
-    def add_equalities(self, rows: Iterable[Row]) -> None:
+    def add_equalities(self, rows: Iterable[Negative]) -> None:
         """Count only whom the rows equal."""
         for row in rows:
-            self._put(row, equals(row, self.yardstick))
+            self._put(row, equals(row, self.reference))
 
-    def add_nearness(self, rows: Iterable[Row]) -> None:
+    def add_nearness(self, rows: Iterable[Negative]) -> None:
         """Count what the rows' cosines say; all levels of a query come together."""
-        queries: dict[str, list[Row]] = {}
+        queries: dict[str, list[Negative]] = {}
         for row in rows:
             if row.similarity is not None:
                 self._put(row, nearness(row.similarity))
@@ -135,16 +135,16 @@ class Tally:
         for levels in queries.values():
             self._hierarchy(sorted(levels, key=lambda row: row.level))
 
-    def _put(self, row: Row, found: dict[str, Pair]) -> None:
+    def _put(self, row: Negative, measures: dict[str, Pair]) -> None:
         place = len(self._rows[0])
         provider = self._providers.setdefault(row.provider, len(self._providers))
         video = self.videos.setdefault(row.vid, len(self.videos))
         for column, value in zip(self._rows, (row.level, provider, video), strict=True):
             column.append(value)
-        for metric, pair in found.items():
+        for metric, pair in measures.items():
             self._columns.setdefault(metric, _Column()).put(place, pair)
 
-    def _hierarchy(self, levels: Sequence[Row]) -> None:
+    def _hierarchy(self, levels: Sequence[Negative]) -> None:
         """Note whether a query's cosines strictly fall from level to level."""
         cosines = [row.similarity or 0.0 for row in levels]
         if len(levels) > 1:

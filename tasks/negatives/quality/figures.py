@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from penumbra.tasks.data.resampling import Estimate, Floats, Resamples
 from penumbra.tasks.negatives.quality.blind import judge
-from penumbra.tasks.negatives.quality.bootstrap import Estimate, Floats, Resamples
 from penumbra.tasks.negatives.quality.controls import CONTROL, EVERY_LEVEL, ORIGINALS
-from penumbra.tasks.negatives.quality.counts import Tally, is_total
+from penumbra.tasks.negatives.quality.counts import Counts, is_total
 from penumbra.tasks.negatives.quality.judging import Classifier
+from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
+from penumbra.tasks.negatives.quality.reference import Reference, Tokens
 from penumbra.tasks.negatives.quality.relations import attested
-from penumbra.tasks.negatives.quality.rows import Row
-from penumbra.tasks.negatives.quality.yardstick import Tokens, Yardstick
 
 ALL = "all"
 AS_DRAWN = "as drawn: "
@@ -24,7 +24,7 @@ COMMONEST = 10
 COMMON_FILL = "common_fill: "
 SIMILARITY = "similarity"
 PERCENTILES = (5, 25, 50, 75, 95)
-FEWEST = 50  # rows of a provider at a level: fewer train no classifier
+MIN_ROWS = 50  # rows of a provider at a level: fewer train no classifier
 Vectors = dict[str, NDArray[np.float32]]
 
 
@@ -59,7 +59,7 @@ def names(providers: Iterable[str]) -> list[tuple[str, str | None]]:
     return [(ALL, None), *(alone if len(several) > 1 else [])]
 
 
-def groups(rows: Sequence[Row]) -> Iterator[tuple[int, str, list[Row]]]:
+def groups(rows: Sequence[Negative]) -> Iterator[tuple[int, str, list[Negative]]]:
     """Yield the rows of each level and name."""
     for level in sorted({row.level for row in rows}):
         here = [row for row in rows if row.level == level]
@@ -67,30 +67,30 @@ def groups(rows: Sequence[Row]) -> Iterator[tuple[int, str, list[Row]]]:
             yield level, name, [row for row in here if provider in (None, row.provider)]
 
 
-def counted(tally: Tally, resamples: Resamples, figures: Figures) -> None:
+def counted(counts: Counts, resamples: Resamples, figures: Figures) -> None:
     """Put down all that was counted."""
-    for level, (name, provider) in product(tally.levels, names(tally.providers)):
-        rows = int(tally.chosen(level, provider).sum())
+    for level, (name, provider) in product(counts.levels, names(counts.providers)):
+        rows = int(counts.chosen(level, provider).sum())
         if not rows:
             continue
-        figures.put(level, name, "rows_with_similarity" if SIMILARITY in tally.metrics else "rows", rows)
-        for metric in tally.metrics:
-            videos, numerators, denominators = tally.column(metric, level, provider)
+        figures.put(level, name, "rows_with_similarity" if SIMILARITY in counts.metrics else "rows", rows)
+        for metric in counts.metrics:
+            videos, numerators, denominators = counts.column(metric, level, provider)
             if len(videos) and is_total(metric):
                 figures.put(level, name, metric, resamples.total(videos, numerators))
             elif len(videos):
                 figures.put(level, name, metric, resamples.ratio(videos, numerators, denominators))
-        _words(tally, level, name, provider, figures)
-        _spread(tally, level, name, provider, figures)
-    for name, provider in names(tally.providers):
-        videos, falls = tally.falls(provider)
+        _words(counts, level, name, provider, figures)
+        _spread(counts, level, name, provider, figures)
+    for name, provider in names(counts.providers):
+        videos, falls = counts.falls(provider)
         if len(videos):
             figures.put(EVERY_LEVEL, name, "hierarchy", resamples.ratio(videos, falls, np.ones(len(falls))))
 
 
-def _words(tally: Tally, level: int, name: str, provider: str | None, figures: Figures) -> None:
+def _words(counts: Counts, level: int, name: str, provider: str | None, figures: Figures) -> None:
     """How many words the fills are, and how much of them the ten commonest."""
-    of = [fills for (at, who), fills in tally.fills.items() if at == level and provider in (None, who)]
+    of = [fills for (at, who), fills in counts.fills.items() if at == level and provider in (None, who)]
     words = sum(of[1:], of[0].copy()) if of else None
     if words:
         slots = words.total()
@@ -102,22 +102,22 @@ def _words(tally: Tally, level: int, name: str, provider: str | None, figures: F
             figures.put(level, name, f"{COMMON_FILL}{word}", count / slots)
 
 
-def _spread(tally: Tally, level: int, name: str, provider: str | None, figures: Figures) -> None:
+def _spread(counts: Counts, level: int, name: str, provider: str | None, figures: Figures) -> None:
     """Percentiles of the cosines."""
-    if SIMILARITY in tally.metrics:
-        _, cosines, _ = tally.column(SIMILARITY, level, provider)
+    if SIMILARITY in counts.metrics:
+        _, cosines, _ = counts.column(SIMILARITY, level, provider)
         for percent in PERCENTILES if len(cosines) else ():
             figures.put(level, name, f"{SIMILARITY}.p{percent:02d}", float(np.percentile(cosines, percent)))
 
 
 def blind(
-    rows: Sequence[Row], classifier: Classifier, vectors: Vectors, videos: dict[str, int], resamples: Resamples,
+    rows: Sequence[Negative], classifier: Classifier, vectors: Vectors, videos: dict[str, int], resamples: Resamples,
     seed: int, figures: Figures,
 ) -> None:  # fmt: skip
     """Put down the AUC of a classifier; `blind_auc` is the definition's, the others carry their names."""
     for level, name, several in groups(rows):
         matrix = None
-        if len(several) < FEWEST:
+        if len(several) < MIN_ROWS:
             continue
         if classifier == "sentences":
             texts = [*(row.positive for row in several), *(row.negative for row in several)]
@@ -130,17 +130,17 @@ def blind(
             figures.put(level, name, metric, area)
 
 
-class Reader:
+class LanguageModels:
     """Judges how much text reads like what people wrote."""
 
-    def __init__(self, yardstick: Yardstick) -> None:
-        self.yardstick = yardstick
-        self.models = [language_model(human.sentences) for human in yardstick.human]
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+        self.models = [language_model(human.sentences) for human in reference.human]
 
-    def score(self, rows: Sequence[Row], texts: Sequence[str]) -> Floats:
+    def score(self, rows: Sequence[Negative], texts: Sequence[str]) -> Floats:
         """Log-probability and tokens (rows, 2) of a text for each row, by the model that judges the row's video."""
         scores = np.zeros((len(rows), 2))
-        judges = np.array([self.yardstick.human_for(row.vid) for row in rows], dtype=np.int64)
+        judges = np.array([self.reference.human_for(row.vid) for row in rows], dtype=np.int64)
         for number, model in enumerate(self.models):
             mine = np.flatnonzero(judges == number)
             if len(mine):
@@ -149,8 +149,8 @@ class Reader:
 
 
 def plausible(
-    rows: Sequence[Row], randoms: Sequence[Row], variants: Mapping[str, bool], reader: Reader, videos: dict[str, int],
-    resamples: Resamples, figures: Figures,
+    rows: Sequence[Negative], randoms: Sequence[Negative], variants: Mapping[str, bool], models: LanguageModels,
+    videos: dict[str, int], resamples: Resamples, figures: Figures,
 ) -> None:  # fmt: skip
     """Put down plausibility against these random fills, over the rows that have one.
 
@@ -160,7 +160,7 @@ def plausible(
     for level, name, several in groups([row for row in rows if (row.qid, row.level) in filled]):
         texts = ([row.negative for row in several], [filled[row.qid, row.level] for row in several],
                  [row.positive for row in several])  # fmt: skip
-        sums = np.concatenate([reader.score(several, side) for side in texts], axis=1)
+        sums = np.concatenate([models.score(several, side) for side in texts], axis=1)
         means = np.stack([sums[:, i // 2 * 2] / sums[:, i // 2 * 2 + 1] if i % 2 == 0 else np.ones(len(sums))
                           for i in range(6)], axis=1)  # fmt: skip
         numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
@@ -169,55 +169,59 @@ def plausible(
 
 
 def log_probability(
-    rows: Sequence[Row], reader: Reader, videos: dict[str, int], resamples: Resamples, figures: Figures
+    rows: Sequence[Negative],
+    models: LanguageModels,
+    videos: dict[str, int],
+    resamples: Resamples,
+    figures: Figures,
 ) -> None:
     """Put down the mean natural log-probability a token."""
     for level, name, several in groups(rows):
-        sums = reader.score(several, [row.negative for row in several])
+        sums = models.score(several, [row.negative for row in several])
         numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
         figures.put(level, name, "log_probability", resamples.ratio(numbers, sums[:, 0], sums[:, 1]))
 
 
 def related(
-    rows: Sequence[Row], parsed: dict[str, Tokens], yardstick: Yardstick, videos: dict[str, int],
+    rows: Sequence[Negative], parsed: dict[str, Tokens], reference: Reference, videos: dict[str, int],
     resamples: Resamples, figures: Figures,
 ) -> None:  # fmt: skip
     """Put down the share of attested relations; of the originals, of all their relations."""
     for level, name, several in groups(rows):
         pairs = []
         for row in several:
-            human = yardstick.human[yardstick.human_for(row.vid)].relations
+            human = reference.human[reference.human_for(row.vid)].relations
             positive = [] if row.provider == ORIGINALS else parsed[row.positive]
             pairs.append(attested(parsed[row.negative], positive, human))
         numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
-        found = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        figures.put(level, name, "attested_relations", resamples.ratio(numbers, found[:, 0], found[:, 1]))
-        figures.put(level, name, "new_relations", resamples.ratio(numbers, found[:, 1], np.ones(len(found))))
+        table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+        figures.put(level, name, "attested_relations", resamples.ratio(numbers, table[:, 0], table[:, 1]))
+        figures.put(level, name, "new_relations", resamples.ratio(numbers, table[:, 1], np.ones(len(table))))
 
 
 def same_class_parsed(
-    rows: Sequence[Row], parsed: dict[str, Tokens], yardstick: Yardstick, videos: dict[str, int],
+    rows: Sequence[Negative], parsed: dict[str, Tokens], reference: Reference, videos: dict[str, int],
     resamples: Resamples, figures: Figures,
 ) -> None:  # fmt: skip
     """Put down how many fills a parse of the whole negative gives their slot's class and fine tag."""
     for level, name, several in groups(rows):
-        found = []
+        counts = []
         for row in several:
-            slots, tokens = yardstick.slots(row) or (), parsed[row.negative]
+            slots, tokens = reference.slots(row) or (), parsed[row.negative]
             fits = bool(slots) and max(slot.token for slot in slots) < len(tokens)
             hits = [
                 (tokens[s.token]["primitive"], tokens[s.token]["tag"]) == (s.primitive, s.tag) for s in slots if fits
             ]
-            found.append((videos[row.vid], sum(hits), len(hits)))
-        table = np.array(found, dtype=np.float64).reshape(-1, 3)
+            counts.append((videos[row.vid], sum(hits), len(hits)))
+        table = np.array(counts, dtype=np.float64).reshape(-1, 3)
         share = resamples.ratio(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
         figures.put(level, name, "same_slot_class.parsed", share)
 
 
-def with_similarity(rows: Iterable[Row], vectors: Vectors) -> list[Row]:
+def with_similarity(rows: Iterable[Negative], vectors: Vectors) -> list[Negative]:
     """The rows, with cosines where they had none and both texts have a vector."""
 
-    def completed(row: Row) -> Row:
+    def completed(row: Negative) -> Negative:
         if row.similarity is not None or not {row.positive, row.negative} <= vectors.keys():
             return row
         return replace(row, similarity=float(vectors[row.positive] @ vectors[row.negative]))

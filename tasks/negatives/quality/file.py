@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 
 LEVELS = range(1, 10)
 SHINE = "recomposed_queries"
@@ -34,14 +34,14 @@ class FileNegatives:
         return str(self.path)
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Negative]:
         """All rows; raises `NegativesError` naming the first row that is none."""
         try:
             return [negative for number, row in _read(self.path) for negative in _negatives(self.path, number, row)]
         except (OSError, pa.ArrowInvalid) as error:
             raise NegativesError(f"{self.path} can't be read ({error}): give a .jsonl or .parquet file") from None
 
-    def parts(self) -> Iterator[list[Row]]:
+    def parts(self) -> Iterator[list[Negative]]:
         """Yield all rows at once: a file is read whole."""
         yield self.rows
 
@@ -64,7 +64,7 @@ def _read(path: Path) -> Iterator[tuple[int, Any]]:
                     raise NegativesError(f"{path} row {number} is not JSON: mend the line or take it out") from None
 
 
-def _negatives(path: Path, number: int, row: Any) -> Iterator[Row]:
+def _negatives(path: Path, number: int, row: Any) -> Iterator[Negative]:
     """Yield the negatives of one row."""
     fault = _fault(row)
     if fault:
@@ -72,14 +72,14 @@ def _negatives(path: Path, number: int, row: Any) -> Iterator[Row]:
     qid, positive = str(row["qid"]), row["query"].strip()
     vid = str(row.get("vid") or qid)
     if SHINE not in row:
-        yield Row(
+        yield Negative(
             qid, vid, row["level"], positive, row["negative"].strip(), str(row.get("provider") or "file"),
             row.get("masked_query"), None, row.get("similarity"),
         )  # fmt: skip
         return
     masked = row.get("masked_queries") or [None] * len(row[SHINE])
     for level, (negative, mask) in enumerate(zip(row[SHINE], masked, strict=True), 1):
-        yield Row(qid, vid, level, positive, negative.strip(), str(row.get("provider") or "file"), mask)
+        yield Negative(qid, vid, level, positive, negative.strip(), str(row.get("provider") or "file"), mask)
 
 
 def _fault(row: Any) -> str:

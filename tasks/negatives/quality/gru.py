@@ -1,11 +1,11 @@
 """A small recurrent text classifier, the blind judge that is no bag of anything."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from penumbra.tasks.negatives.quality.blind import Predict
-from penumbra.tasks.negatives.quality.bootstrap import Floats, Ids
+from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.texts import words_of
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ EPOCHS, BATCH, WIDTH, STEP = 4, 128, 64, 3e-3
 PADDING, UNKNOWN = 0, 1
 
 
-class Reader(nn.Module):
+class RecurrentClassifier(nn.Module):
     """Embeds words, reads them in both directions, and gives one logit a text."""
 
     def __init__(self, words: int) -> None:
@@ -30,8 +30,8 @@ class Reader(nn.Module):
         return logits
 
 
-def recurrent(texts: list[str], labels: Ids, seed: int) -> Predict:
-    """A GRU for each fold, seeded; its vocabulary is the training texts' own."""
+def recurrent(texts: list[str], labels: Ids, seed: int) -> Callable[[Ids, Ids], Floats]:
+    """A GRU for each fold, seeded, from training and test rows to scores; its vocabulary is the training texts' own."""
     split = [[*words_of(text), "</s>"] for text in texts]
 
     def predict(train: Ids, test: Ids) -> Floats:
@@ -40,21 +40,21 @@ def recurrent(texts: list[str], labels: Ids, seed: int) -> Predict:
         rows = [torch.tensor([index.get(word, UNKNOWN) for word in words]) for words in split]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            reader = Reader(len(index) + 2)
-            _fit(reader, [rows[i] for i in train], torch.tensor(labels[train], dtype=torch.float32))
+            classifier = RecurrentClassifier(len(index) + 2)
+            _fit(classifier, [rows[i] for i in train], torch.tensor(labels[train], dtype=torch.float32))
         with torch.no_grad():
             batches = [_padded([rows[i] for i in test[at : at + 1024]]) for at in range(0, len(test), 1024)]
-            return np.concatenate([reader(batch).numpy() for batch in batches]).astype(np.float64)
+            return np.concatenate([classifier(batch).numpy() for batch in batches]).astype(np.float64)
 
     return predict
 
 
-def _fit(reader: Reader, rows: list[Tensor], labels: Tensor) -> None:
-    optimizer = torch.optim.AdamW(reader.parameters(), lr=STEP)
+def _fit(classifier: RecurrentClassifier, rows: list[Tensor], labels: Tensor) -> None:
+    optimizer = torch.optim.AdamW(classifier.parameters(), lr=STEP)
     for _ in range(EPOCHS):
         for batch in torch.split(torch.randperm(len(rows)), BATCH):
             loss = nn.functional.binary_cross_entropy_with_logits(
-                reader(_padded([rows[i] for i in batch.tolist()])), labels[batch]
+                classifier(_padded([rows[i] for i in batch.tolist()])), labels[batch]
             )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

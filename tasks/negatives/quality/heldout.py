@@ -41,8 +41,8 @@ class HeldOut:
 
 def lemmas_of(words: Iterable[str], forms: Mapping[str, set[str]]) -> set[str]:
     """The words of a sentence with every lemma that they were seen under."""
-    found: set[str] = set()
+    lemmas: set[str] = set()
     for word in words:
-        found.add(word)
-        found |= forms.get(word, set())
-    return found
+        lemmas.add(word)
+        lemmas |= forms.get(word, set())
+    return lemmas

@@ -88,16 +88,16 @@ def levels_of(figures: Known) -> list[int]:
 
 def providers_of(figures: Known) -> list[str]:
     """Who is judged and held against: all, each provider where there are several, then the controls."""
-    found = {provider for _, provider, metric in figures if metric in ("rows", "attested_relations")}
-    controls = [name for name in (RANDOM, NEAREST, ORIGINALS) if name in found]
-    makers = sorted(name for name in found if name not in (ALL, *controls) and not name.startswith(AS_DRAWN))
+    providers = {provider for _, provider, metric in figures if metric in ("rows", "attested_relations")}
+    controls = [name for name in (RANDOM, NEAREST, ORIGINALS) if name in providers]
+    makers = sorted(name for name in providers if name not in (ALL, *controls) and not name.startswith(AS_DRAWN))
     return [ALL, *(makers if len(makers) > 1 else []), *controls]
 
 
 def cells(figures: Known, provider: str) -> list[tuple[str, ...]]:
     """All figures of a provider: a header, then a row a measure with a column a level."""
-    found = {level for level, who, metric in figures if who == provider and metric in MEASURES}
-    levels = sorted(found, key=lambda level: (level == EVERY_LEVEL, level))
+    measured = {level for level, who, metric in figures if who == provider and metric in MEASURES}
+    levels = sorted(measured, key=lambda level: (level == EVERY_LEVEL, level))
     rows = [
         (name, *(cell(figures, level, provider, metric) for level in levels))
         for metric, name in MEASURES.items()
@@ -119,8 +119,8 @@ def summary(figures: Known) -> str:
     rows = []
     for provider in providers_of(figures):
         for level in (*levels_of(figures), EVERY_LEVEL):
-            found = [(metric, figures.get((level, provider, metric))) for metric in metrics]
-            texts = ["–" if value is None else shown(metric, value) for metric, value in found]
+            values = [(metric, figures.get((level, provider, metric))) for metric in metrics]
+            texts = ["–" if value is None else shown(metric, value) for metric, value in values]
             if set(texts) != {"–"}:
                 rows.append((provider, level or "–", *texts))
     return markdown_table(header, rows)

@@ -9,11 +9,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from penumbra.tasks.negatives.quality.bootstrap import Estimate
+from penumbra.tasks.data.resampling import Estimate
 from penumbra.tasks.negatives.quality.controls import EVERY_LEVEL
 from penumbra.tasks.negatives.quality.figures import ALL, Figures
 from penumbra.tasks.negatives.quality.judging import draw
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 
 QUESTIONS = {
     "false_of_this_moment": "Is the negative false of the moment that the query describes? yes or no",
@@ -25,12 +25,12 @@ ROWS = 100
 NORMAL = 1.959964  # the normal distribution's quantile of a 95 % interval
 
 
-def sheet_rows(rows: Iterable[Row], count: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
+def sheet_rows(rows: Iterable[Negative], count: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of a sheet: as many of each level as of the next, drawn and mixed by the seed, without their answers."""
-    by_level: dict[int, list[Row]] = {}
+    by_level: dict[int, list[Negative]] = {}
     for row in rows:
         by_level.setdefault(row.level, []).append(row)
-    chosen: list[Row] = []
+    chosen: list[Negative] = []
     for left, level in zip(range(len(by_level), 0, -1), sorted(by_level), strict=True):
         share = -(-(count - len(chosen)) // left)
         chosen += sorted(by_level[level], key=lambda row: draw(seed, f"{row.qid} {row.level}"))[:share]
@@ -92,7 +92,7 @@ class Sheet:
             raise NegativesError(f"{self.path}: answer yes or no, or nothing; {'; '.join(bad)}")
         return rows
 
-    def check(self, negatives: Iterable[Row], name: str) -> None:
+    def check(self, negatives: Iterable[Negative], name: str) -> None:
         """Raise `NegativesError` unless every row of the sheet is one of these negatives."""
         known = {(row.qid, row.level, row.negative) for row in negatives}
         for row in self.rows:

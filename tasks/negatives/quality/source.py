@@ -12,8 +12,8 @@ from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.negatives.quality.file import FileNegatives
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
-from penumbra.tasks.negatives.quality.yardstick import TRAINING
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
+from penumbra.tasks.negatives.quality.reference import TRAINING
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, Tags, load_pipeline, tag_part
 from penumbra.tasks.text.tags import STAGE as TAGS
@@ -50,11 +50,11 @@ def dataset_named(store: Store, name: str, tagging: Tagging) -> AnnotatedDataset
         if not store.find(name, TAGS):
             raise
         tags = store.newest(name, TAGS)
-        found = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
-        return AnnotatedDataset(store, name, found, tags, embedded(store, found))
-    found = build(Annotations(dataset))
-    tags = build(Tags(found, tagging))
-    return AnnotatedDataset(store, name, found, tags, embedded(store, found))
+        annotations = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
+        return AnnotatedDataset(store, name, annotations, tags, embedded(store, annotations))
+    annotations = build(Annotations(dataset))
+    tags = build(Tags(annotations, tagging))
+    return AnnotatedDataset(store, name, annotations, tags, embedded(store, annotations))
 
 
 def embedded(store: Store, annotations: Artifact) -> Artifact | None:
@@ -63,7 +63,7 @@ def embedded(store: Store, annotations: Artifact) -> Artifact | None:
     return store.reference(several[-1]) if several else None
 
 
-def own_dataset(store: Store, rows: Iterable[Row]) -> AnnotatedDataset:
+def own_dataset(store: Store, rows: Iterable[Negative]) -> AnnotatedDataset:
     """The queries of a file of negatives as a data set: all of them training queries."""
     queries = {row.qid: row for row in rows}
     annotations = table_of(

@@ -37,10 +37,10 @@ def fills_of(masked: str, text: str) -> tuple[str, ...] | None:
         if wanted == MASK:
             fills.append(word)
         elif MASK in wanted:  # "<mask>'s"
-            found = re.fullmatch(wanted.replace(MASK, "([a-z']+)"), word)
-            if not found:
+            match = re.fullmatch(wanted.replace(MASK, "([a-z']+)"), word)
+            if not match:
                 return None
-            fills += found.groups()
+            fills += match.groups()
         elif wanted != word:
             return None
     return tuple(fills)
@@ -51,15 +51,15 @@ def masked_tokens(masked: str, tokens: Sequence[str]) -> list[int] | None:
 
     A token may be several words of the template, or none ("t-shirt" is two, "." none).
     """
-    template, found = template_words(masked), []
+    template, indices = template_words(masked), []
     place = 0
     for index, token in enumerate(tokens):
         words = words_of(token)
         if place < len(template) and template[place] == MASK and any(c.isalnum() for c in token):
-            found.append(index)
+            indices.append(index)
             place += 1
         elif template[place : place + len(words)] == words:
             place += len(words)
         else:
             return None
-    return found if place == len(template) else None
+    return indices if place == len(template) else None

@@ -2,7 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from penumbra.artifacts.interface import markdown_table, publish_report
@@ -13,10 +14,11 @@ from penumbra.tasks.negatives.reports.providers import comparison, yields
 from penumbra.tasks.stage import logger, step
 
 EXAMPLES = 5
+LEVELS = 3
 FLOW = "build-negatives"
 
 
-class Figures:
+class LevelFigures:
     """What is counted while the negatives stream by."""
 
     def __init__(self) -> None:
@@ -50,19 +52,18 @@ class Figures:
         return markdown_table(header, rows)
 
 
-def _examples(store: Store, annotations: Artifact, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
+def _examples(store: Store, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
     """The lines (level, masked, filled) of each of the first queries that have every level."""
-    columns = (["qid", "query"], ["qid", "level", "masked_query"], ["qid", "level", "query"])
-    streams = (store.parts(a, c) for a, c in zip((annotations, masks, negatives), columns, strict=True))
-    for queries, masked, filled in zip(*streams, strict=True):
-        masked_by = {(r["qid"], r["level"]): r["masked_query"] for r in masked.to_pylist()}
-        filled_by = {(r["qid"], r["level"]): r["query"] for r in filled.to_pylist()}
-        for row in queries.to_pylist():
-            if all((row["qid"], level) in filled_by for level in (1, 2, 3)):
-                shown = ((i, masked_by[row["qid"], i], filled_by[row["qid"], i]) for i in (1, 2, 3))
+    columns = (["qid", "level", "masked_query"], ["qid", "level", "positive", "query"])
+    streams = (store.parts(a, c) for a, c in zip((masks, negatives), columns, strict=True))
+    for masked, chosen in zip(*streams, strict=True):
+        templates = {(r["qid"], r["level"]): r["masked_query"].replace("<mask>", "▢") for r in masked.to_pylist()}
+        for qid, several in groupby(chosen.to_pylist(), key=itemgetter("qid")):
+            rows = list(several)
+            if len(rows) == LEVELS:
                 yield [
-                    ("positive", "", f"**{row['query']}**"),
-                    *((i, masked.replace("<mask>", "▢"), text) for i, masked, text in shown),
+                    ("positive", "", f"**{rows[0]['positive']}**"),
+                    *((row["level"], templates[qid, row["level"]], row["query"]) for row in rows),
                 ]
 
 
@@ -71,7 +72,7 @@ def write_report(store: Store, made: Negatives) -> str:
     stages = [made.annotations, made.tags, made.dictionary, made.masks, *made.fills, made.negatives,
               made.in_video_negatives, made.rejected, *([made.quality] if made.quality else [])]  # fmt: skip
     manifests = [store.manifest(artifact) for artifact in stages]
-    figures = Figures()
+    figures = LevelFigures()
     for part in store.parts(made.negatives, ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
     masked = store.manifest(made.masks)
@@ -80,7 +81,7 @@ def write_report(store: Store, made: Negatives) -> str:
         f"**{figures.rows.total():,} negatives for {masked.taken:,} training queries; {complete:,} queries "
         f"({complete / max(1, masked.taken):.1%}) have all three levels.** They lie in `{made.negatives.path}`."
     )
-    examples = islice(_examples(store, made.annotations, made.masks, made.negatives), EXAMPLES)
+    examples = islice(_examples(store, made.masks, made.negatives), EXAMPLES)
     reasons = store.manifest(made.rejected)
     counted = Counter(reason for m in manifests for reason in m.rejected.items())
     refused = sorted(((f"{reason}", count) for reason, count in counted), key=lambda pair: -pair[1])

@@ -19,7 +19,7 @@ from penumbra.tasks.grounding.ablation.grids import (
     listing,
     plan,
 )
-from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, marks_of
+from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, Scored, marks_of
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Parameters
 
@@ -154,12 +154,14 @@ def test_the_table_has_the_papers_form() -> None:
 
 def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:
     noise = np.random.default_rng(0).normal(size=60) / 5
-    qids = tuple(map(str, range(60)))
-    first = {("test", metric): (qids, 50 + noise) for metric in METRICS}
+    qids = videos = tuple(map(str, range(60)))
+    first = {("test", metric): Scored(qids, videos, 50 + noise) for metric in METRICS}
     other = {
-        ("test", "R1@0.5"): (qids, 51 + noise[::-1]), ("test", "R1@0.7"): (qids, 50 + noise[::-1]),
-        ("test", "mIoU"): (qids, 49 + noise), ("word", "mIoU"): (qids, 99 + noise),
-    }  # fmt: skip
+        ("test", "R1@0.5"): Scored(qids, videos, 51 + noise[::-1]),
+        ("test", "R1@0.7"): Scored(qids, videos, 50 + noise[::-1]),
+        ("test", "mIoU"): Scored(qids, videos, 49 + noise),
+        ("word", "mIoU"): Scored(qids, videos, 99 + noise),
+    }
     assert marks_of(first, other) == {("test", "R1@0.5"): "↑", ("test", "mIoU"): "↓"}
     assert marks_of({}, other) == {}
-    assert marks_of(first, {("test", "mIoU"): (qids[:-1], 49 + noise[1:])}) == {}
+    assert marks_of(first, {("test", "mIoU"): Scored(qids[:-1], videos[:-1], 49 + noise[1:])}) == {}

@@ -82,30 +82,55 @@ def test_highlights_by_hand() -> None:
 
 def test_a_paired_bootstrap_sees_what_a_mean_hides() -> None:
     generator = np.random.default_rng(0)
-    first = generator.random(2000)
-    better = paired_bootstrap(first, first + 0.01 + 0.02 * generator.normal(size=2000))
+    first, videos = generator.random(2000), np.arange(2000)
+    better = paired_bootstrap(first, first + 0.01 + 0.02 * generator.normal(size=2000), videos)
     assert better.low > 0
     assert better.p < 0.01
     assert better.mean == pytest.approx(0.01, abs=0.003)
-    same = paired_bootstrap(first, generator.permutation(first))
+    same = paired_bootstrap(first, generator.permutation(first), videos)
     assert same.low < 0 < same.high
-    assert paired_bootstrap(first, first).p == 1.0
+    assert paired_bootstrap(first, first, videos).p == 1.0
     with pytest.raises(EvaluationError, match="same queries"):
-        paired_bootstrap(first, first[:-1])
+        paired_bootstrap(first, first[:-1], videos)
+    with pytest.raises(EvaluationError, match="1999 videos"):
+        paired_bootstrap(first, first, videos[:-1])
 
 
-@pytest.mark.parametrize(("p", "told"), [(0.0, "< 0.001"), (0.0009, "< 0.001"), (0.001, "0.001"), (0.25, "0.250")])
-def test_no_p_is_told_as_nothing(p: float, told: str) -> None:
-    assert Difference(1.0, 0.5, 1.5, p).told_p == told
+@pytest.mark.parametrize(("p", "text"), [(0.0, "< 0.001"), (0.0009, "< 0.001"), (0.001, "0.001"), (0.25, "0.250")])
+def test_no_p_is_written_as_nothing(p: float, text: str) -> None:
+    assert Difference(1.0, 0.5, 1.5, p).p_text == text
 
 
-def test_the_bootstrap_interval_is_that_of_plain_resampling() -> None:
+def test_with_one_query_a_video_the_bootstrap_is_that_of_plain_resampling() -> None:
     generator = np.random.default_rng(1)
     first, second = generator.random(300) > 0.5, generator.random(300) > 0.4
-    found = paired_bootstrap(first, second)
+    found = paired_bootstrap(first, second, [f"v{n:03}" for n in range(300)])
     change = second.astype(float) - first
     plain = change[generator.integers(0, 300, (4000, 300))].mean(1)
     np.testing.assert_allclose((found.low, found.high), np.percentile(plain, (2.5, 97.5)), atol=0.012)
+    draws = np.random.default_rng(0)  # and to the last digit, query by query
+    each = [change[draws.integers(0, 300, 300)].mean() for _ in range(10_000)]
+    np.testing.assert_allclose((found.low, found.high), np.percentile(each, (2.5, 97.5)), atol=1e-12)
+    assert found.p == min(1.0, 2 * min(np.mean(np.array(each) <= 1e-12), np.mean(np.array(each) >= -1e-12)))
+
+
+def test_more_queries_of_the_same_videos_make_no_difference_surer() -> None:
+    generator = np.random.default_rng(2)
+    first, videos = generator.random(200), np.arange(200)
+    second = first + 0.02 + 0.1 * generator.normal(size=200)
+    once = paired_bootstrap(first, second, videos)
+    copied = paired_bootstrap(np.repeat(first, 5), np.repeat(second, 5), np.repeat(videos, 5))
+    np.testing.assert_allclose(
+        [copied.mean, copied.low, copied.high, copied.p], [once.mean, once.low, once.high, once.p], atol=1e-9
+    )
+    as_if_free = paired_bootstrap(np.repeat(first, 5), np.repeat(second, 5), np.arange(1000))
+    assert as_if_free.high - as_if_free.low < 0.6 * (copied.high - copied.low), "what resampling queries would claim"
+
+
+def test_a_video_counts_by_its_queries() -> None:
+    first, videos = np.zeros(4), ["a", "a", "a", "b"]
+    found = paired_bootstrap(first, np.array([1.0, 1.0, 1.0, -3.0]), videos)
+    assert (found.mean, found.low, found.high) == (0.0, -3.0, 1.0)
 
 
 def test_several_seeds_have_a_mean_and_an_interval() -> None:
@@ -159,7 +184,7 @@ def test_a_whole_split_is_judged_in_seconds() -> None:
     )
     begun = time.process_time()
     scores = score_queries(windows)
-    paired_bootstrap(scores.iou, scores.best_of_five)
+    paired_bootstrap(scores.iou, scores.best_of_five, np.arange(3442))
     assert time.process_time() - begun < 5  # of the 20 s that prediction and evaluation may take together
 
 

@@ -77,7 +77,7 @@ def test_the_chosen_have_the_words_that_the_queries_have() -> None:
         counts(texts), np.array([number[t] for t in positives]), chains, np.ones((1, 100), dtype=bool), seed=0
     )
     cost = np.tile(np.arange(3) * 0.01, (100, 1))
-    matching.settle(cost, np.ones((100, 3), dtype=bool), np.arange(100))
+    matching.minimise(cost, np.ones((100, 3), dtype=bool), np.arange(100))
     chosen = Counter(texts[chains[0, i, pick]] for i, pick in enumerate(matching.picked))
     assert all(22 <= count <= 28 for count in chosen.values())
     assert (cost.argmin(axis=1) == 0).all(), "without matching all would take their first"
@@ -94,7 +94,7 @@ def test_what_is_not_allowed_is_never_taken_and_the_seed_decides() -> None:
 
     def picked(seed: int) -> list[int]:
         matching = Matching(counts(texts), positives, chains, matched, seed)
-        matching.settle(np.zeros((200, 8)), allowed, np.arange(200))
+        matching.minimise(np.zeros((200, 8)), allowed, np.arange(200))
         for level in range(3):
             mine = matched[level] & (matching.picked >= 0)
             chosen = counts(texts)[chains[level, mine, matching.picked[mine]]].sum(axis=0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.negatives.providers.answers import Answer, Answers, Found, Place, portion
+from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, Place, portion
 
 
 def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
@@ -34,8 +34,8 @@ def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_pat
     first.keep("name", places("a", "b", "c"), given_answer)
     first.close()
     again = Answers(tmp_path)
-    assert again.find("a") == Found(given_answer, 1, 1, "asker of a")
-    assert again.find("c") == Found(given_answer, 3, 7, "asker of c")
+    assert again.find("a") == CacheEntry(given_answer, 1, 1, "asker of a")
+    assert again.find("c") == CacheEntry(given_answer, 3, 7, "asker of c")
     assert again.find("d") is None
     assert (again.offered("offer a"), again.offered("offer d")) == ([("a", "b")], None)
 
@@ -49,7 +49,7 @@ def test_an_answer_without_a_text_and_a_lasting_error_are_kept_too(tmp_path: Pat
     assert found is not None
     assert found.answer is not None
     assert (found.answer.text, found.answer.problem, found.error) == (None, "model refused", "")
-    assert again.find("b") == Found(None, error="status 400")
+    assert again.find("b") == CacheEntry(None, error="status 400")
 
 
 def test_nothing_is_evicted_however_full_it_is(tmp_path: Path) -> None:

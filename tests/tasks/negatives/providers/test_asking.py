@@ -60,7 +60,7 @@ def test_every_question_is_answered_once_and_read_as_the_model_said_it(server: P
     some = questions(30)
     client = talk.ask(some, queries_a_request=7)
     assert client.stopped == ""
-    assert (client.tally.done, client.tally.asked_again, client.tally.retries) == (30, 0, 0)
+    assert (client.statistics.done, client.statistics.asked_again, client.statistics.retries) == (30, 0, 0)
     said = {}
     for request in server.requests():
         lines = lines_of(request)
@@ -80,8 +80,8 @@ def test_what_is_known_is_not_asked_again_whatever_the_settings(server: Protocol
     talk.ask(questions(20))
     sent = len(server.requests())
     again = other(talk, server, in_flight=7, timeout=3, requests_a_minute=9_999, price=PRICE)
-    assert again.ask(questions(20), queries_a_request=9).tally.sent == 0
-    assert again.ask(questions(23), queries_a_request=9).tally.sent == 1
+    assert again.ask(questions(20), queries_a_request=9).statistics.sent == 0
+    assert again.ask(questions(23), queries_a_request=9).statistics.sent == 1
     assert len(server.requests()) == sent + 1
     assert set(asked_lines(server).values()) == {1}
 
@@ -122,12 +122,12 @@ def test_a_lost_request_goes_out_again_as_it_was(server: ProtocolServer, talk: T
     talk = other(talk, server, timeout=0.4 if fault["do"] == "hang" else 10, in_flight=1)
     client = talk.ask(questions(4))
     assert talk.open(questions(4)) == []
-    assert (client.tally.retries, sum(client.tally.faults.values()), client.tally.requests) == (2, 2, 1)
-    assert (client.tally.limited, client.tally.asked_again, client.stopped) == (0, 0, "")
+    assert (client.statistics.retries, sum(client.statistics.faults.values()), client.statistics.requests) == (2, 2, 1)
+    assert (client.statistics.limited, client.statistics.asked_again, client.stopped) == (0, 0, "")
     requests = server.requests()
     assert len(requests) == 3
     assert len({request["payload"] for request in requests}) == 1
-    found = [talk.answers.find(one.key(talk.asked)) for one in questions(4)]
+    found = [talk.answers.find(one.key(talk.cache_key)) for one in questions(4)]
     assert [one.answer.retries for one in found if one and one.answer] == [2] * 4
 
 
@@ -144,7 +144,7 @@ def test_a_body_that_breaks_pythons_numbers_or_stack_is_a_lost_request(
     server: ProtocolServer, talk: Talk, body: str
 ) -> None:
     server.script({"do": "body", "body": body, "times": 1})
-    assert talk.ask(questions(4)).tally.retries == 1
+    assert talk.ask(questions(4)).statistics.retries == 1
     assert talk.open(questions(4)) == []
 
 
@@ -153,7 +153,7 @@ def test_a_limit_means_waiting_as_long_as_the_service_says(server: ProtocolServe
     client = other(talk, server, in_flight=1).ask(questions(8))
     first, *rest = server.requests()
     assert min(request["time"] for request in rest) >= first["time"] + 0.39
-    assert (client.tally.limited, client.tally.retries, dict(client.tally.faults)) == (1, 0, {})
+    assert (client.statistics.limited, client.statistics.retries, dict(client.statistics.faults)) == (1, 0, {})
     assert talk.open(questions(8)) == []
 
 
@@ -169,7 +169,7 @@ def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, tal
     server.script({"do": "status", "status": 429, "times": times})
     client = talk.ask(questions(8))
     assert talk.open(questions(8)) == []
-    assert (client.tally.limited, client.tally.retries, dict(client.tally.faults)) == (times, 0, {})
+    assert (client.statistics.limited, client.statistics.retries, dict(client.statistics.faults)) == (times, 0, {})
 
 
 def test_while_one_request_waits_for_the_limit_no_other_goes(server: ProtocolServer, talk: Talk) -> None:
@@ -191,7 +191,7 @@ def test_the_servers_limit_is_kept_by_waiting_without_a_single_refusal(
     server.change(requests_per_minute=50, minute=1.0)
     client = other(talk, server, in_flight=16, requests_a_minute=30 * 60).ask(questions(60), queries_a_request=1)
     assert talk.open(questions(60)) == []
-    assert (client.tally.limited, client.tally.retries, client.tally.sent) == (0, 0, 60)
+    assert (client.statistics.limited, client.statistics.retries, client.statistics.sent) == (0, 0, 60)
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -201,15 +201,15 @@ def test_a_limit_that_no_setting_names_is_found_out_without_failures(
     server.change(requests_per_minute=20, minute=0.5, announce_limits=announced)
     client = other(talk, server, in_flight=16).ask(questions(60), queries_a_request=1)
     assert talk.open(questions(60)) == []
-    assert (client.tally.retries, dict(client.tally.faults), client.stopped) == (0, {}, "")
-    assert client.tally.sent == 60 + client.tally.limited == len(server.requests())
+    assert (client.statistics.retries, dict(client.statistics.faults), client.stopped) == (0, {}, "")
+    assert client.statistics.sent == 60 + client.statistics.limited == len(server.requests())
 
 
 def test_a_limit_on_tokens_is_kept(server: ProtocolServer, talk: Talk) -> None:
     server.change(tokens_per_minute=3_000, minute=0.5)
     client = other(talk, server, in_flight=8).ask(questions(40), queries_a_request=4)
     assert talk.open(questions(40)) == []
-    assert (client.tally.retries, client.stopped) == (0, "")
+    assert (client.statistics.retries, client.stopped) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_wrong_answer_is_asked_for_again_and_only_what_was_wrong(
     server.script({"do": kind, "times": 1, **slot})
     client = talk.ask([one])
     assert talk.problems(one) == [problem, ""]
-    assert (client.tally.asked_again, client.tally.retries, client.tally.requests) == (1, 0, 2)
+    assert (client.statistics.asked_again, client.statistics.retries, client.statistics.requests) == (1, 0, 2)
     first, second = server.requests()
     assert len(second["offered"]) == len(again)
     if len(again) == 1:
@@ -261,13 +261,13 @@ def test_a_right_answer_with_something_more_is_right(server: ProtocolServer, tal
     server.script({"do": kind})
     client = talk.ask(questions(4))
     assert talk.open(questions(4)) == []
-    assert (client.tally.requests, client.tally.asked_again) == (1, 0)
+    assert (client.statistics.requests, client.statistics.asked_again) == (1, 0)
 
 
 def test_another_models_name_is_what_the_rows_say(server: ProtocolServer, talk: Talk) -> None:
     server.script({"do": "model", "model": "gpt-4o-mini-rerouted", "when": {"request": 2}})
     client = talk.ask(questions(8))
-    assert client.tally.models == {"gpt-4o-mini": 1, "gpt-4o-mini-rerouted": 1}
+    assert client.statistics.models == {"gpt-4o-mini": 1, "gpt-4o-mini-rerouted": 1}
     assert {fill.model for fill in talk.fills(questions(8))} == {"gpt-4o-mini", "gpt-4o-mini-rerouted"}
 
 
@@ -285,10 +285,10 @@ def test_a_wrong_answer_is_asked_for_at_most_twice_more_and_then_given_up(server
     server.script({"do": "foreign", "when": {"contains": "room 1."}})
     client = talk.ask(some, queries_a_request=1)
     assert talk.problems(some[1]) == ["word was not on offer"] * MOST_ATTEMPTS
-    assert (client.tally.asked_again, client.tally.requests, client.tally.done) == (2, 5, 3)
+    assert (client.statistics.asked_again, client.statistics.requests, client.statistics.done) == (2, 5, 3)
     assert [len(request["offered"]) for request in server.requests(fault="foreign")] == [3, 1, 1]
     server.script()
-    assert talk.ask(some).tally.sent == 0
+    assert talk.ask(some).statistics.sent == 0
     rows = [(fill.level, fill.attempts, bool(fill.problem)) for fill in talk.fills([some[1]])]
     assert rows == [(1, 1, True), (2, 1, True), (3, 1, True), (1, 2, True), (2, 2, True), (3, 2, True), (1, 3, True),
                     (2, 3, True), (3, 3, True)]  # fmt: skip
@@ -300,10 +300,10 @@ def test_a_model_that_never_answers_rightly_is_asked_three_times_and_no_more(
 ) -> None:
     server.script({"do": kind})
     client = talk.ask(questions(8))
-    assert client.tally.requests == 2 + 2 * 8
+    assert client.statistics.requests == 2 + 2 * 8
     assert set(asked_lines(server).values()) == {MOST_ATTEMPTS}
-    assert client.tally.done == 8
-    assert talk.ask(questions(8)).tally.sent == 0
+    assert client.statistics.done == 8
+    assert talk.ask(questions(8)).statistics.sent == 0
 
 
 @pytest.mark.parametrize("poisoned", [0, 5, 11])
@@ -317,9 +317,9 @@ def test_a_refused_query_is_isolated_and_nothing_else_is_lost(
     assert client.stopped == ""
     assert [talk.problems(one) for one in some if one is not some[poisoned]] == [[""]] * 23
     assert talk.problems(some[poisoned]) == [f"request refused: status {status} bad"]
-    assert dict(client.tally.refused) == {f"status {status} bad": 1}
+    assert dict(client.statistics.refused) == {f"status {status} bad": 1}
     assert set(asked_lines(server, status=200).values()) == {1}
-    assert talk.ask(some).tally.sent == 0, "the refusal is kept too"
+    assert talk.ask(some).statistics.sent == 0, "the refusal is kept too"
 
 
 def test_what_a_service_does_not_take_is_done_only_once_that_is_kept(server: ProtocolServer, talk: Talk) -> None:
@@ -327,7 +327,7 @@ def test_what_a_service_does_not_take_is_done_only_once_that_is_kept(server: Pro
     some = questions(4)
     server.script({"do": "status", "status": 400, "when": {"contains": "room 3."}})
     client = other(talk, server, in_flight=1).ask(some)
-    assert client.tally.done == 4 - len(talk.open(some))
+    assert client.statistics.done == 4 - len(talk.open(some))
     assert talk.open(some) == []
 
 
@@ -336,7 +336,7 @@ def test_a_service_that_refuses_everything_has_no_refusal_kept(server: ProtocolS
     server.script({"do": "status", "status": 400})
     client = talk.ask(questions(40))
     assert "status 400" in client.stopped
-    assert client.tally.sent <= 10 + (FAILURES + 1) * talk.settings.in_flight + 4
+    assert client.statistics.sent <= 10 + (FAILURES + 1) * talk.settings.in_flight + 4
     assert len(talk.open(questions(40))) == 40
     server.script()
     talk.ask(questions(40))
@@ -360,7 +360,7 @@ def test_a_service_that_will_take_nothing_is_left_alone_at_once(
     server.script(fault)
     client = talk.ask(some)
     assert client.stopped.startswith("status 4")
-    assert client.tally.sent <= talk.settings.in_flight
+    assert client.statistics.sent <= talk.settings.in_flight
     assert len(talk.open(some)) == 40
     server.script()
     talk.ask(some)
@@ -394,8 +394,8 @@ def test_a_service_that_only_fails_is_left_alone(server: ProtocolServer, talk: T
     server.script(fault)
     client = other(talk, server, in_flight=3).ask(questions(200))
     assert client.stopped.startswith("nothing but failures, the last: ")
-    assert FAILURES * 3 <= client.tally.sent <= FAILURES * 3 + 3
-    assert client.tally.requests == 0
+    assert FAILURES * 3 <= client.statistics.sent <= FAILURES * 3 + 3
+    assert client.statistics.requests == 0
     server.script()
     talk.ask(questions(200))
     assert talk.open(questions(200)) == []
@@ -407,8 +407,8 @@ def test_failures_between_answers_stop_nothing(server: ProtocolServer, talk: Tal
     assert client.stopped == ""
     assert talk.open(questions(60)) == []
     requests = server.requests()
-    assert client.tally.retries == sum(request["status"] == 500 for request in requests) > 50
-    assert client.tally.sent == len(requests)
+    assert client.statistics.retries == sum(request["status"] == 500 for request in requests) > 50
+    assert client.statistics.sent == len(requests)
 
 
 def test_a_request_that_is_never_answered_is_left_for_the_next_run(server: ProtocolServer, talk: Talk) -> None:
@@ -419,7 +419,7 @@ def test_a_request_that_is_never_answered_is_left_for_the_next_run(server: Proto
     left = talk.open(some)
     assert some[9] in left
     assert len(left) <= 4
-    assert client.tally.done == 24 - len(left)
+    assert client.statistics.done == 24 - len(left)
     server.script()
     talk.ask(some)
     assert talk.open(some) == []
@@ -431,14 +431,14 @@ def test_the_budget_stops_in_time_and_the_next_run_goes_on(server: ProtocolServe
     talk = other(talk, server, price=PRICE, in_flight=1)
     first = talk.ask(some, limit=limit)
     assert first.stopped == OVER_BUDGET
-    assert 0.02 < first.tally.cost_usd <= limit
+    assert 0.02 < first.statistics.cost_usd <= limit
     assert first.budget.set_aside == pytest.approx(0)
     paid = PRICE.cost(*tokens_of(server.requests(), {}))
-    assert first.tally.cost_usd == pytest.approx(paid) == pytest.approx(first.budget.spent)
+    assert first.statistics.cost_usd == pytest.approx(paid) == pytest.approx(first.budget.spent)
     answered = 40 - len(talk.open(some))
-    assert answered == 4 * first.tally.requests == len(asked_lines(server))
+    assert answered == 4 * first.statistics.requests == len(asked_lines(server))
     for _ in range(9):
-        assert talk.ask(some, limit=limit).tally.cost_usd <= limit
+        assert talk.ask(some, limit=limit).statistics.cost_usd <= limit
     assert talk.open(some) == []
     assert set(asked_lines(server).values()) == {1}
     assert len(asked_lines(server)) == 40
@@ -448,7 +448,7 @@ def test_a_budget_is_not_given_up_while_requests_in_flight_hold_it(server: Proto
     server.change(latency=0.02)
     client = other(talk, server, price=PRICE, in_flight=8).ask(questions(200), limit=0.2)
     assert client.stopped == OVER_BUDGET
-    assert 0.1 < client.tally.cost_usd <= 0.2
+    assert 0.1 < client.statistics.cost_usd <= 0.2
 
 
 def test_a_budget_below_one_request_sends_nothing(server: ProtocolServer, talk: Talk) -> None:
@@ -466,7 +466,7 @@ def test_two_services_share_one_budget(server: ProtocolServer, talk: Talk, tmp_p
 
     asyncio.run(both())
     assert {client.stopped for client in clients} == {OVER_BUDGET}
-    spent = sum(client.tally.cost_usd for client in clients)
+    spent = sum(client.statistics.cost_usd for client in clients)
     assert 0.1 < spent <= 0.25
     assert PRICE.cost(*tokens_of(server.requests(), {})) == pytest.approx(spent)
 
@@ -484,12 +484,12 @@ def test_tokens_and_money_of_the_rows_are_what_the_server_counted(server: Protoc
     answered = server.requests(status=200)
     prompt, completion = tokens_of(answered, {"answer": tokens(prose), "null": 0})
     fills = talk.fills(some)
-    assert sum(fill.prompt_tokens for fill in fills) == prompt == client.tally.prompt_tokens
-    assert sum(fill.completion_tokens for fill in fills) == completion == client.tally.completion_tokens
+    assert sum(fill.prompt_tokens for fill in fills) == prompt == client.statistics.prompt_tokens
+    assert sum(fill.completion_tokens for fill in fills) == completion == client.statistics.completion_tokens
     assert math.fsum(fill.cost_usd for fill in fills) == pytest.approx(PRICE.cost(prompt, completion))
-    assert client.tally.cost_usd == pytest.approx(PRICE.cost(prompt, completion))
-    assert client.tally.retries == len(server.requests(status=500))
-    assert client.tally.asked_again == len([f for f in answered if f["fault"]]) + 3 * len(
+    assert client.statistics.cost_usd == pytest.approx(PRICE.cost(prompt, completion))
+    assert client.statistics.retries == len(server.requests(status=500))
+    assert client.statistics.asked_again == len([f for f in answered if f["fault"]]) + 3 * len(
         [f for f in answered if f["fault"] and len(lines_of(f)) == 4]
     ) - _given_up(talk, some)
 
@@ -507,8 +507,8 @@ def test_tokens_add_up_where_a_slot_has_no_other_word(server: ProtocolServer, ta
     server.script({"do": "foreign", "slot": "2", "times": 1})
     client = talk.ask([one])
     fills = talk.fills([one])
-    assert sum(fill.prompt_tokens for fill in fills) == client.tally.prompt_tokens
-    assert sum(fill.completion_tokens for fill in fills) == client.tally.completion_tokens
+    assert sum(fill.prompt_tokens for fill in fills) == client.statistics.prompt_tokens
+    assert sum(fill.completion_tokens for fill in fills) == client.statistics.completion_tokens
 
 
 def test_the_same_question_of_two_queries_is_asked_and_paid_once(server: ProtocolServer, talk: Talk) -> None:
@@ -517,7 +517,7 @@ def test_the_same_question_of_two_queries_is_asked_and_paid_once(server: Protoco
     twins = [Question(masked(f"twin{number}", text), options, 0) for number in range(6)]
     client = other(talk, server, in_flight=4).ask(twins, queries_a_request=1)
     fills = talk.fills(twins)
-    assert sum(fill.prompt_tokens for fill in fills) == client.tally.prompt_tokens
+    assert sum(fill.prompt_tokens for fill in fills) == client.statistics.prompt_tokens
     assert asked_lines(server) == {twins[0].text(): 1}
 
 
@@ -537,7 +537,7 @@ def test_json_mode_is_asked_of_old_models_and_enums_of_new_ones(server: Protocol
     """The stand-in refuses a schema for gpt-3.5-turbo, as the service does."""
     old = other(talk, server, model="gpt-3.5-turbo")
     client = old.ask(questions(8))
-    assert (old.open(questions(8)), client.tally.requests) == ([], 2)
+    assert (old.open(questions(8)), client.statistics.requests) == ([], 2)
     requests = server.requests()
     assert all(set(request["offered"]) == {str(n) for n in range(1, 13)} for request in requests)
     forced = other(talk, server, model="gpt-3.5-turbo", structure="json_schema", in_flight=1)
@@ -564,9 +564,9 @@ def test_an_answer_is_cached_by_what_determines_it(server: ProtocolServer, talk:
         {"structure": "json_object"},
     ]
     for count, change in enumerate(changes, 2):
-        assert other(talk, server, **change).ask(questions(4)).tally.sent == 1
+        assert other(talk, server, **change).ask(questions(4)).statistics.sent == 1
         assert len(server.requests()) == count
-    assert talk.ask(questions(4)).tally.sent == 0
+    assert talk.ask(questions(4)).statistics.sent == 0
 
 
 def test_pick_is_what_the_stand_in_says() -> None:

@@ -52,17 +52,17 @@ def test_jobs_are_submitted_once_and_collected_by_a_later_run(server: ProtocolSe
     last = first
     while last.stopped == UNDER_WAY:
         last = ask(talk, store, requests_a_job=3)
-    assert (last.stopped, last.tally.done, submitted(server)) == ("", 30, 3)
+    assert (last.stopped, last.statistics.done, submitted(server)) == ("", 30, 3)
     assert talk.open(questions(30)) == []
     assert store.json_folder(JOBS).read_all() == []
 
 
 def test_a_run_may_wait_and_pays_half(server: ProtocolServer, talk: Talk, store: Store) -> None:
     client = ask(talk, store, batch_wait=30.0)
-    assert (client.stopped, client.tally.done) == ("", 30)
+    assert (client.stopped, client.statistics.done) == ("", 30)
     fills = talk.fills(questions(30))
     prompt, completion = sum(f.prompt_tokens for f in fills), sum(f.completion_tokens for f in fills)
-    assert (prompt, completion) == (client.tally.prompt_tokens, client.tally.completion_tokens)
+    assert (prompt, completion) == (client.statistics.prompt_tokens, client.statistics.completion_tokens)
     assert sum(f.cost_usd for f in fills) == pytest.approx(PRICE.cost(prompt, completion) / 2)
 
 
@@ -74,7 +74,7 @@ def test_what_expired_is_submitted_again_and_nothing_else(server: ProtocolServer
     left = len(talk.open(questions(30)))
     assert 0 < left < 30
     server.change(batch_outcome="completed")
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
     assert submitted(server) == 2
     lines = [request for request in server.requests() if request["path"].startswith("batch:")]
     assert sum(request["status"] == 200 for request in lines) <= 8 + 1
@@ -85,7 +85,7 @@ def test_a_job_whose_id_was_lost_is_found_by_its_token(server: ProtocolServer, t
     ask(talk, store)
     (note,) = store.json_folder(JOBS).read_all()
     store.json_folder(JOBS).write(note["token"], note | {"job": None})
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
     assert submitted(server) == 1
 
 
@@ -93,7 +93,7 @@ def test_a_job_that_was_never_submitted_is_forgotten(server: ProtocolServer, tal
     ask(talk, store)
     (note,) = store.json_folder(JOBS).read_all()
     store.json_folder(JOBS).write("never", note | {"token": "never", "job": None})
-    assert ask(talk, store, batch_wait=30.0).tally.done == 30
+    assert ask(talk, store, batch_wait=30.0).statistics.done == 30
     assert store.json_folder(JOBS).read_all() == []
     assert submitted(server) == 1
 

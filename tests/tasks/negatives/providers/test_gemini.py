@@ -54,13 +54,18 @@ def asked_lines(server: ProtocolServer, **where: Any) -> Counter[str]:
 def test_every_question_is_answered_once_and_the_next_run_asks_nothing(server: ProtocolServer, talk: Talk) -> None:
     some = questions(30)
     client = talk.ask(some, queries_a_request=7)
-    assert (client.stopped, client.tally.done, client.tally.asked_again, client.tally.retries) == ("", 30, 0, 0)
+    assert (client.stopped, client.statistics.done, client.statistics.asked_again, client.statistics.retries) == (
+        "",
+        30,
+        0,
+        0,
+    )
     assert talk.open(some) == []
     assert set(asked_lines(server).values()) == {1}
     assert {request["key"] for request in server.requests()} == {"AIza-test"}
     assert all(request["path"].endswith("/gemini-2.5-flash:generateContent") for request in server.requests())
     sent = len(server.requests())
-    assert other(talk, server, in_flight=9).ask(some, queries_a_request=3).tally.sent == 0
+    assert other(talk, server, in_flight=9).ask(some, queries_a_request=3).statistics.sent == 0
     assert len(server.requests()) == sent
 
 
@@ -106,8 +111,8 @@ def test_a_lost_request_goes_out_again_as_it_was(server: ProtocolServer, talk: T
     talk = other(talk, server, timeout=0.4 if fault["do"] == "hang" else 10, in_flight=1)
     client = talk.ask(questions(4))
     assert talk.open(questions(4)) == []
-    assert (client.tally.retries, sum(client.tally.faults.values()), client.tally.requests) == (2, 2, 1)
-    assert (client.tally.limited, client.tally.asked_again, client.stopped) == (0, 0, "")
+    assert (client.statistics.retries, sum(client.statistics.faults.values()), client.statistics.requests) == (2, 2, 1)
+    assert (client.statistics.limited, client.statistics.asked_again, client.stopped) == (0, 0, "")
     assert len({request["payload"] for request in server.requests()}) == 1
     assert len(server.requests()) == 3
 
@@ -119,7 +124,7 @@ def test_a_body_that_breaks_pythons_numbers_or_stack_is_a_lost_request(
     server: ProtocolServer, talk: Talk, body: str
 ) -> None:
     server.script({"do": "body", "body": body, "times": 1})
-    assert talk.ask(questions(4)).tally.retries == 1
+    assert talk.ask(questions(4)).statistics.retries == 1
     assert talk.open(questions(4)) == []
 
 
@@ -128,7 +133,7 @@ def test_a_limit_means_waiting_as_long_as_the_service_says(server: ProtocolServe
     client = other(talk, server, in_flight=1).ask(questions(8))
     first, *rest = server.requests()
     assert min(request["time"] for request in rest) >= first["time"] + 0.39
-    assert (client.tally.limited, client.tally.retries, dict(client.tally.faults)) == (1, 0, {})
+    assert (client.statistics.limited, client.statistics.retries, dict(client.statistics.faults)) == (1, 0, {})
     assert talk.open(questions(8)) == []
 
 
@@ -136,15 +141,15 @@ def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, tal
     server.script({"do": "status", "status": 429, "times": 8 * FAILURES})
     client = talk.ask(questions(8))
     assert talk.open(questions(8)) == []
-    assert (client.tally.limited, client.tally.retries) == (8 * FAILURES, 0)
+    assert (client.statistics.limited, client.statistics.retries) == (8 * FAILURES, 0)
 
 
 def test_a_limit_that_no_setting_names_is_kept_without_failures(server: ProtocolServer, talk: Talk) -> None:
     server.change(requests_per_minute=20, minute=0.5)
     client = other(talk, server, in_flight=8).ask(questions(50), queries_a_request=1)
     assert talk.open(questions(50)) == []
-    assert (client.tally.retries, dict(client.tally.faults), client.stopped) == (0, {}, "")
-    assert client.tally.sent == 50 + client.tally.limited == len(server.requests())
+    assert (client.statistics.retries, dict(client.statistics.faults), client.stopped) == (0, {}, "")
+    assert client.statistics.sent == 50 + client.statistics.limited == len(server.requests())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_a_wrong_answer_is_asked_for_again_and_only_what_was_wrong(
     server.script({"do": kind, "times": 1, **({"slot": "2"} if again == 1 else {})})
     client = talk.ask([one])
     assert talk.problems(one) == [problem, ""]
-    assert (client.tally.asked_again, client.tally.retries, client.tally.requests) == (1, 0, 2)
+    assert (client.statistics.asked_again, client.statistics.retries, client.statistics.requests) == (1, 0, 2)
     assert [len(request["offered"]) for request in server.requests()] == [3, again]
     assert {fill.level for fill in talk.fills([one]) if not fill.problem} == {1, 2, 3}
 
@@ -179,13 +184,13 @@ def test_a_wrong_answer_is_asked_for_again_and_only_what_was_wrong(
 def test_a_right_answer_with_something_more_is_right(server: ProtocolServer, talk: Talk, kind: str) -> None:
     server.script({"do": kind})
     client = talk.ask(questions(4))
-    assert (talk.open(questions(4)), client.tally.requests) == ([], 1)
+    assert (talk.open(questions(4)), client.statistics.requests) == ([], 1)
 
 
 def test_another_models_name_is_what_the_rows_say(server: ProtocolServer, talk: Talk) -> None:
     server.script({"do": "model", "model": "gemini-rerouted", "when": {"request": 2}})
     client = talk.ask(questions(8))
-    assert client.tally.models == {"gemini-2.5-flash": 1, "gemini-rerouted": 1}
+    assert client.statistics.models == {"gemini-2.5-flash": 1, "gemini-rerouted": 1}
     assert {fill.model for fill in talk.fills(questions(8))} == {"gemini-2.5-flash", "gemini-rerouted"}
 
 
@@ -193,7 +198,7 @@ def test_a_model_that_always_refuses_is_asked_three_times_and_no_more(server: Pr
     server.script({"do": "blocked"})
     client = talk.ask(questions(8))
     assert set(asked_lines(server).values()) == {MOST_ATTEMPTS}
-    assert (client.tally.done, talk.ask(questions(8)).tally.sent) == (8, 0)
+    assert (client.statistics.done, talk.ask(questions(8)).statistics.sent) == (8, 0)
 
 
 @pytest.mark.parametrize("poisoned", [0, 5])
@@ -207,7 +212,7 @@ def test_a_refused_query_is_isolated_and_nothing_else_is_lost(
     assert [talk.problems(one) for one in some if one is not some[poisoned]] == [[""]] * 23
     assert talk.problems(some[poisoned])[0].startswith("request refused: status 400")
     assert set(asked_lines(server, status=200).values()) == {1}
-    assert talk.ask(some).tally.sent == 0
+    assert talk.ask(some).statistics.sent == 0
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -217,7 +222,7 @@ def test_a_service_that_will_take_nothing_is_left_alone_at_once(
     server.script({"do": "status", "status": status})
     client = talk.ask(questions(40))
     assert client.stopped.startswith(f"status {status}")
-    assert client.tally.sent <= talk.settings.in_flight
+    assert client.statistics.sent <= talk.settings.in_flight
     assert len(talk.open(questions(40))) == 40
 
 
@@ -225,7 +230,7 @@ def test_a_wrong_key_is_no_refused_query_though_gemini_says_400(server: Protocol
     server.change(keys=["AIza-right"])
     client = talk.ask(questions(40))
     assert client.stopped == "status 400 API_KEY_INVALID"
-    assert client.tally.sent <= talk.settings.in_flight
+    assert client.statistics.sent <= talk.settings.in_flight
     server.change(keys=None)
     talk.ask(questions(40))
     assert talk.open(questions(40)) == []
@@ -240,7 +245,7 @@ def test_a_service_that_only_fails_is_left_alone(server: ProtocolServer, talk: T
     server.script({"do": "status", "status": 503})
     client = other(talk, server, in_flight=3).ask(questions(200))
     assert client.stopped.startswith("nothing but failures, the last: status 503")
-    assert FAILURES * 3 <= client.tally.sent <= FAILURES * 3 + 3
+    assert FAILURES * 3 <= client.statistics.sent <= FAILURES * 3 + 3
 
 
 def test_tokens_and_money_of_the_rows_are_what_the_server_counted(server: ProtocolServer, talk: Talk) -> None:
@@ -251,10 +256,10 @@ def test_tokens_and_money_of_the_rows_are_what_the_server_counted(server: Protoc
     assert talk.open(some) == []
     prompt, completion = tokens_of(server.requests(status=200), {"null": 0})
     fills = talk.fills(some)
-    assert sum(fill.prompt_tokens for fill in fills) == prompt == client.tally.prompt_tokens
-    assert sum(fill.completion_tokens for fill in fills) == completion == client.tally.completion_tokens
+    assert sum(fill.prompt_tokens for fill in fills) == prompt == client.statistics.prompt_tokens
+    assert sum(fill.completion_tokens for fill in fills) == completion == client.statistics.completion_tokens
     assert sum(fill.cost_usd for fill in fills) == pytest.approx(PRICE.cost(prompt, completion))
-    assert client.tally.retries == len(server.requests(status=500))
+    assert client.statistics.retries == len(server.requests(status=500))
 
 
 def test_the_budget_stops_in_time_and_the_next_run_goes_on(server: ProtocolServer, talk: Talk) -> None:
@@ -262,7 +267,7 @@ def test_the_budget_stops_in_time_and_the_next_run_goes_on(server: ProtocolServe
     talk = other(talk, server, price=PRICE, in_flight=1)
     for _ in range(10):
         client = talk.ask(some, limit=limit)
-        assert client.tally.cost_usd <= limit
+        assert client.statistics.cost_usd <= limit
         assert (client.stopped == OVER_BUDGET) == bool(talk.open(some))
     assert talk.open(some) == []
     assert set(asked_lines(server).values()) == {1}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penumbra.tasks.negatives.providers import limits
-from penumbra.tasks.negatives.providers.limits import BURST, Bucket, Pace
+from penumbra.tasks.negatives.providers.limits import BURST, Bucket, RateLimiter
 from penumbra.tasks.negatives.providers.service import Quota
 
 
@@ -38,13 +38,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def admitted(pace: Pace, clock: Clock, tokens: list[float]) -> list[float]:
+def admitted(limiter: RateLimiter, clock: Clock, tokens: list[float]) -> list[float]:
     """When requests of so many tokens go, all of which want to go at once."""
 
     async def run() -> list[float]:
         times = []
         for amount in tokens:
-            await pace.admit(amount)
+            await limiter.admit(amount)
             times.append(clock.now)
         return times
 
@@ -52,7 +52,7 @@ def admitted(pace: Pace, clock: Clock, tokens: list[float]) -> list[float]:
 
 
 def test_without_a_limit_nothing_waits(clock: Clock) -> None:
-    admitted(Pace(None, None, clock), clock, [10_000.0] * 1_000)
+    admitted(RateLimiter(None, None, clock), clock, [10_000.0] * 1_000)
     assert clock.slept == []
 
 
@@ -91,21 +91,21 @@ def test_even_less_than_one_a_minute_lets_one_go() -> None:
 @pytest.mark.parametrize("a_minute", [1, 7, 60, 500])
 def test_in_the_long_run_the_limit_is_used_and_not_exceeded(clock: Clock, a_minute: int) -> None:
     start = clock.now
-    times = admitted(Pace(a_minute, None, clock), clock, [1.0] * (3 * a_minute))
+    times = admitted(RateLimiter(a_minute, None, clock), clock, [1.0] * (3 * a_minute))
     minutes = (times[-1] - start) / 60
     assert 3 - BURST - 1 / a_minute - 0.01 <= minutes <= 3 * (1 + 2 * BURST)
 
 
 @pytest.mark.parametrize("a_minute", [1, 7, 49, 50, 51, 60, 500])
 def test_no_minute_has_more_requests_than_the_setting(clock: Clock, a_minute: int) -> None:
-    times = admitted(Pace(a_minute, None, clock), clock, [1.0] * (3 * a_minute))
+    times = admitted(RateLimiter(a_minute, None, clock), clock, [1.0] * (3 * a_minute))
     most = max(sum(start <= time < start + 60 for time in times) for start in times)
     assert most <= a_minute
 
 
 def test_tokens_are_limited_as_requests_are(clock: Clock) -> None:
     start = clock.now
-    times = admitted(Pace(None, 6_000, clock), clock, [500.0] * 24)
+    times = admitted(RateLimiter(None, 6_000, clock), clock, [500.0] * 24)
     assert times[0] == start
     assert 24 * 500 / 100 * (1 - 2 * BURST) - 500 / 100 <= times[-1] - start <= 24 * 500 / 100 * (1 + 2 * BURST)
 
@@ -116,7 +116,7 @@ def test_of_two_limits_the_stricter_holds(amounts: list[float], requests: int, t
         clock = Clock()
         patch.setattr(limits, "asyncio", type("A", (), {"Lock": asyncio.Lock, "sleep": staticmethod(clock.sleep)}))
         start = clock.now
-        times = admitted(Pace(requests, tokens, clock), clock, amounts)
+        times = admitted(RateLimiter(requests, tokens, clock), clock, amounts)
         assert times == sorted(times)
         for end, time in enumerate(times):
             passed = time - start + 1e-3
@@ -126,23 +126,23 @@ def test_of_two_limits_the_stricter_holds(amounts: list[float], requests: int, t
 
 
 def test_a_pause_holds_everyone_and_the_longest_counts(clock: Clock) -> None:
-    pace = Pace(None, None, clock)
-    pace.pause(40)
-    pace.pause(3)
-    assert admitted(pace, clock, [1.0, 1.0]) == [pytest.approx(140), pytest.approx(140)]
+    limiter = RateLimiter(None, None, clock)
+    limiter.pause(40)
+    limiter.pause(3)
+    assert admitted(limiter, clock, [1.0, 1.0]) == [pytest.approx(140), pytest.approx(140)]
     assert max(clock.slept) <= limits.LONGEST_WAIT, "new headers are to be seen meanwhile"
 
 
 def test_requests_go_in_the_order_in_which_they_ask(clock: Clock) -> None:
     order: list[int] = []
 
-    async def one(pace: Pace, number: int) -> None:
-        await pace.admit(1)
+    async def one(limiter: RateLimiter, number: int) -> None:
+        await limiter.admit(1)
         order.append(number)
 
     async def run() -> None:
-        pace = Pace(30, None, clock)
-        await asyncio.gather(*(one(pace, number) for number in range(20)))
+        limiter = RateLimiter(30, None, clock)
+        await asyncio.gather(*(one(limiter, number) for number in range(20)))
 
     asyncio.run(run())
     assert order == list(range(20))
@@ -214,7 +214,7 @@ def test_a_full_quota_without_a_reset_is_a_limit_a_minute() -> None:
 
 def test_what_only_one_header_says_limits_only_that() -> None:
     clock = Clock()
-    pace = Pace(None, None, clock)
-    pace.learn(None, Quota(60, 0, 60))
-    assert pace.requests.wait(10**6) == 0
-    assert pace.tokens.wait(1) == pytest.approx(1.0)
+    limiter = RateLimiter(None, None, clock)
+    limiter.learn(None, Quota(60, 0, 60))
+    assert limiter.requests.wait(10**6) == 0
+    assert limiter.tokens.wait(1) == pytest.approx(1.0)

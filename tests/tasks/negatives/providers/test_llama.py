@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.llama import (
     Llama,
@@ -274,13 +275,13 @@ def test_the_model_column_names_the_weights(folder: Path, tmp_path: Path) -> Non
 
 
 def test_what_determines_the_fills_is_not_how_they_are_computed(folder: Path, tmp_path: Path) -> None:
-    settings = Llama(model=str(folder))
-    assert settings.determines() == Llama(model=str(folder), batch_tokens=5, device="cuda").determines()
+    shared, settings = Filling(), Llama(model=str(folder))
+    assert settings.determines(shared) == Llama(model=str(folder), batch_tokens=5, device="cuda").determines(shared)
     moved = Path(shutil.copytree(folder, tmp_path / "elsewhere" / folder.name))
-    assert settings.determines() == Llama(model=str(moved)).determines()
+    assert settings.determines(shared) == Llama(model=str(moved)).determines(shared)
     other = build(tmp_path / folder.name, seed=1)
-    assert settings.determines() != Llama(model=str(other)).determines()
-    assert settings.determines() != Llama(model=str(folder), temperature=0).determines()
+    assert settings.determines(shared) != Llama(model=str(other)).determines(shared)
+    assert settings.determines(shared) != Llama(model=str(folder), temperature=0).determines(shared)
 
 
 def test_half_precision_scores_nearly_the_same(scorer: WordScorer, folder: Path) -> None:

@@ -5,8 +5,9 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penumbra.tasks.negatives.providers.gemini import Gemini
+from penumbra.tasks.negatives.providers.openai import OpenAI
 from penumbra.tasks.negatives.providers.prices import Budget, Price, price_of, table
-from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
 from pydantic import ValidationError
 
 

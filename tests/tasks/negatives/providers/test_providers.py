@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.fills import Filling, fill_part, make_provider, masked_queries, put_words
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries, put_words
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.providers.language_model import NOTHING, KneserNey, SlotScorer

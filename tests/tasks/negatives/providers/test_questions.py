@@ -57,7 +57,7 @@ def test_settled_words_stand_in_the_text_with_the_capital_of_the_word_before() -
     assert again.text() == "Closing the [1 red: A green B old] box on it."
     assert (again.attempt, asked.attempt) == (2, 1)
     assert again.after({1: "old"}).text() == "Closing the old box on it."
-    assert again.after({1: "old"}).settled == {0: "closing", 1: "old", 2: "box"}
+    assert again.after({1: "old"}).chosen == {0: "closing", 1: "old", 2: "box"}
 
 
 def test_questions_of_one_shape_have_one_schema_and_the_service_takes_it() -> None:

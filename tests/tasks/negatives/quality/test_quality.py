@@ -14,9 +14,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality import assessment as stage
 from penumbra.tasks.negatives.quality.command import judge_reference
 from penumbra.tasks.negatives.quality.file import FileNegatives
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 from penumbra.tasks.negatives.quality.page import known
 from penumbra.tasks.negatives.quality.review import Sheet, sheet_rows, sheet_text, wilson
-from penumbra.tasks.negatives.quality.rows import NegativesError, Row
 from penumbra.tasks.negatives.quality.texts import fills_of
 
 VERBS, NOUNS = ("opens", "closes", "takes", "holds"), ("door", "box", "bag", "book", "window", "bottle")
@@ -155,10 +155,10 @@ def test_wrong_settings_are_named(store: Store, shine: Path) -> None:
         judge_reference(str(shine), None, {}, shine.parent / "none.txt", None)
 
 
-def rows_of(count: int) -> Iterator[Row]:
+def rows_of(count: int) -> Iterator[Negative]:
     for i in range(count):
         for level in (1, 2, 3):
-            yield Row(f"q{i}", f"v{i}", level, f"query, {i}", f'negative "{i}" {level}', "corpus")
+            yield Negative(f"q{i}", f"v{i}", level, f"query, {i}", f'negative "{i}" {level}', "corpus")
 
 
 def test_a_sheet_comes_back(tmp_path: Path) -> None:

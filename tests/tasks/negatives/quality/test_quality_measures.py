@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from penumbra.tasks.data.resampling import Curve, Resamples
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.negatives.quality.blind import CLASSIFIERS, judge
-from penumbra.tasks.negatives.quality.bootstrap import Curve, Resamples
 from penumbra.tasks.negatives.quality.heldout import HeldOut
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
 from penumbra.tasks.negatives.quality.relations import attested

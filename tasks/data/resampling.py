@@ -1,6 +1,10 @@
-"""Intervals by resampling videos: queries of one video are alike, so they are drawn together (Efron, 1979)."""
+"""Intervals by resampling videos: queries of one video are alike, so they are drawn together.
 
-from collections.abc import Callable
+A clustered bootstrap (Efron, 1979; Davison & Hinkley, 1997, section 3.8): as many videos as there are, drawn with
+replacement. A resample is a row of counts, how often each video is drawn, so its sums are a product of two matrices.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 INTERVAL = (2.5, 97.5)  # percentiles
+CELLS = 1 << 22  # counts held at once, 32 MB: memory does not grow with the number of resamples
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,41 @@ class Estimate:
 
 
 class Resamples:
-    """How often each of `videos` videos is drawn in each resample; the same for the same seed."""
+    """`count` draws of `videos` out of `videos` videos with replacement; the same for the same seed."""
 
     def __init__(self, videos: int, count: int, seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        draws = (np.bincount(generator.integers(0, videos, videos), minlength=videos) for _ in range(count))
-        self.weights: Floats = np.array(list(draws), dtype=np.float64).reshape(count, videos)
+        self.videos, self.count, self.seed = videos, count, seed
+        self._at_once = max(1, CELLS // max(1, videos))
+        self._only: Floats | None = None  # drawn once where all fit
 
-    def estimate(self, videos: Ids, columns: Floats, figure: Callable[[Floats], Floats]) -> Estimate:
-        """A figure that depends on sums alone: `figure` takes sums (…, columns) to values (…).
+    def weights(self) -> Iterator[Floats]:
+        """How often each video is drawn, in blocks (some resamples, videos)."""
+        if self._only is None:
+            generator = np.random.default_rng(self.seed)
+            for done in range(0, self.count, self._at_once):
+                block = np.empty((min(self._at_once, self.count - done), self.videos))
+                for row in block:
+                    row[:] = np.bincount(generator.integers(0, self.videos, self.videos), minlength=self.videos)
+                self._only = block if len(block) == self.count else None
+                yield block
+        elif self.count:
+            yield self._only
+
+    def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
+        """The sums (columns) of all rows, and those of each resample (resamples, columns).
 
         `videos` (rows) gives each row's video, `columns` (rows, columns) what is summed.
         """
-        sums = np.zeros((self.weights.shape[1], columns.shape[1]))
-        np.add.at(sums, videos, columns)
+        by_video = np.zeros((self.videos, columns.shape[1]))
+        np.add.at(by_video, videos, columns)
+        blocks = [block @ by_video for block in self.weights()]
+        return by_video.sum(axis=0), np.concatenate([*blocks, np.empty((0, columns.shape[1]))])
+
+    def estimate(self, videos: Ids, columns: Floats, figure: Callable[[Floats], Floats]) -> Estimate:
+        """A figure that depends on sums alone: `figure` takes sums (…, columns) to values (…)."""
+        total, resampled = self.sums(videos, columns)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return _interval(float(figure(sums.sum(axis=0))), figure(self.weights @ sums))
+            return _interval(float(figure(total)), figure(resampled))
 
     def ratio(self, videos: Ids, numerators: Floats, denominators: Floats) -> Estimate:
         """Sum over sum: a mean where the denominators are 1."""
@@ -50,8 +74,8 @@ class Resamples:
         """Mean over the folds of the area under the ROC curve."""
         parts = [folds == fold for fold in np.unique(folds)]
         curves = [Curve(videos[part], labels[part], scores[part]) for part in parts]
-        value = float(np.mean([curve.area(np.ones(self.weights.shape[1])) for curve in curves]))
-        return _interval(value, np.array([np.mean([c.area(w) for c in curves]) for w in self.weights]))
+        value = float(np.mean([curve.area(np.ones(self.videos)) for curve in curves]))
+        return _interval(value, np.array([np.mean([c.area(w) for c in curves]) for ws in self.weights() for w in ws]))
 
 
 def _interval(value: float, resampled: Floats) -> Estimate:

@@ -11,7 +11,7 @@ class NegativesError(PenumbraError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Negative:
     """One negative beside its query; `masked` and `slots` where they are known, `similarity` (cosine) likewise."""
 
     qid: str

@@ -23,13 +23,15 @@ OTHERS = {"head": ("dependent", "preposition"), "preposition": ("head", "depende
           "dependent": ("head", "preposition")}  # fmt: skip
 
 
-class Lexicon:
+class RelationIndex:
     """Numbers for lemmas, and for what a relation says of a word in one of its roles."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.counts = preferences.counts
-        found = {word for relation in self.counts for word in (relation.head, relation.preposition, relation.dependent)}
-        self.index = {word: i for i, word in enumerate(sorted(found | {""}), 1)}
+        lemmas = {
+            word for relation in self.counts for word in (relation.head, relation.preposition, relation.dependent)
+        }
+        self.index = {word: i for i, word in enumerate(sorted(lemmas | {""}), 1)}
         self.size = len(self.index) + 1
 
     def ids(self, lemmas: Sequence[str]) -> list[int]:
@@ -44,12 +46,12 @@ class Lexicon:
     @cached_property
     def by_lemma(self) -> dict[str, list[tuple[str, Relation, float]]]:
         """The relations that a lemma stands in, with its role in each."""
-        found: dict[str, list[tuple[str, Relation, float]]] = defaultdict(list)
+        relations: dict[str, list[tuple[str, Relation, float]]] = defaultdict(list)
         for relation, count in sorted(self.counts.items()):
             for role in ROLES:
                 if getattr(relation, role):
-                    found[getattr(relation, role)].append((role, relation, count))
-        return found
+                    relations[getattr(relation, role)].append((role, relation, count))
+        return relations
 
     @cached_property
     def totals(self) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str, str], float], dict[int, float]]:
@@ -78,13 +80,13 @@ class Fit:
     totals: Floats  # of each of the rows' keys
 
     @classmethod
-    def of(cls, lexicon: Lexicon, lemmas: Sequence[str]) -> "Fit":
+    def of(cls, relation_index: RelationIndex, lemmas: Sequence[str]) -> "Fit":
         """Gather what the relations say of these lemmas, one a word of the class."""
-        all_of, of_word, of_key = lexicon.totals
+        all_of, of_word, of_key = relation_index.totals
         keys, columns, values = [], [], []
         for column, lemma in enumerate(lemmas):
-            for role, relation, count in lexicon.by_lemma.get(lemma, ()):
-                keys.append(lexicon.key_of(role, relation))
+            for role, relation, count in relation_index.by_lemma.get(lemma, ()):
+                keys.append(relation_index.key_of(role, relation))
                 columns.append(column)
                 values.append(count * all_of[role, relation.kind] / of_word[role, relation.kind, lemma])
         rows = Rows.gather(np.array(keys, dtype=np.int64), np.array(columns, dtype=np.int64), np.array(values),

@@ -15,16 +15,16 @@ import typer
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.flows.command_line import app, goes_on, parse_parameters
-from penumbra.flows.rehearsal import IS_THERE, rehearse
-from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, prepare
-from penumbra.tasks.stage import merge
+from penumbra.flows.commands import app
+from penumbra.flows.commands.terminal import goes_on, parse_parameters
+from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
+from penumbra.tasks.stage import IS_THERE, merge
 from prefect import flow
 from typer.testing import CliRunner
 
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penumbra.flows.command_line", *arguments]
+    command = [sys.executable, "-m", "penumbra.flows.commands", *arguments]
     variables = {**os.environ, "PENUMBRA_ARTIFACTS": str(root), **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
@@ -141,7 +141,7 @@ def test_a_run_that_is_ended_says_that_it_goes_on(
 
 def test_a_run_that_does_not_end_is_ended() -> None:
     program = (
-        "import os, signal, time; from flows import command_line as it; it.PATIENCE = 0.2\n"
+        "import os, signal, time; from penumbra.flows.commands import terminal as it; it.PATIENCE = 0.2\n"
         "with it.goes_on():\n"
         "    signal.signal(signal.SIGTERM, lambda *_: None)  # as Prefect has its own\n"
         "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
@@ -246,7 +246,7 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
     monkeypatch.setenv("PENUMBRA_DATA", str(data.parent))
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
-    assert {state for _, state, _ in rehearse("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
+    assert {state for _, state, _ in plan_flow("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
     shine = [json.loads(line) for line in penumbra("export", "mine", root=root).stdout.splitlines()]
     assert shine
     keys = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
@@ -269,8 +269,6 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     ],
 )
 def test_values_are_yaml_and_else_text(pair: str, expected: dict[str, object]) -> None:
-    from penumbra.flows.command_line import parse_parameters
-
     assert parse_parameters([pair]) == expected
 
 
@@ -285,7 +283,7 @@ def test_a_parameter_finds_its_group() -> None:
 
 def test_a_parameter_of_two_groups_needs_its_group() -> None:
     from penumbra.flows.running import ParameterError, in_groups
-    from penumbra.tasks.negatives.fills import Filling
+    from penumbra.tasks.negatives.filling import Filling
     from prefect import flow
 
     @flow

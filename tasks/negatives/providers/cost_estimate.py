@@ -5,19 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from penumbra.tasks.negatives.providers.accounting import TokenEstimate
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.asking import Estimate
 from penumbra.tasks.negatives.providers.dialogue import dialogue
-from penumbra.tasks.negatives.providers.prices import BATCH, price_of
 from penumbra.tasks.negatives.providers.questions import Question
-from penumbra.tasks.negatives.providers.service import Service
-from penumbra.tasks.negatives.providers.settings import Hosted
+from penumbra.tasks.negatives.providers.service import Service, ServiceSettings
 
 SLOT_TOKENS = 6  # of an answer: quotes, label, colon, word, comma
 
 
 @dataclass(frozen=True)
-class Plan:
+class CostEstimate:
     """Requests, tokens and money; `cost_usd` is None where no price is known."""
 
     provider: str
@@ -37,17 +35,20 @@ class Plan:
         )
 
 
-def plan(
-    service: Service, settings: Hosted, blocks: Iterable[Sequence[Question]], answers: Answers, queries_a_request: int
-) -> Plan:
+def estimate_cost(
+    service: Service,
+    settings: ServiceSettings,
+    blocks: Iterable[Sequence[Question]],
+    answers: Answers,
+    queries_a_request: int,
+) -> CostEstimate:
     """Count what the cache does not know yet. Tokens are estimated from the requests' own characters."""
     questions = chain.from_iterable(blocks)
-    unknown = [talk.next for q in questions if (talk := dialogue(q, service.asked, answers)).next]
+    unknown = [talk.next for q in questions if (talk := dialogue(q, service.cache_key, answers)).next]
     batches = [unknown[start : start + queries_a_request] for start in range(0, len(unknown), queries_a_request)]
-    estimate = Estimate()
+    estimate = TokenEstimate()
     prompt = sum(estimate.prompt_tokens(len(json.dumps(service.payload(batch)))) for batch in batches)
     completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in unknown)
-    price = settings.price or price_of(settings.model)
-    factor = BATCH if getattr(settings, "mode", "live") == "batch" else 1.0
-    cost = price.cost(prompt, completion) * factor if price else None
-    return Plan(service.name, settings.model, len(unknown), len(batches), prompt, completion, cost)
+    price = settings.known_price
+    cost = price.cost(prompt, completion) * settings.discount if price else None
+    return CostEstimate(service.name, settings.model, len(unknown), len(batches), prompt, completion, cost)

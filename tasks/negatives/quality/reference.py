@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.negatives.quality.heldout import HeldOut, lemmas_of
-from penumbra.tasks.negatives.quality.rows import Row
+from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.texts import masked_tokens, normal_form, words_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
@@ -34,7 +34,7 @@ class Human:
 
 
 @dataclass
-class Yardstick:
+class Reference:
     """A data set as a judge sees it.
 
     `human` is text that the fillers did not draw from: the other splits' queries. Where a data set has none, it is
@@ -65,14 +65,14 @@ class Yardstick:
 
     def tokens(self, text: str) -> Tokens | None:
         """The tokens of a training query, or None where it is none."""
-        found = self._parsed.get(text)
-        return found.as_py() if found is not None else None
+        scalar = self._parsed.get(text)
+        return scalar.as_py() if scalar is not None else None
 
     def human_for(self, vid: str) -> int:
         """Which of the human texts judges a video's negatives."""
         return _fold(vid) if len(self.human) > 1 else 0
 
-    def slots(self, row: Row) -> tuple[Slot, ...] | None:
+    def slots(self, row: Negative) -> tuple[Slot, ...] | None:
         """A row's slots: its own, or found again in the masked query; None where that does not fit the query."""
         if row.slots is not None or row.masked is None:
             return row.slots
@@ -114,21 +114,21 @@ def _fold(vid: str) -> int:
     return blake2b(vid.encode(), digest_size=1).digest()[0] % FOLDS
 
 
-def read_yardstick(dataset: str, annotated: Annotated, more: Sequence[tuple[str, Tokens]] = ()) -> Yardstick:
+def read_reference(dataset: str, annotated: Annotated, more: Sequence[tuple[str, Tokens]] = ()) -> Reference:
     """Read a data set; `more` is human text of another origin, parsed."""
-    found = Yardstick(dataset, Dictionary(dictionary_part(annotated()).rows))
+    reference = Reference(dataset, Dictionary(dictionary_part(annotated()).rows))
     others, folds = Human(), [Human() for _ in range(FOLDS)]
     for queries, tags in annotated():
         for row, parsed in zip(queries.to_pylist(), tags["tokens"], strict=True):
-            tokens = found.add(row, parsed)
+            tokens = reference.add(row, parsed)
             if row["split"] != TRAINING:
                 others.add(row["query"], tokens)
     for text, tokens in more:
         others.add(text, tokens)
-    for qid, query in found.training.items():
-        found.held_out.known(found.lemmas(query))
+    for qid, query in reference.training.items():
+        reference.held_out.known(reference.lemmas(query))
         if not others.sentences:
-            for fold in (fold for n, fold in enumerate(folds) if n != _fold(found.videos[qid])):
-                fold.add(query, found.tokens(query) or [])
-    found.human = [others] if others.sentences else folds
-    return found
+            for fold in (fold for n, fold in enumerate(folds) if n != _fold(reference.videos[qid])):
+                fold.add(query, reference.tokens(query) or [])
+    reference.human = [others] if others.sentences else folds
+    return reference

@@ -1,0 +1,295 @@
+"""Pages that are written from the code when the site is built: parameters, tables, the command, presets, deployments.
+
+`docs/hooks.py` puts them into the site. They are never committed, so that they can't go stale.
+"""
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pyarrow as pa
+import typer
+import yaml
+from penumbra.artifacts.columns import COLUMNS, ROWS
+from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.flows.commands import app
+from penumbra.flows.parameters import type_name
+from penumbra.flows.running import DEPLOYMENTS, FLOWS, flow_of
+from penumbra.tasks.grounding.ablation import grids
+from penumbra.tasks.grounding.training.settings import presets
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "at least", "pattern": "like"}
+WRITTEN = "*Written from the code when these pages are built.*"
+Row = tuple[str, ...]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in markdown; line breaks and bars in cells are kept from ending them."""
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    cells.insert(1, ["---"] * len(header))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def code(value: Any) -> str:
+    """A default as it is typed after `--param NAME=`."""
+    if value in (PydanticUndefined, inspect.Parameter.empty):
+        return "*to be named*"
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_unset=True)
+    return f"`{json.dumps(value, default=str, ensure_ascii=False)}`"
+
+
+def first_line(thing: Any) -> str:
+    """The first sentence of a docstring."""
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+
+
+# Parameters
+
+
+@dataclass
+class Group:
+    """One way to fill a parameter: its fields, and under which tag it is chosen where there are several ways."""
+
+    name: str
+    about: str
+    tag: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+
+def bare(annotation: Any) -> tuple[Any, list[FieldInfo]]:
+    """A type without what is annotated on it, and those notes that are pydantic's."""
+    annotation = getattr(annotation, "__value__", annotation)  # of an alias, `type X = …`
+    if get_origin(annotation) is Annotated:
+        inner, *notes = get_args(annotation)
+        kind, more = bare(inner)
+        return kind, more + [note for note in notes if isinstance(note, FieldInfo)]
+    return annotation, []
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The groups that a value of a type may be: one, the members of a union, or what a list holds."""
+    kind, _ = bare(annotation)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [] if get_origin(kind) is Literal else [model for inner in get_args(kind) for model in models_in(inner)]
+
+
+def tag_of(model: type[BaseModel]) -> str:
+    """What tells a member of a union from the others: its literals, as in `name: qd_detr`."""
+    said = ((name, bare(info.annotation)[0]) for name, info in model.model_fields.items())
+    return ", ".join(
+        f"{name}: {' or '.join(map(str, get_args(kind)))}" for name, kind in said if get_origin(kind) is Literal
+    ).split(", ")[0]
+
+
+def groups_of(
+    name: str, annotation: Any, default: Any, known: Mapping[type[BaseModel], str] = MappingProxyType({})
+) -> Iterator[Group]:
+    """The groups below a parameter: one, or one for each member of a union, nested unions after them.
+
+    Where `known` names the heading that a nested group has elsewhere, it is linked and not told again.
+    """
+    models = models_in(annotation)
+    for model in models:
+        own = default if isinstance(default, model) else None
+        group = Group(name, first_line(model), tag_of(model) if len(models) > 1 else "")
+        nested: list[Group] = []
+        _fill(group, nested, name, model, own, known)
+        yield group
+        yield from nested
+
+
+def _fill(
+    group: Group, nested: list[Group], prefix: str, model: type[BaseModel], own: BaseModel | None,
+    known: Mapping[type[BaseModel], str],
+) -> None:  # fmt: skip
+    for name, info in model.model_fields.items():
+        path, inner = f"{prefix}.{name}", models_in(info.annotation)
+        value = getattr(own, name) if own else info.get_default(call_default_factory=True)
+        listed = get_origin(bare(info.annotation)[0]) in (tuple, list, dict)
+        if len(inner) == 1 and inner[0] in known:
+            group.rows.append((f"`{path}.…`", "", "", f"As [`{known[inner[0]]}`](#{known[inner[0]]})."))
+            continue
+        if len(inner) == 1 and not listed:
+            if value is None:
+                group.rows.append((f"`{path}`", "", "`null`", info.description or ""))
+            _fill(group, nested, path, inner[0], value if isinstance(value, inner[0]) else None, known)
+            continue
+        kind = (
+            " or ".join(tag_of(kind) or kind.__name__ for kind in inner) if inner else f"`{type_name(info.annotation)}`"
+        )
+        group.rows.append((f"`{path}`", kind + _limits(info), code(value), info.description or ""))
+        if listed and len(inner) == 1:
+            _fill(group, nested, f"{path}[]", inner[0], None, known)
+        elif inner:
+            nested += groups_of(path, info.annotation, value, known)
+
+
+def _limits(info: FieldInfo) -> str:
+    said = [
+        f"{sign} {getattr(limit, name)}"
+        for limit in info.metadata
+        for name, sign in LIMITS.items()
+        if getattr(limit, name, None) is not None and name != "pattern"
+    ]
+    return ", " + ", ".join(said) if said else ""
+
+
+def parameters_page() -> str:
+    """Every parameter of every flow: each group once, with the flows that take it."""
+    users: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str], tuple[str, Any, Any]] = {}
+    lines = ["# Parameters", WRITTEN, __doc_of_parameters__, "## The flows"]
+    for flow_name in FLOWS:
+        flow = flow_of(flow_name)
+        rows: list[Row] = []
+        for name, parameter in inspect.signature(flow.fn).parameters.items():
+            _, notes = bare(parameter.annotation)
+            about = next((note.description for note in notes if note.description), "")
+            if models_in(parameter.annotation):
+                place = (name, repr(parameter.annotation))
+                users.setdefault(place, []).append(flow_name)
+                places.setdefault(place, (name, parameter.annotation, parameter.default))
+                rows.append((f"[`{name}`](#{name})", "", "", about or _about(models_in(parameter.annotation))))
+            else:
+                kind = f"`{type_name(parameter.annotation)}`"
+                rows.append((f"`{name}`", kind, code(parameter.default), about))
+        lines += [f"### {flow_name}", first_line(flow.fn), table(("parameter", "type", "default", ""), rows)]
+    known = {model: name for name, annotation, _ in places.values() for model in models_in(annotation)}
+    for place, (name, annotation, default) in places.items():
+        lines += [f"## {name}", f"Taken by {', '.join(f'`{user}`' for user in users[place])}."]
+        for group in groups_of(name, annotation, default, known):
+            lines += [f"### {group.name} with {group.tag}" if group.tag else "", group.about]
+            lines.append(table(("parameter", "type", "default", "what it does"), group.rows))
+    return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def _about(models: Sequence[type[BaseModel]]) -> str:
+    return first_line(models[0]) if len(models) == 1 else f"One of {', '.join(map(tag_of, models))}."
+
+
+__doc_of_parameters__ = (
+    "As in `penumbra run FLOW DATASET --param NAME=VALUE`, and in the form of the Prefect UI. The defaults are the "
+    "code's; the data set's [deployment](deployments.md) or a [preset](presets.md) may say otherwise, and what is said "
+    "explicitly beats both. `penumbra run FLOW --help` prints the same in a terminal."
+)
+
+
+# Tables
+
+
+def arrow_name(kind: pa.DataType) -> str:
+    """An Arrow type as it is written in short: `list<str>`, `float16[D]`, `struct<start: float64, …>`."""
+    if pa.types.is_fixed_size_list(kind):
+        return f"{arrow_name(kind.value_type)}[{kind.list_size or 'D'}]"
+    if pa.types.is_list(kind):
+        return f"list<{arrow_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{inner.name}: {arrow_name(inner.type)}' for inner in kind)}>"
+    return {"string": "str", "double": "float64", "float": "float32", "halffloat": "float16"}.get(str(kind), str(kind))
+
+
+def tables_page() -> str:
+    """The columns of every artifact."""
+    lines = ["# Tables", WRITTEN, "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
+             "of an encoder's features. No column holds a null but where it says so."]  # fmt: skip
+    for stage, schema in SCHEMAS.items():
+        rows = [
+            (f"`{column.name}`", f"`{arrow_name(column.type)}`{', or null' if column.nullable else ''}",
+             COLUMNS[stage][column.name])
+            for column in schema
+        ]  # fmt: skip
+        lines += [f"## {stage}", f"A row is {ROWS[stage]}.", table(("column", "type", ""), rows)]
+    return "\n\n".join(lines) + "\n"
+
+
+# The command
+
+
+def command_page() -> str:
+    """The console command: every command with its arguments and options."""
+    return "\n\n".join(["# The command", WRITTEN, *_command("penumbra", typer.main.get_command(app))]) + "\n"
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and "completion" not in p.name]
+    if name != "penumbra":
+        words = [p.metavar or p.name.upper() for p in arguments]
+        yield f"## {name}"
+        yield f"    {' '.join([name, *(w if p.required else f'[{w}]' for w, p in zip(words, arguments, strict=True))])}"
+    yield inspect.cleandoc(command.help or "")
+    rows = [
+        (f"`{p.metavar or p.name.upper()}`" if p in arguments else " ".join(f"`{o}`" for o in p.opts),
+         (p.help or "").replace("\\[", "["), "" if p.required or p.default in (None, False) else f"`{p.default}`")
+        for p in [*arguments, *options]
+    ]  # fmt: skip
+    if rows:
+        yield table(("", "what it is", "default"), rows)
+    for inner, below in getattr(command, "commands", {}).items():
+        yield from _command(f"{name} {inner}", below)
+
+
+# What ships as YAML
+
+
+def presets_page() -> str:
+    """The papers' settings."""
+    lines = ["# Presets", WRITTEN, "The papers' settings, by the name that `preset` takes. Only what differs from the "
+             "[defaults](parameters.md) is said; what is said with `--param` beats it."]  # fmt: skip
+    for name, groups in presets().items():
+        said = yaml.safe_dump(groups, default_flow_style=None, sort_keys=False, allow_unicode=True, width=100)
+        lines += [f"## {name}", f"```yaml\n{said}```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def deployments_page() -> str:
+    """What `penumbra serve` deploys, with schedules."""
+    rows = []
+    for deployment in yaml.safe_load(DEPLOYMENTS.read_text(encoding="utf-8"))["deployments"]:
+        parameters = {name: value for name, value in deployment["parameters"].items() if name != "dataset"}
+        schedules = [
+            f"`{schedule['cron']}`{'' if schedule.get('active', True) else ' (off)'}"
+            for schedule in deployment.get("schedules", ())
+        ]
+        about = (
+            deployment.get("description")
+            or f"Named after its preset, on {deployment['parameters']['dataset']['name']}."
+        )
+        said = f"`{json.dumps(parameters, ensure_ascii=False)}`" if parameters else ""
+        rows.append((f"`{deployment['tags'][0]}/{deployment['name']}`", about, said, ", ".join(schedules)))
+    lines = ["# Deployments", WRITTEN, "A run is addressed `FLOW/DEPLOYMENT`; `penumbra run FLOW DATASET` starts from "
+             "the parameters of the deployment of that name. Schedules are cron lines in UTC.",
+             table(("deployment", "what it does", "parameters", "schedule"), rows)]  # fmt: skip
+    return "\n\n".join(lines) + "\n"
+
+
+def grids_page() -> str:
+    """The grids of `penumbra ablation`."""
+    lines = ["# Grids", WRITTEN, "What `penumbra ablation NAME DATASET` trains: a row is a few changed parameters."]
+    for name, grid in yaml.safe_load(grids.FILE.read_text(encoding="utf-8")).items():
+        rows = [
+            (row["label"] + (" (on request)" if row.get("on_request") else ""),
+             f"`{json.dumps(row['changes'], ensure_ascii=False)}`" if "changes" in row else "nothing")
+            for row in grid["rows"]
+        ]  # fmt: skip
+        every = f"Every row has `{json.dumps(grid['all'], ensure_ascii=False)}`." if "all" in grid else ""
+        lines += [f"## {name}", f"{grid['title']}. {every}", table(("row", "what it changes"), rows)]
+    return "\n\n".join(lines) + "\n"
+
+
+PAGES = {
+    "reference/parameters.md": parameters_page,
+    "reference/tables.md": tables_page,
+    "reference/command.md": command_page,
+    "reference/presets.md": presets_page,
+    "reference/deployments.md": deployments_page,
+    "reference/grids.md": grids_page,
+}

@@ -1,0 +1,5 @@
+"""`python -m penumbra.flows.commands`, the same as `penumbra`."""
+
+from penumbra.flows.commands import main
+
+main()

@@ -1,0 +1,57 @@
+"""All commands together. What a command needs is imported when it runs: a help text takes a fraction of a second."""
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.flows.commands.ablation import ablation
+from penumbra.flows.commands.artifacts import artifacts
+from penumbra.flows.commands.compare import compare
+from penumbra.flows.commands.doctor import doctor
+from penumbra.flows.commands.export import export
+from penumbra.flows.commands.fetch import fetch
+from penumbra.flows.commands.predict import predict
+from penumbra.flows.commands.quality import quality
+from penumbra.flows.commands.run import EPILOG, Run, run
+from penumbra.flows.commands.serve import serve
+
+app = typer.Typer(
+    help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
+    "PENUMBRA_ARTIFACTS the folder or URL of the artifacts.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command(cls=Run, epilog=EPILOG)(run)
+for command in (ablation, serve, export, quality, compare, predict, fetch, doctor):
+    app.command()(command)
+app.add_typer(artifacts, name="artifacts")
+
+
+def tell_version(asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if asked:
+        typer.echo(f"penumbra {version('penumbra')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=tell_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Entry point: expected faults are one line on standard error, not a traceback."""
+    os.environ.setdefault(
+        "PYTHONSAFEPATH", "1"
+    )  # no process that we start takes a file of the user's folder for a module
+    try:
+        app()
+    except PenumbraError as error:
+        sys.stderr.write(f"penumbra: {error}\n")
+        raise SystemExit(1) from None

@@ -1,0 +1,79 @@
+"""What the commands share: where tables go, `--param`, and a run that is ended in good order."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+import yaml
+from rich.console import Console
+
+console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
+
+
+def parse_parameters(pairs: list[str]) -> dict[str, Any]:
+    """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (so JSON too), as in providers=[openai]."""
+    parameters: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not all(name.split(".")):
+            raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
+        *groups, last = name.split(".")
+        place = parameters
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = _value(text)
+    return parameters
+
+
+def _value(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
+
+
+PATIENCE = 10.0  # seconds that a run which is ended may take to tell its server
+ENDED = "penumbra: ended; the same command goes on from here\n"
+
+
+@contextmanager
+def goes_on() -> Iterator[None]:
+    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130.
+
+    A signal to the whole process group ends Prefect's temporary server as well, which Prefect then asks for minutes,
+    with handlers of its own. After `PATIENCE` seconds the process ends all the same, and loses nothing by it.
+    """
+
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    over = threading.Event()
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+
+    def watch() -> None:
+        for number in iter(lambda: os.read(readable, 1), b""):
+            if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(PATIENCE):
+                sys.stderr.write(ENDED)
+                sys.stderr.flush()
+                os._exit(128 + number[0])
+        os.close(readable)
+
+    before, told = signal.signal(signal.SIGTERM, terminate), signal.set_wakeup_fd(writable)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as ended:
+        sys.stderr.write(ENDED)
+        raise SystemExit(128 + signal.SIGINT if isinstance(ended, KeyboardInterrupt) else ended.code) from None
+    finally:
+        over.set()
+        signal.set_wakeup_fd(told)
+        signal.signal(signal.SIGTERM, before)
+        os.close(writable)

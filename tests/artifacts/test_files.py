@@ -1,0 +1,49 @@
+"""Files below a root: whole or absent, found by pattern, and JSON files that outlive a run."""
+
+from pathlib import Path
+
+import pytest
+from penumbra.artifacts.files import Files, JsonFolder
+
+
+@pytest.fixture(params=["a folder", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    return Files(str(tmp_path) if request.param == "a folder" else f"memory://{tmp_path.name}/root")
+
+
+def test_what_is_written_is_read_found_and_removed(files: Files) -> None:
+    for path, content in (("a/x.json", b"1"), ("b/y.json", b"2"), ("b/c/z.json", b"3"), ("a/x.json", b"4")):
+        files.write(path, content)
+    assert files.read("a/x.json") == bytes(files.map("a/x.json")) == b"4"
+    assert files.matching("*/*.json") == ["a/x.json", "b/y.json"]
+    assert files.matching("b/*/*") == ["b/c/z.json"]
+    files.remove("b")
+    assert [files.exists(path) for path in ("a", "a/x.json", "b", "b/c/z.json")] == [True, True, False, False]
+    with pytest.raises(FileNotFoundError):
+        files.read("b/y.json")
+    with pytest.raises(FileNotFoundError):
+        files.remove("b/y.json")
+
+
+def test_a_broken_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files(str(tmp_path))
+    files.write("a", b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        files.write("a", b"new")
+    assert files.read("a") == b"old"
+
+
+def test_a_json_folder_is_its_own(files: Files) -> None:
+    jobs, others = JsonFolder(files, "jobs"), JsonFolder(files, "others")
+    for name, number in (("b", 1), ("a", 2), ("b", 3)):
+        jobs.write(name, {"number": number})
+    others.write("c", {})
+    assert jobs.read_all() == [{"number": 2}, {"number": 3}]
+    jobs.remove("a")
+    assert jobs.read_all() == [{"number": 3}]
+    assert files.matching("*/*/*/_manifest.json") == []

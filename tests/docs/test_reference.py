@@ -1,0 +1,161 @@
+"""The pages that are written from the code: they tell all of it, also of parameters that are one of several groups."""
+
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from penumbra.artifacts.columns import COLUMNS, ROWS
+from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.flows.running import FLOWS, flow_of
+from pydantic import BaseModel, Field
+
+PROJECT = Path(__file__).resolve().parents[2]
+GUIDES = [path for path in (PROJECT / "docs").rglob("*.md") if path.stem != "extending"]  # whose parameters are new
+PAGES = ["README.md", *sorted(str(path.relative_to(PROJECT)) for path in GUIDES)]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    specification = importlib.util.spec_from_file_location("reference", PROJECT / "docs" / "reference.py")
+    assert specification
+    assert specification.loader
+    module = sys.modules["reference"] = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def parameters(reference: Any) -> str:
+    page: str = reference.parameters_page()
+    return page
+
+
+class Hinge(BaseModel):
+    """A hinge."""
+
+    margin: float = Field(0.2, ge=0, description="Its margin.")
+
+
+class Small(BaseModel):
+    """The small one."""
+
+    name: Literal["small"] = "small"
+    width: int = Field(8, description="Its width.")
+    losses: Hinge = Hinge(margin=0.5)
+
+
+class Large(BaseModel):
+    """The large one."""
+
+    name: Literal["large"] = "large"
+    layers: tuple[int, ...] = (1, 2)
+    losses: Hinge | None = None
+
+
+Either = Annotated[Small | Large, Field(discriminator="name", description="Which one.")]
+
+
+def test_a_union_is_told_member_by_member(reference: Any) -> None:
+    small, large = reference.groups_of("model", Either, Small(width=9))
+    assert (small.tag, small.about, large.tag, large.about) == (
+        "name: small",
+        "The small one.",
+        "name: large",
+        "The large one.",
+    )
+    rows = {row[0]: row for row in small.rows}
+    assert rows["`model.width`"] == ("`model.width`", "`int`", "`9`", "Its width.")
+    assert rows["`model.losses.margin`"] == ("`model.losses.margin`", "`float`, ≥ 0", "`0.5`", "Its margin.")
+    rows = {row[0]: row[2] for row in large.rows}
+    assert rows["`model.layers`"] == "`[1, 2]`"
+    assert (rows["`model.losses`"], rows["`model.losses.margin`"]) == ("`null`", "`0.2`")
+
+
+def test_a_group_that_is_told_elsewhere_is_linked(reference: Any) -> None:
+    [small] = reference.groups_of("model", Small, Small(), {Hinge: "hinge"})
+    assert small.rows[-1] == ("`model.losses.…`", "", "", "As [`hinge`](#hinge).")
+
+
+def test_a_list_of_unions_names_its_members(reference: Any) -> None:
+    class Several(BaseModel):
+        """Several."""
+
+        models: tuple[Either, ...] = ()
+
+    several, *members = reference.groups_of("all", Several, None)
+    assert several.rows == [("`all.models`", "name: small or name: large", "`[]`", "")]
+    assert [(member.name, member.tag) for member in members] == [
+        ("all.models", "name: small"),
+        ("all.models", "name: large"),
+    ]
+
+
+def test_every_parameter_of_every_flow_is_there(reference: Any, parameters: str) -> None:
+    for flow in FLOWS:
+        assert f"### {flow}" in parameters
+        for name, parameter in inspect.signature(flow_of(flow).fn).parameters.items():
+            assert f"`{name}`" in parameters
+            for model in reference.models_in(parameter.annotation):
+                assert all(f"`{name}.{field}" in parameters for field in model.model_fields), (flow, name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_parameters_that_pages_name_are_there(parameters: str, page: str) -> None:
+    known = set(re.findall(r"\| `([\w.\[\]]+)`", parameters))
+    groups = {path.split(".")[0] for path in known if "." in path}
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    named = re.findall(r"--param '?([\w.]+)=", text)
+    named += [path for path in re.findall(r"`(\w+(?:\.\w+)+)(?:=[^`]*)?`", text) if path.split(".")[0] in groups]
+    last = {path.rsplit(".", 1)[-1] for path in known}
+    assert [path for path in named if path not in (known if "." in path else known | last)] == []
+
+
+def test_every_column_is_described() -> None:
+    assert ROWS.keys() == SCHEMAS.keys()
+    assert {stage: set(columns) for stage, columns in COLUMNS.items()} == {
+        stage: set(schema.names) for stage, schema in SCHEMAS.items()
+    }
+
+
+def test_types_are_short(reference: Any) -> None:
+    page = reference.tables_page()
+    assert "| `windows` | `list<float64[2]>` |" in page
+    assert "| `tokens` | `list<float16[D]>` |" in page
+    assert "| `saliency` | `list<struct<clip: int32, scores: list<int8>>>`, or null |" in page
+
+
+def test_every_command_is_there(reference: Any) -> None:
+    page = reference.command_page()
+    assert "## penumbra run\n" in page
+    assert "    penumbra run FLOW DATASET\n" in page
+    assert "## penumbra artifacts path\n" in page
+    assert "`--dry-run`" in page
+
+
+@pytest.mark.parametrize("name", ["presets", "deployments", "grids"])
+def test_what_ships_as_yaml_is_told(reference: Any, name: str) -> None:
+    page = getattr(reference, f"{name}_page")()
+    wanted = {"presets": "## scenes-qd_detr-shine", "deployments": "`full-pipeline/scenes`", "grids": "## systems"}
+    assert wanted[name] in page
+
+
+@pytest.mark.parametrize("paper", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_papers_lead_somewhere(paper: str) -> None:
+    text = (PROJECT / paper).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("https://") or (PROJECT / target).exists(), target
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material")  # what `make docs` installs
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "reference" / "parameters.html").read_text(encoding="utf-8")
+    assert "<code>masking.ratios</code>" in page
+    assert not re.search(r'(?:src|rel="stylesheet" href)="https?://', page)  # nothing is fetched from elsewhere

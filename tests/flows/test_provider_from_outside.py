@@ -1,0 +1,114 @@
+"""A provider of another package, found by its entry point, fills a corner of the sample and is chosen from."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import SHIPPED
+from prefect.settings import PREFECT_API_URL
+
+from tests.outside.echo_provider import Echo
+
+OUTSIDE = Path(__file__).parents[1] / "outside"
+VIDEOS = 12
+RUN = """
+import sys
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.parameters import described
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.quality.judging import Judging
+
+filling = Filling.model_validate({"providers": ["echo", "corpus"], "candidates": 2, "echo": {"place": 1}})
+build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=filling, judging=Judging(judge=False))
+print(described("build-negatives"))
+"""
+REGISTERED = """
+from echo_provider import Echo, ProviderSettings
+from penumbra.tasks.negatives.providers.registry import ProviderError, register
+
+register(Echo)
+from penumbra.tasks.negatives.filling import Filling
+assert Filling(providers=["echo"]).determines("echo") == {"provider": "echo", "candidates": 1, "seed": 0, "place": 0}
+
+class Late(Echo):
+    provider = "late"
+
+try:
+    register(Late)
+except ProviderError as error:
+    print(error)
+"""
+
+
+def python(code: str, *arguments: str, path: list[Path], **environment: str) -> str:
+    """What a fresh interpreter prints, with these folders on its path."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    search = os.pathsep.join([*map(str, path), *filter(None, known)])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False,
+        env={**os.environ, **environment, "PYTHONPATH": search},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """What pip leaves of a package that names a provider."""
+    information = tmp_path / "site" / "echo-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[penumbra.providers]\necho = echo_provider:Echo\n")
+    return information.parent
+
+
+def test_an_installed_provider_fills_a_corner_of_the_sample(
+    installed: Path, prefect_server: None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "corner"
+    folder.mkdir()
+    for name in ("train", "test_trivial"):
+        videos = json.loads((SHIPPED / f"{name}.json").read_text())
+        (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
+    root = tmp_path / "artifacts"
+    server = str(PREFECT_API_URL.value())
+    shown = python(RUN, str(folder), path=[installed, OUTSIDE], PENUMBRA_ARTIFACTS=str(root), PREFECT_API_URL=server)
+    assert "filling.echo.place: int = 0" in shown, "the help knows its parameters"
+    assert "echo: always the same word" in " ".join(shown.split())
+    store = Store(str(root))
+    echo, _ = sorted(store.find("corner", "fills"), key=lambda manifest: manifest.parameters["provider"] != "echo")
+    assert echo.parameters == {"provider": "echo", "candidates": 1, "seed": 0, "place": 1}
+    filled = {row["qid"] for row in store.table(store.reference(echo)).to_pylist() if row["status"] == "filled"}
+    assert len(filled) > VIDEOS
+    chosen = store.table(store.newest("corner", "negatives")).to_pylist()
+    assert {"echo", "corpus"} == {row["provider"] for row in chosen}
+    assert {row["model"] for row in chosen if row["provider"] == "echo"} == {"echo-1"}
+
+
+def test_a_script_registers_a_provider_before_the_parameters_are_made() -> None:
+    said = python(REGISTERED, path=[OUTSIDE])
+    assert "provider 'late' comes too late" in said
+    assert "penumbra.providers" in said
+
+
+def test_a_package_that_cannot_be_imported_is_named(installed: Path) -> None:
+    (installed / "echo-1.0.dist-info" / "entry_points.txt").write_text("[penumbra.providers]\necho = no_such:Echo\n")
+    code = """
+from penumbra.artifacts.errors import PenumbraError
+try:
+    import penumbra.tasks.negatives.filling
+except PenumbraError as error:
+    print(error)
+"""
+    assert "provider 'echo' of echo can't be imported (ModuleNotFoundError" in python(code, path=[installed])
+
+
+def test_the_toy_is_no_provider_of_this_process() -> None:
+    from penumbra.tasks.negatives.filling import PROVIDERS
+
+    assert Echo.provider not in PROVIDERS

@@ -1,0 +1,100 @@
+"""The registry of metrics: a new one is in the figures, the tables and the comparisons without further words."""
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
+from penumbra.tasks.grounding.metrics import registry
+from penumbra.tasks.grounding.metrics.metric import Split, mean_of
+from penumbra.tasks.grounding.metrics.registry import MetricError, all_metrics, register, scores_by_query, versions
+from penumbra.tasks.grounding.metrics.windows import Floats
+
+PREDICTIONS = [
+    {"qid": qid, "windows": [{"start": start, "end": start + 4.0, "score": 1.0}], "saliency": [0.1, 0.9]}
+    for qid, start in (("a", 0.0), ("b", 6.0), ("c", 2.0))
+]
+ANNOTATIONS: dict[str, dict[str, Any]] = {
+    "a": {"windows": [[0.0, 4.0]], "novel": [], "saliency": None, "duration": 4.0},
+    "b": {"windows": [[2.0, 4.0]], "novel": [{"type": "v-n", "words": []}], "saliency": None, "duration": 9.0},
+    "c": {"windows": [], "novel": [], "saliency": None, "duration": 9.0},  # hidden
+}
+
+
+def late_start(split: Split) -> Floats:
+    """Seconds [N] by which the first window begins after the first true one."""
+    found: Floats = split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]
+    return found
+
+
+LATE_START = mean_of("late start, s", late_start, shown=True)
+
+
+@pytest.fixture
+def late() -> Iterator[None]:
+    register("late start", LATE_START)
+    yield
+    all_metrics.cache_clear()
+
+
+@pytest.mark.usefixtures("late")
+def test_a_metric_that_is_registered_is_everywhere() -> None:
+    rows = [
+        {"split": "test", "subset": subset, "metric": metric, "value": value}
+        for subset, metric, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None)
+    ]
+    values = {(row["subset"], row["metric"]): row["value"] for row in rows}
+    assert (values["all", "late start, s"], values["v-n", "late start, s"]) == (2, 4)
+    header, lines = results(rows)
+    assert header[-1] == "late start, s"
+    assert [line[-1] for line in lines] == ["2.00", "4.00"]
+    scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
+    np.testing.assert_array_equal(scores["late start, s"], [0, 4])
+    assert versions()["late start"] == 1
+    with pytest.raises(MetricError, match="two metrics 'late start'"):
+        register("late start", LATE_START)
+
+
+def test_another_package_brings_a_metric_as_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bring(thing: object) -> None:
+        monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(THING=thing))
+        monkeypatch.setattr(registry, "entry_points", lambda group: [EntryPoint("late", "other_package:THING", group)])
+        all_metrics.cache_clear()
+
+    bring(LATE_START)
+    assert list(all_metrics()) == ["retrieval", "highlights", "late"]
+    bring(late_start)
+    with pytest.raises(MetricError, match="'late' is a function, no Metric"):
+        all_metrics()
+    all_metrics.cache_clear()
+
+
+@pytest.mark.usefixtures("late")
+def test_a_table_of_older_figures_has_their_columns() -> None:
+    rows = [{"split": "test", "subset": "all", "metric": name, "value": 1.0} for name in ("mIoU", "queries")]
+    assert results(rows) == (("split", "subset", "queries", "mIoU"), [("test", "all", "1", "1.00")])
+
+
+def test_scores_by_query_have_the_figures_as_their_means() -> None:
+    figures = {
+        name: value for subset, name, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None) if subset == "all"
+    }
+    scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
+    assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
+    for name, values in scores.items():
+        assert values.mean() == pytest.approx(figures[name])
+
+
+def test_highlights_are_judged_where_every_query_has_labels() -> None:
+    labelled = {
+        qid: row | {"saliency": [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]}
+        for qid, row in ANNOTATIONS.items()
+    }
+    both = [{name for _, name, _ in figures_of_split(PREDICTIONS, truth, None)} for truth in (ANNOTATIONS, labelled)]
+    assert both[1] - both[0] == {
+        f"HL-{level}-{kind}" for level in ("Fair", "Good", "VeryGood") for kind in ("mAP", "Hit1")
+    }

@@ -1,0 +1,174 @@
+"""The wheel carries all that runs and nothing else, and works in any folder, one with a `models/` of its own too."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from penumbra.artifacts.settings import PROJECT
+
+from tests.notebooks import execute
+
+ROOMS = ("artifacts", "flows", "models", "prompts", "tasks")
+BESIDE = ("pyproject.toml", "setup.py", "README.md", "prefect.yaml")
+SERVE_SECONDS = 400  # some 70 deployments, each some seconds on a busy machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A Python that has the wheel, and a folder with modules of the user's own, in which all commands start."""
+
+    folder: Path
+    python: Path
+    files: list[str]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of a user who has set nothing."""
+        home = {"HOME": str(self.folder / "home"), "PREFECT_HOME": str(self.folder / "prefect")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PENUMBRA_", "PYTHON", "XDG_"))
+        }
+        return {**kept, **home, "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "home" / ".local" / "share" / "penumbra"
+
+    @property
+    def here(self) -> Path:
+        return self.folder / "here"
+
+    def penumbra(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.python.with_name("penumbra")), *arguments]
+        return subprocess.run(
+            command, cwd=self.here, env=self.environment, capture_output=True, text=True, timeout=900, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = build(folder)
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    # the other packages, as they are; a line of a .pth file does not read that folder's own .pth files, so that
+    # the editable install of this code stays out
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    here = folder / "here"
+    (here / "models").mkdir(parents=True)
+    for name in ("models/__init__.py", "tasks.py", "flows.py", "artifacts.py", "prompts.py"):
+        (here / name).write_text("raise RuntimeError('a module of the user was imported')\n")
+    (here / "prefect.yaml").write_text("deployments: [{name: mine}]\n")
+    with zipfile.ZipFile(wheel) as archive:
+        return Installed(folder, python, archive.namelist())
+
+
+def build(folder: Path) -> Path:
+    """The wheel of these sources; of a copy, for setuptools leaves its files where it builds."""
+    copy = folder / "source"
+    for room in (*ROOMS, "penumbra"):
+        foreign = ("__pycache__", "data") if room == "artifacts" else ("__pycache__",)
+        shutil.copytree(PROJECT / room, copy / room, symlinks=True, ignore=shutil.ignore_patterns(*foreign))
+    (copy / "artifacts" / "data" / "mine" / "masks").mkdir(parents=True)
+    (copy / "artifacts" / "data" / "mine" / "masks" / "readme.txt").touch()
+    for name in BESIDE:
+        shutil.copy(PROJECT / name, copy / name)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist"), str(copy))
+    [wheel] = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def sources() -> Iterator[str]:
+    """The names, in the wheel, of all files of the rooms."""
+    for room in (*ROOMS, "penumbra"):
+        for path in (PROJECT / room).rglob("*"):
+            place = path.relative_to(PROJECT)
+            if path.is_file() and "__pycache__" not in place.parts and place.parts[:2] != ("artifacts", "data"):
+                yield place.as_posix() if room == "penumbra" else f"penumbra/{place.as_posix()}"
+
+
+def test_the_wheel_has_the_files_of_the_rooms_and_no_others(installed: Installed) -> None:
+    ours = [name for name in installed.files if ".dist-info/" not in name]
+    assert sorted(ours) == sorted(sources())
+    needed = ("models/tagger/tokenizer", "models/tagger/parser/model", "models/tiny_clip/model.safetensors",
+              "prompts/fill-slots-1.txt", "flows/prefect.yaml", "flows/silent-runs.yaml", "artifacts/document.html",
+              "tasks/negatives/providers/prices.yaml", "tasks/sample/scenes/data/train.json")  # fmt: skip
+    assert {f"penumbra/{name}" for name in needed} <= set(ours)
+
+
+def test_the_doctor_says_where_data_land(installed: Installed) -> None:
+    told = installed.penumbra("doctor")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert f"installed in {installed.folder / 'venv'}" in told.stdout
+    assert f" {installed.data / 'artifacts'} " in told.stdout
+    assert f" {installed.data / 'datasets'} " in told.stdout
+
+
+def test_negatives_of_the_sample_are_built_into_the_user_s_data_folder(installed: Installed) -> None:
+    done = installed.penumbra("run", "build-negatives", "scenes", "--param", "candidates=2", "--param", "judge=false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    negatives = Path(done.stdout.splitlines()[-1])
+    assert negatives.parent == installed.data / "artifacts" / "scenes" / "negatives"
+    assert installed.penumbra("artifacts", "verify").returncode == 0
+
+
+def test_the_notebook_runs(installed: Installed) -> None:
+    notebook = PROJECT / "examples" / "sentences_to_negatives.ipynb"
+    assert "similarity" in execute(notebook, installed.python, installed.here, installed.environment)
+    assert (installed.data / "datasets" / "kitchen" / "train.jsonl").is_file()
+
+
+def test_it_serves_its_deployments(installed: Installed) -> None:
+    port, log = free_port(), installed.folder / "served"
+    command = [str(installed.python.with_name("penumbra")), "serve", "--port", str(port)]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command, cwd=installed.here, env=installed.environment, stdout=stream, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + SERVE_SECONDS
+        while "Penumbra is served" not in log.read_text():
+            assert process.poll() is None, log.read_text()[-6000:]
+            assert time.monotonic() < deadline, log.read_text()[-6000:]
+            time.sleep(1)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/deployments/filter", b"{}", {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            entrypoints = {deployment["entrypoint"] for deployment in json.load(answer)}
+        assert "penumbra.flows.build_negatives.build_negatives" in entrypoints
+        assert not [name for name in entrypoints if not name.startswith("penumbra.flows.")]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(90)
+    assert process.returncode == 0
+    assert "a module of the user" not in log.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
