@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test lint bench docs tagger tiny-clip clean
+.PHONY: setup demo test test-fast lint bench docs tagger tiny-clip clean
 
 setup: .venv/installed
 
@@ -32,6 +32,10 @@ demo: setup
 
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# The inner loop: what needs no Prefect server, no process of its own and no training of seconds.
+test-fast: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" --quiet
 
 # The folders under their import names, as an installed package has them: mypy follows these links.
 .typing/penumbra: setup

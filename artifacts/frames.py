@@ -1,13 +1,26 @@
 """Tables as pandas data frames: numbers as NumPy's, nested values as Python's lists and dicts, features as arrays."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from penumbra.artifacts.schemas import is_features
+from penumbra.artifacts.errors import what_there_is
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.schemas import SCHEMAS, is_features
+from penumbra.artifacts.store import ArtifactError, Store
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def read_frame(store: Store, artifact: Artifact, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """An artifact's rows, of these columns or of all; raises `ArtifactError` naming a column that it lacks."""
+    there = SCHEMAS[artifact.stage].names
+    for column in columns or ():
+        if column not in there:
+            raise ArtifactError(f"{artifact.stage} has no column {column!r}: {what_there_is(column, there)}")
+    return frame_of(store.table(artifact, None if columns is None else list(columns)))
 
 
 def frame_of(table: pa.Table) -> "pd.DataFrame":

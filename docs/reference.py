@@ -15,7 +15,7 @@ import typer
 import yaml
 from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.flows.command_line import app
+from penumbra.flows.commands import app
 from penumbra.flows.parameters import type_name
 from penumbra.flows.running import DEPLOYMENTS, FLOWS, flow_of
 from penumbra.tasks.grounding.ablation import grids
@@ -157,7 +157,7 @@ def parameters_page() -> str:
                 place = (name, repr(parameter.annotation))
                 users.setdefault(place, []).append(flow_name)
                 places.setdefault(place, (name, parameter.annotation, parameter.default))
-                rows.append((f"[`{name}`](#{name})", "", "", about or first_line(models_in(parameter.annotation)[0])))
+                rows.append((f"[`{name}`](#{name})", "", "", about or _about(models_in(parameter.annotation))))
             else:
                 kind = f"`{type_name(parameter.annotation)}`"
                 rows.append((f"`{name}`", kind, code(parameter.default), about))
@@ -169,6 +169,10 @@ def parameters_page() -> str:
             lines += [f"### {group.name} with {group.tag}" if group.tag else "", group.about]
             lines.append(table(("parameter", "type", "default", "what it does"), group.rows))
     return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def _about(models: Sequence[type[BaseModel]]) -> str:
+    return first_line(models[0]) if len(models) == 1 else f"One of {', '.join(map(tag_of, models))}."
 
 
 __doc_of_parameters__ = (

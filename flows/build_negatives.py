@@ -1,10 +1,7 @@
 """`build-negatives`: hierarchical hard negatives for every training query of a data set.
 
-penumbra run build-negatives charades-cg
-prefect deployment run build-negatives/charades-cg
+penumbra run build-negatives charades-cg, or prefect deployment run build-negatives/charades-cg
 """
-
-from dataclasses import replace
 
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -37,8 +34,7 @@ def build_negatives(
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     made = negatives_of(dataset, NegativesParameters(
         tagging=tagging, masking=masking, filling=filling, encoding=encoding, choosing=choosing, pairing=pairing,
-        judging=judging,
-    ))  # fmt: skip
+        judging=judging))  # fmt: skip
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 
@@ -61,4 +57,4 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
         quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return replace(made, outcome=report_negatives(made))
+        return made.ended(report_negatives(made))

@@ -18,6 +18,7 @@ from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import IS_CHECKOUT, PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 
 GIB = 2**30
+PORT = 4200  # of `penumbra serve`
 TIGHT = 5 * GIB  # of free disk: less is soon full
 KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
 KNOWN_BAD = {  # what happens outside the versions that pyproject.toml asks for
@@ -124,11 +125,11 @@ def _server() -> Iterator[Finding]:
     from penumbra.flows.serving import ServeError, check_port
 
     try:
-        check_port("127.0.0.1", 4200)
+        check_port("127.0.0.1", PORT)
     except ServeError:
-        yield Finding("port 4200", "is taken, by a server perhaps", State.LACKS, "penumbra serve --port 4201")
+        yield Finding(f"port {PORT}", "is taken, by a server perhaps", State.LACKS, f"penumbra serve --port {PORT + 1}")
     else:
-        yield Finding("port 4200", "is free")
+        yield Finding(f"port {PORT}", "is free")
     from penumbra.flows.running import NoServerError, ask_server, server_address
 
     address = server_address()

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 @contextmanager
 def silence() -> Iterator[None]:
     """Show warnings only, on the terminal; the Prefect UI keeps its lines."""
+    from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
     from transformers.utils import logging as progress
 
+    setup_logging()  # as a flow would: now its handlers are there
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     handlers = {one for logger in loggers for one in logger.handlers if isinstance(one, PrefectConsoleHandler)}
     before = {handler: handler.level for handler in handlers}

@@ -4,21 +4,22 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import data_folder
-from penumbra.flows.build_negatives import build_negatives, negatives_of
+from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.quiet import silence
-from penumbra.flows.running import ask_server, patience, prepare, quieten
+from penumbra.flows.running import prepare, run_flow
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.own import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import IS_THERE, Parameters, planning
 
 if TYPE_CHECKING:
     import pandas as pd
-    from penumbra.tasks.negatives.references import Negatives
+
 
 UNNAMED = "sentences"
 MARK = ".written-from-python"  # in a folder of the data folder that may be written anew
@@ -38,16 +39,14 @@ def negatives_for(
         files = write_queries(queries, folder)
         dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
-        _, parameters, known = prepare("build-negatives", name or UNNAMED, changes)
+        _, _, known = prepare("build-negatives", name or UNNAMED, changes)
         with planning() as plan:
             planned = negatives_of(known.pop("dataset"), NegativesParameters(**known))
         if all(state == IS_THERE for _, state, _ in plan.rows):
             return planned.negatives
-        ask_server()
-        quieten()
-        with silence() if quiet else nullcontext(), patience():
-            made = cast("Negatives", build_negatives(**parameters))  # Prefect hands over the data of the state
-            return made.negatives
+        with silence() if quiet else nullcontext():
+            made: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
+        return made.negatives
 
 
 def _named(name: str) -> Path:

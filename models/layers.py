@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.dropout import Dropout
 from torch import Tensor, nn
 
 

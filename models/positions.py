@@ -3,7 +3,7 @@
 import math
 
 import torch
-from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.dropout import Dropout
 from torch import Tensor, nn
 
 TEMPERATURE = 10000.0

@@ -44,19 +44,19 @@ def read(reference: str, columns: "Sequence[str] | None" = None) -> "pd.DataFram
         columns: which ones; default: all
 
     Raises:
-        ArtifactError: nothing is called so; the message tells what there is
+        ArtifactError: nothing is called so, or it has no such column; the message tells what there is
 
     >>> annotations = penumbra.read("sentences/annotations", columns=["qid", "query"])
     >>> annotations["query"][0]
     'a person opens the door.'
 
     """
-    from penumbra.artifacts.frames import frame_of
+    from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.references import named
     from penumbra.artifacts.store import Store
 
     store = Store()
-    return frame_of(store.table(named(store, reference), None if columns is None else list(columns)))
+    return read_frame(store, named(store, reference), columns)
 
 
 def build_negatives(
@@ -107,7 +107,7 @@ def build_negatives(
     {'a person opens the door.'}
 
     """
-    from penumbra.artifacts.frames import frame_of
+    from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
     from penumbra.flows.sentences import negatives_for
 
@@ -116,7 +116,7 @@ def build_negatives(
         "judging": {"judge": False} if judging is None else judging,
     }  # fmt: skip
     given = {group: value for group, value in groups.items() if value is not None}
-    return frame_of(Store().table(negatives_for(queries, name, given, quiet)))
+    return read_frame(Store(), negatives_for(queries, name, given, quiet))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":
@@ -139,7 +139,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
     ['level', 'provider', 'metric', 'value']
 
     """
-    from penumbra.artifacts.frames import frame_of
+    from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
     from penumbra.flows.quiet import silence
     from penumbra.tasks.negatives.quality.command import judge_frame, judge_reference
@@ -149,7 +149,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
             judged = judge_reference(str(negatives), dataset, settings)
         else:
             judged = judge_frame(negatives, dataset, settings)
-    return frame_of(Store().table(judged.artifact))
+    return read_frame(Store(), judged.artifact)
 
 
 def runs(dataset: str | None = None) -> "pd.DataFrame":
@@ -170,4 +170,5 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
 
     from penumbra.tasks.grounding.evaluation.runs import trained_runs
 
-    return pd.DataFrame(list(trained_runs(dataset)))
+    rows = list(trained_runs(dataset))
+    return pd.DataFrame(rows, columns=None if rows else ["run", "dataset", "key", "finished", "seconds"])

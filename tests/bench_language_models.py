@@ -48,7 +48,7 @@ def tokenizer() -> tuple[str, Callable[[str], int]]:
 
 def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]]:
     """Questions, queries, masked queries and dictionary words of a data set's first training queries."""
-    from penumbra.tasks.data.annotations import parts
+    from penumbra.tasks.data.annotations import Annotations
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.negatives.filling import Filling
     from penumbra.tasks.negatives.fills import masked_queries, training_sentences
@@ -59,7 +59,7 @@ def corner(count: int) -> tuple[list[Any], list[str], list[list[str]], list[str]
     from penumbra.tasks.text.tags import load_pipeline, tag_part
 
     name = "charades-cg" if "PENUMBRA_DATA" in os.environ else "scenes"
-    annotations = next(iter(parts(Dataset(name=name))))().rows
+    annotations = next(iter(Annotations(Dataset(name=name)).parts()))().rows
     tags = tag_part(annotations, load_pipeline("penumbra")).rows
     masks = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)

@@ -23,6 +23,15 @@ os.environ.update(  # before anything imports prefect, which reads them once
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a Prefect server as slow, and what holds the published figures as golden."""
+    for item in items:
+        if "prefect_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+        if "golden" in item.path.parts:
+            item.add_marker(pytest.mark.golden)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real annotations and golden numbers that lies beside the project."""

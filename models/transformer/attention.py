@@ -5,7 +5,7 @@ import math
 import torch
 from penumbra.models.cpu.attention import attention_by_products
 from penumbra.models.cpu.dispatch import on_cpu
-from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.dropout import Dropout
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from penumbra.models.cpu.dispatch import on_cpu
 from penumbra.models.cpu.feed_forward import fused_feed_forward
-from penumbra.models.transformer.dropout import Dropout, dropout
+from penumbra.models.dropout import Dropout, dropout
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -1,6 +1,6 @@
 """What `build-negatives` makes, as references that whoever goes on from there takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penumbra.artifacts.manifest import Artifact
@@ -30,6 +30,10 @@ class Negatives:
     rejected: Artifact
     quality: Artifact | None
     outcome: str | None = None
+
+    def ended(self, outcome: str) -> "Negatives":
+        """The same, of a run that ended so."""
+        return replace(self, outcome=outcome)
 
     @property
     def path(self) -> str:

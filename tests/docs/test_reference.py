@@ -15,6 +15,8 @@ from penumbra.flows.running import FLOWS, flow_of
 from pydantic import BaseModel, Field
 
 PROJECT = Path(__file__).resolve().parents[2]
+GUIDES = [path for path in (PROJECT / "docs").rglob("*.md") if path.stem != "extending"]  # whose parameters are new
+PAGES = ["README.md", *sorted(str(path.relative_to(PROJECT)) for path in GUIDES)]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,12 @@ def reference() -> Any:
     module = sys.modules["reference"] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def parameters(reference: Any) -> str:
+    page: str = reference.parameters_page()
+    return page
 
 
 class Hinge(BaseModel):
@@ -87,14 +95,24 @@ def test_a_list_of_unions_names_its_members(reference: Any) -> None:
     ]
 
 
-def test_every_parameter_of_every_flow_is_there(reference: Any) -> None:
-    page = reference.parameters_page()
+def test_every_parameter_of_every_flow_is_there(reference: Any, parameters: str) -> None:
     for flow in FLOWS:
-        assert f"### {flow}" in page
+        assert f"### {flow}" in parameters
         for name, parameter in inspect.signature(flow_of(flow).fn).parameters.items():
-            assert f"`{name}`" in page
+            assert f"`{name}`" in parameters
             for model in reference.models_in(parameter.annotation):
-                assert all(f"`{name}.{field}" in page for field in model.model_fields), (flow, name)
+                assert all(f"`{name}.{field}" in parameters for field in model.model_fields), (flow, name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_parameters_that_pages_name_are_there(parameters: str, page: str) -> None:
+    known = set(re.findall(r"\| `([\w.\[\]]+)`", parameters))
+    groups = {path.split(".")[0] for path in known if "." in path}
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    named = re.findall(r"--param '?([\w.]+)=", text)
+    named += [path for path in re.findall(r"`(\w+(?:\.\w+)+)(?:=[^`]*)?`", text) if path.split(".")[0] in groups]
+    last = {path.rsplit(".", 1)[-1] for path in known}
+    assert [path for path in named if path not in (known if "." in path else known | last)] == []
 
 
 def test_every_column_is_described() -> None:

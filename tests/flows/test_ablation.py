@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
-from penumbra.flows import ablation as module
 from penumbra.flows.ablation import Materials, ablation
 from penumbra.flows.commands import app
 from penumbra.flows.running import ParameterError, prepare, run_flow
-from penumbra.tasks.data.annotations import parts as annotation_parts
+from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
@@ -24,12 +24,15 @@ from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.run import run_folder
 from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.stage import planning
 from typer.testing import CliRunner
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {
-    "clip": Clip(encoder="tiny-clip"), "filling": Filling(candidates=2), "model": QDDETR(**MODEL),
+    "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
+    "negatives": NegativesParameters(filling=Filling(candidates=2)), "model": QDDETR(**MODEL),
     "training": Training(epochs=1, device="cpu"),
 }  # fmt: skip
 
@@ -52,7 +55,7 @@ def world(
         patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
         patch.delenv("OPENAI_API_KEY", raising=False)
         durations = {
-            row["vid"]: row["duration"] for make in annotation_parts(dataset) for row in make().rows.to_pylist()
+            row["vid"]: row["duration"] for make in Annotations(dataset).parts() for row in make().rows.to_pylist()
         }
         generator = np.random.default_rng(0)
         shapes = [(max(1, int(duration / CLIP)), CHANNELS) for duration in durations.values()]
@@ -68,7 +71,7 @@ def put_videos(durations: dict[str, float], found: list[np.ndarray], name: str =
             "duration": list(durations.values()), "features": lists_of(found, CHANNELS),
         }
     )  # fmt: skip
-    work = Work(dataset="little", stage="video_features", version=1, parameters={"of": name})
+    work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random", "of": name})
     return Store().build(work, [lambda: Part(table, count, count)])
 
 
@@ -94,21 +97,16 @@ def trainings(store: Store, made: Artifact) -> dict[tuple[str, int], Manifest]:
     return dict(zip(places, map(store.manifest, metrics), strict=True))
 
 
-def test_patches_are_made_for_the_rows_that_read_them(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stage(name: str) -> Artifact:
-        return Artifact(root="r", dataset="little", stage=name, key=f"key of {name}")
-
-    asked: list[str] = []
-    monkeypatch.setattr(module, "encode_queries", lambda *_, **__: stage("text_features"))
-    monkeypatch.setattr(
-        module, "encode_patches", lambda _, clip, __: asked.append(clip.encoder) or stage("patch_features")
-    )
-    said = {"clip": SAID["clip"], "inputs": Inputs(video_features=("videos",))}
+def test_patches_are_made_for_the_rows_that_read_them(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
+    _, videos = world
+    said = {**dict(SAID["features"]), **dict(SAID["negatives"]), "inputs": Inputs(video_features=(videos.key,))}
     _, rows = plan("vdi", ("context", "all"), "little", None, said)
-    materials = Materials(dataset, stage("annotations"))
-    found = {row.row.label: materials.inputs(row, None).patch_features for row in (*rows, rows[-1])}
-    assert found == {"context": None, "all": "key of patch_features"}
-    assert asked == ["tiny-clip"], "once"
+    with planning() as planned:
+        materials = Materials(dataset)
+        sources = {row.row.label: materials.sources(row) for row in rows}
+    assert sources["context"].patch_features is None
+    assert sources["all"].patch_features is not None
+    assert [stage for stage, _, _ in planned.rows].count("patch_features") == 1, "once"
 
 
 def test_each_row_trains_on_its_own_negatives_and_their_features(world: tuple[Store, Artifact], made: Artifact) -> None:

@@ -60,12 +60,12 @@ def built(
     root = str(tmp_path_factory.mktemp("artifacts"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", root)
-        artifact = build_negatives(
+        made = build_negatives(
             Dataset(name="dirty", folder=str(folder)),
             filling=Filling(providers=["corpus", "random"], candidates=4),
             judging=LIGHT,
         )
-        yield Store(root), artifact
+        yield Store(root), made.negatives
 
 
 def test_every_stage_leaves_a_whole_artifact(built: tuple[Store, Artifact]) -> None:
@@ -122,6 +122,26 @@ def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Ar
     assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
 
 
+def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
+    """Prefect draws an edge for each parent."""
+    store, _ = built
+    with get_client(sync_client=True) as client:
+        runs = {run.id: run for run in client.read_task_runs()}
+    edges = {
+        (runs[source.id].name, run.name)
+        for run in runs.values()
+        for sources in run.task_inputs.values()
+        for source in sources
+        if source.input_type == "task_run"
+    }
+    for manifest in store.find("dirty"):
+        if manifest.stage not in ("fills", "rejected"):
+            for parent in {parent.stage for parent in manifest.parents} - {"fills"}:
+                assert (parent, manifest.stage) in edges
+    assert ("fills: corpus", "negatives") in edges
+    assert ("fills: random", "negatives") in edges
+
+
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
     store, negatives = built
     before = {m.key: m.ended for m in store.find()}
@@ -130,7 +150,7 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
         filling=Filling(providers=["corpus", "random"], candidates=4),
         judging=LIGHT,
     )
-    assert again == negatives
+    assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
 
 
@@ -141,8 +161,7 @@ from penumbra.tasks.data import annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
-annotations.ROWS_A_PART = 12
-annotations.parts.__defaults__ = (12,)
+annotations.Annotations.__init__.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
                 judging=Judging(sample=10, classifiers=["words"], resamples=20))
 """

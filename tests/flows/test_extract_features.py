@@ -18,7 +18,7 @@ import torch
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
-from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
+from penumbra.flows.running import plan_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip
 from penumbra.tasks.features.decoding.drafts import draft_name
@@ -26,6 +26,7 @@ from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
+from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from transformers import CLIPModel, CLIPTokenizer
@@ -93,7 +94,8 @@ def made(
 
 def run(folder: Path, **settings: object) -> Artifact:
     videos = Videos(folder=str(folder / "videos"), clip_length=0.5, workers=2, batch_size=8, **settings)  # type: ignore[arg-type]
-    found: Artifact = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos)  # type: ignore[assignment]
+    made = extract_features(Dataset(name="films", folder=str(folder)), TINY, Texts(), videos)
+    [found] = made.video_features
     return found
 
 
@@ -150,11 +152,11 @@ def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Pat
     videos = {"folder": str(folder / "videos"), "clip_length": 0.5}
     said = {"dataset": {"folder": str(folder)}, "clip": TINY.model_dump(), "videos": videos}
     texts = store.newest("films", "text_features").key
-    of_annotations, *found = rehearse("extract-features", "films", said)
+    of_annotations, *found = plan_flow("extract-features", "films", said)
     assert of_annotations[1] == IS_THERE
     assert found == [("text_features", IS_THERE, texts), ("video_features", IS_THERE, artifact.key)]
     said["videos"] = {**videos, "clip_length": 2.0, "patches": True}
-    assert [row[:2] for row in rehearse("extract-features", "films", said)][2:] == [
+    assert [row[:2] for row in plan_flow("extract-features", "films", said)][2:] == [
         ("video_features", TO_MAKE), ("patch_features", TO_MAKE),
     ]  # fmt: skip
 
@@ -179,7 +181,6 @@ RUN = """
 import sys
 from pathlib import Path
 from penumbra.flows.extract_features import extract_features
-from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
 from penumbra.tasks.features import video as video_features
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.data.dataset import Dataset

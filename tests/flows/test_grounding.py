@@ -14,10 +14,9 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import runs_folder
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.evaluate_grounding import evaluate_grounding
-from penumbra.flows.rehearsal import IS_THERE, TO_MAKE, rehearse
-from penumbra.flows.running import run_flow
+from penumbra.flows.running import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
-from penumbra.tasks.data.annotations import parts as annotation_parts
+from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
@@ -30,6 +29,8 @@ from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import run_folder, run_name
+from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 
@@ -85,7 +86,7 @@ def video_table(videos: dict[str, np.ndarray], encoder: str, clip_length: float 
 
 def put(stage: str, table: pa.Table, name: str = "") -> Artifact:
     """Write a table as an artifact of the data set."""
-    work = Work(dataset="tiny", stage=stage, version=1, parameters={"of": name})
+    work = Work(dataset="tiny", stage=stage, version=1, parameters={"encoder": name or "mean-of-words"})
     return Store().build(work, [lambda: Part(table, len(table), len(table))])
 
 
@@ -94,7 +95,7 @@ def dataset(folder: Path) -> Dataset:
 
 
 def annotation_rows(folder: Path) -> list[dict[str, Any]]:
-    return [row for make in annotation_parts(dataset(folder)) for row in make().rows.to_pylist()]
+    return [row for make in Annotations(dataset(folder)).parts() for row in make().rows.to_pylist()]
 
 
 @pytest.fixture(scope="module")
@@ -260,16 +261,16 @@ def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     groups = {"dataset": dataset(world), "model": QDDETR(**SMALL, losses=DETRLosses(shine=True))}
     said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
     there = len(Store().find())
-    found = list(rehearse("train-grounding", "tiny", {**said, "training": TRAINING}))
+    found = list(plan_flow("train-grounding", "tiny", {**said, "training": TRAINING}))
     stages = ["annotations", "negatives", "text_features", "video_features", "metrics"]
     assert [(stage, state) for stage, state, _ in found] == [(stage, IS_THERE) for stage in stages]
     assert found[-1] == ("metrics", IS_THERE, trained.key)
-    *_, (stage, state, key) = rehearse("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
+    *_, (stage, state, key) = plan_flow("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
     assert (stage, state) == ("metrics", TO_MAKE)
     assert key != trained.key
     run = next(parent for parent in Store().manifest(evaluated).parents if parent.stage == "metrics")
     judged = {"dataset": said["dataset"], "choice": {"run": run.key}}
-    *_, predictions, evaluation = rehearse("evaluate-grounding", "tiny", judged)
+    *_, predictions, evaluation = plan_flow("evaluate-grounding", "tiny", judged)
     assert predictions[:2] == ("predictions", IS_THERE)
     assert evaluation == ("evaluation", IS_THERE, evaluated.key)
     assert len(Store().find()) == there
@@ -351,13 +352,13 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
     narrow = {vid: values[:, :8] for vid, values in of_videos(rows).items()}
     other = put("video_features", video_table(narrow, "narrow"), "narrow")
     annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
-    sources = find_sources(annotations, Inputs(video_encoders=("narrow",)), with_negatives=False)
+    sources = find_sources(annotations, Settings(inputs=Inputs(video_encoders=("narrow",))))
     assert sources.video_features == (other,)
     with pytest.raises(FeatureError, match=r"trained on video and text features of 16 and 16 channels, these have 8"):
-        flow(predict_model.fn)(trained, sources, None, ())
+        flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
-        find_sources(annotations, Inputs(video_encoders=("unknown",)), with_negatives=False)
-    both = find_sources(annotations, Inputs(video_encoders=("mean-of-words", "narrow")), with_negatives=False)
+        find_sources(annotations, Settings(inputs=Inputs(video_encoders=("unknown",))))
+    both = find_sources(annotations, Settings(inputs=Inputs(video_encoders=("mean-of-words", "narrow"))))
     assert len(both.video_features) == 2
 
 

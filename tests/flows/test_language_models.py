@@ -110,11 +110,11 @@ class Corner:
 
     def cut_short(self) -> None:
         def choose(*parents: Any) -> Artifact:
-            self.made = parents[4]
+            self.made = list(parents[4])
             return self.made[0]
 
         self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
-        for stage in ("embed", "pair", "gather_rejected"):
+        for stage in ("embed", "pair", "gather_rejected", "assess"):
             self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
@@ -127,9 +127,10 @@ class Corner:
         return Filling(providers=list(providers), openai=openai, gemini=gemini, **(defaults | settings))  # type: ignore[arg-type]
 
     def run(self, *providers: str, **settings: Any) -> Artifact:
-        return build_negatives(
+        made = build_negatives(
             Dataset(name="corner", folder=str(self.folder)), filling=self.filling(*providers, **settings)
         )
+        return made.negatives
 
     def fills(self, made: Artifact) -> list[dict[str, Any]]:
         """The rows of all fills that a run made, or that these negatives were chosen from."""

@@ -21,6 +21,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip, load, patch_sizes
 from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.decoding.pixels import preprocess
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.patches import quantised
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -32,8 +33,10 @@ from penumbra.tasks.grounding.families import system_of, vdi
 from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.run import load_run
 from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.text.tags import Tagging, tag
+from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from prefect import flow
 
 from tests.films import film
@@ -148,7 +151,9 @@ def test_prediction_is_the_same_without_the_module(run: Artifact, store: Store) 
 def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_part(sequence: str, store: Store) -> None:
     settings = Settings(**groups({"spatial_dynamics": 1.0}, motion=sequence, injection_dropout=0.0))
     named = Inputs(patch_features=store.newest("motion", "patch_features").key[:8])
-    loaded = load_inputs(find_sources(annotations(store), named, False, with_parts=True, patches_of="tiny-clip"), named)
+    sources = find_sources(annotations(store), settings.model_copy(update={"inputs": named}))
+    parts = flow(split_queries)(sources.tags)
+    loaded = load_inputs(replace(sources, visual_dynamic_queries=parts), named)
     system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test").examples
     model = system.build(loaded.videos.channels, loaded.texts.channels)
     assert isinstance(model, VDI)
@@ -173,9 +178,10 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
     folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
+    videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL)
     evaluation = full_pipeline(
-        dataset(folder), judging=Judging(judge=False), clip=TINY,
-        videos=Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL),
+        dataset(folder), negatives=NegativesParameters(judging=Judging(judge=False)),
+        features=FeaturesParameters(clip=TINY, videos=videos),
         preset="scenes-vdi", **groups({"spatial_dynamics": 0.5, "in_video": True}),
     )  # fmt: skip
     [metrics] = [parent for parent in Store().manifest(evaluation).parents if parent.stage == "metrics"]
@@ -185,5 +191,7 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
 
 
 def test_missing_patches_are_named_with_what_makes_them(store: Store) -> None:
+    model = vdi.VDI(**SMALL, clip_encoder="another-clip", losses=vdi.VDILosses(spatial_dynamics=0.5))
+    settings = Settings(model=model)
     with pytest.raises(FeatureError, match=r"run extract-features motion --param videos\.patches=true"):
-        find_sources(annotations(store), Inputs(), False, patches_of="another-clip")
+        find_sources(annotations(store), settings)

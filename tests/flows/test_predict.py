@@ -190,9 +190,9 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
 def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Artifact, model: BMDETR | MMN) -> None:
     few = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
     settings = Settings(model=model, training=few)
-    sources = find_sources(Store().newest("few", "annotations"), Inputs(), with_negatives=False)
-    metrics = flow(train_model.fn)(sources, settings)
-    predictions = flow(predict_model.fn)(metrics, sources, None, ("test",))
+    sources = find_sources(Store().newest("few", "annotations"), Settings())
+    metrics = flow(train_model)(sources, settings)
+    predictions = flow(predict_model)(metrics, sources, None, ("test",))
     vids = {row["qid"]: row["vid"] for row in Store().table(sources.annotations).to_pylist()}
     queries = {row["qid"]: row["query"] for row in Store().table(sources.annotations).to_pylist()}
     row = Store().table(predictions).to_pylist()[0]
@@ -284,9 +284,10 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
-    sources = find_sources(annotations, Inputs(video_encoders=("i3d",)), with_negatives=False)
-    chosen = Settings(model=QDDETR(**SMALL), training=Training(epochs=1, device="cpu"))
-    imported = flow(train_model.fn)(sources, chosen)
+    chosen = Settings(
+        model=QDDETR(**SMALL), training=Training(epochs=1, device="cpu"), inputs=Inputs(video_encoders=("i3d",))
+    )
+    imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from penumbra.artifacts.store import Store
+from penumbra.flows.serving import _environment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 POOLS = {"build-negatives": "penumbra", "extract-features": "penumbra-gpu", "full-pipeline": "penumbra-gpu"}
@@ -69,6 +70,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(60)
+
+
+def test_folders_do_not_depend_on_where_a_process_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "mine")
+    monkeypatch.setenv("PENUMBRA_DATA", "s3://bucket/data")
+    monkeypatch.delenv("PENUMBRA_RUNS", raising=False)
+    environment = _environment("http://127.0.0.1:1/api")
+    assert environment["PENUMBRA_ARTIFACTS"] == str(tmp_path / "mine")
+    assert environment["PENUMBRA_DATA"] == "s3://bucket/data"
+    assert "PENUMBRA_RUNS" not in environment
 
 
 def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> None:

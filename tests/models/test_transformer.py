@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from penumbra.models.cpu.dropout import keep_mask
+from penumbra.models.dropout import Dropout
 from penumbra.models.transformer.attention import Attention, attend, padding_bias
-from penumbra.models.transformer.dropout import Dropout
 from torch import Tensor, nn
 
 

@@ -10,7 +10,7 @@ Classifier = Literal["words", "characters", "sentences", "gru"]
 
 
 class Judging(Parameters):
-    """How the negatives are judged; the figures are defined in the README."""
+    """How the negatives are judged; docs/results/negatives.md says what is measured."""
 
     judge: bool = Field(True, description="Whether a run ends with a quality report.")
     sample: int = Field(

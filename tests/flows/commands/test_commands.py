@@ -17,9 +17,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import goes_on, parse_parameters
-from penumbra.flows.rehearsal import IS_THERE, rehearse
-from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, prepare
-from penumbra.tasks.stage import merge
+from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
+from penumbra.tasks.stage import IS_THERE, merge
 from prefect import flow
 from typer.testing import CliRunner
 
@@ -247,7 +246,7 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
     monkeypatch.setenv("PENUMBRA_DATA", str(data.parent))
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
-    assert {state for _, state, _ in rehearse("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
+    assert {state for _, state, _ in plan_flow("build-negatives", "mine", {"filling": {"candidates": 8}})} == {IS_THERE}
     shine = [json.loads(line) for line in penumbra("export", "mine", root=root).stdout.splitlines()]
     assert shine
     keys = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]

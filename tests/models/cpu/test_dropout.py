@@ -3,7 +3,7 @@
 import pytest
 import torch
 from penumbra.models.cpu.dropout import keep_mask
-from penumbra.models.transformer.dropout import Dropout
+from penumbra.models.dropout import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.999])

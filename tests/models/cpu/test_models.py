@@ -4,21 +4,25 @@ from typing import Any
 
 import pytest
 import torch
-from penumbra.models.catalogue import build_model
+from penumbra.models.bm_detr import BMDETR
 from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.grounding import GroundingModel
+from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
 from torch import Tensor, nn
 
 from tests.models.cpu.plain import gradients, plainly
 
-NAMES = ("moment_detr", "qd_detr", "bm_detr")
+MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
+NAMES = tuple(MODELS)
 
 
 def model(name: str, dropout: float, **changes: Any) -> nn.Module:
     torch.manual_seed(0)
     sizes = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 5, "align_dim": 6, **changes}
-    return build_model(name, ModelSettings(10, 6, dropout=dropout, input_dropout=3 * dropout, **sizes))
+    return MODELS[name](ModelSettings(10, 6, dropout=dropout, input_dropout=3 * dropout, **sizes))
 
 
 def inputs() -> Inputs:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from penumbra.tasks.data import annotations
-from penumbra.tasks.data.annotations import check_query, parts, work
+from penumbra.tasks.data.annotations import Annotations, check_query
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
 from pydantic import ValidationError
 
@@ -38,7 +38,7 @@ class Outcome:
 
 def outcome(dataset: Dataset, rows_a_part: int = annotations.ROWS_A_PART) -> Outcome:
     found = Outcome()
-    for make in parts(dataset, rows_a_part):
+    for make in Annotations(dataset, rows_a_part).parts():
         part = make()
         rows = part.rows.to_pylist()
         assert part.kept == len(rows)
@@ -490,7 +490,8 @@ def test_a_repeated_videos_rows_share_a_part(tmp_path: Path) -> None:
 
 def test_parts_hold_one_split(tmp_path: Path) -> None:
     compositional(tmp_path, ("B2", VIDEO), name="test_trivial.json")
-    splits = [set(make().rows["split"].to_pylist()) for make in parts(compositional(tmp_path, ("A1", VIDEO)))]
+    both = Annotations(compositional(tmp_path, ("A1", VIDEO)))
+    splits = [set(make().rows["split"].to_pylist()) for make in both.parts()]
     assert splits == [{"train"}, {"test"}]
 
 
@@ -581,7 +582,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", denied)
     assert "Permission denied" in refused(dataset, tmp_path / "train.json")
     with pytest.raises(DatasetError):
-        work(dataset)
+        Annotations(dataset).inputs()
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "/etc/hostname", "sub/../../secret.json"])
@@ -603,14 +604,15 @@ def test_names_of_data_sets_are_names_of_folders(name: str) -> None:
 
 
 def test_the_key_follows_the_files_contents(tmp_path: Path) -> None:
-    first = work(compositional(tmp_path, ("A1", VIDEO))).key
-    assert work(Dataset(name="own", folder=str(tmp_path))).key == first
-    assert work(compositional(tmp_path, ("A1", {**VIDEO, "duration": 11}))).key != first
+    first = Annotations(compositional(tmp_path, ("A1", VIDEO))).work.key
+    assert Annotations(Dataset(name="own", folder=str(tmp_path))).work.key == first
+    assert Annotations(compositional(tmp_path, ("A1", {**VIDEO, "duration": 11}))).work.key != first
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert work(compositional(elsewhere, ("A1", VIDEO))).key == first, "the folder is no part of the content"
+    moved = Annotations(compositional(elsewhere, ("A1", VIDEO)))
+    assert moved.work.key == first, "the folder is no part of the content"
     compositional(elsewhere, ("B2", VIDEO), name="test_trivial.json")
-    assert work(Dataset(name="own", folder=str(elsewhere))).key != first
+    assert Annotations(Dataset(name="own", folder=str(elsewhere))).work.key != first
 
 
 def test_the_sample_needs_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

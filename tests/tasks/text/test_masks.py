@@ -6,7 +6,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from penumbra.tasks.text.masks import MASK, ORDER, Masking, mask_part, mask_query, masking_order, render, slot_counts
+from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.text.masks import (
+    MASK,
+    ORDER,
+    Masking,
+    Masks,
+    mask_part,
+    mask_query,
+    masking_order,
+    render,
+    slot_counts,
+)
 from penumbra.tasks.text.tags import tag_texts
 from pydantic import ValidationError
 from spacy.language import Language
@@ -208,9 +219,15 @@ def test_a_class_that_may_not_be_masked_is_kept_and_not_counted() -> None:
 
 
 def test_masks_of_all_classes_keep_their_key_material() -> None:
-    assert Masking().determines() == {"ratios": [0.25, 0.5, 0.75]}
-    assert Masking(primitives=ORDER[::-1]).determines() == Masking().determines()
-    assert Masking(primitives=("noun", "verb")).determines()["primitives"] == ["verb", "noun"]
+    annotations, tags = (Artifact(root="r", dataset="d", stage=stage, key="k") for stage in ("annotations", "tags"))
+
+    def masks(**settings: Any) -> Masks:
+        return Masks(annotations, tags, Masking(**settings))
+
+    assert masks().determines() == {}, "a setting at its default enters no key"
+    assert masks().parameters() == {"ratios": [0.25, 0.5, 0.75], "primitives": list(ORDER)}
+    assert masks(primitives=ORDER[::-1]).work.key == masks().work.key
+    assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["verb", "noun"]}
     with pytest.raises(ValidationError, match="at least 1"):
         Masking(primitives=())
 

@@ -1,0 +1,67 @@
+"""Tables as data frames, each kind of column as a Python programmer expects it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from penumbra.artifacts.frames import frame_of, read_frame
+from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.references import named
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+
+
+def test_nested_values_are_lists_and_dicts() -> None:
+    row = {"qid": "q", "vid": "v", "split": "train", "query": "a", "duration": 9.5, "windows": [[0.0, 4.2], [5.0, 6.0]],
+           "novel": [{"type": "v-n", "words": ["put", "cup"]}], "saliency": None}  # fmt: skip
+    frame = frame_of(table_of("annotations", [row, {**row, "qid": "r", "windows": []}]))
+    assert frame.to_dict("records")[0] == row
+    assert frame["windows"].to_list() == [[[0.0, 4.2], [5.0, 6.0]], []]
+    assert frame["duration"].dtype == np.float64
+
+
+def features(*lengths: int) -> pa.Table:
+    halves = np.arange(3 * sum(lengths), dtype=np.float16)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(halves), 3)
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    return pa.table({"features": pa.ListArray.from_arrays(offsets, vectors)})
+
+
+def test_features_are_arrays_of_halves_whatever_their_lengths() -> None:
+    several = pa.concat_tables([features(2, 0), features(1)])
+    found = frame_of(several)["features"].to_list()
+    assert [array.shape for array in found] == [(2, 3), (0, 3), (1, 3)]
+    assert found[0].dtype == np.float16
+    assert found[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found[2].tolist() == [[0, 1, 2]]
+    assert frame_of(several.slice(2))["features"][0].tolist() == [[0, 1, 2]], "a slice begins where it begins"
+
+
+def test_features_of_one_length_are_not_spread_over_columns() -> None:
+    assert [array.shape for array in frame_of(features(2, 2))["features"]] == [(2, 3), (2, 3)]
+    pooled = pa.table({"pooled": pa.array([[1, 2], [3, 4]], pa.list_(pa.float16(), 2))})
+    assert [array.tolist() for array in frame_of(pooled)["pooled"]] == [[1, 2], [3, 4]]
+
+
+def test_an_empty_table_has_its_columns() -> None:
+    frame = frame_of(table_of("annotations", []))
+    assert list(frame.columns)[:2] == ["qid", "vid"]
+    assert frame_of(features()).shape == (0, 1)
+
+
+def test_a_reference_names_the_newest_or_one_by_its_key(store: Store) -> None:
+    made = [
+        store.build(Work("mine", "rejected", 1, {"n": number}), [lambda: Part(table_of("rejected", []), 0, 0)])
+        for number in range(2)
+    ]
+    assert named(store, "mine/rejected") == made[1]
+    assert named(store, f"mine/rejected/{made[0].key[:8]}") == made[0]
+    with pytest.raises(ArtifactError, match="is no DATASET/STAGE"):
+        named(store, "mine")
+
+
+def test_a_column_that_is_not_there_is_told_with_the_nearest(store: Store) -> None:
+    row = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
+    made = store.build(Work("mine", "rejected", 1), [lambda: Part(table_of("rejected", [row]), 1, 1)])
+    assert read_frame(store, made, ["reason", "qid"]).to_dict("records") == [{"reason": "no", "qid": "q"}]
+    with pytest.raises(ArtifactError, match="rejected has no column 'raeson': did you mean reason"):
+        read_frame(store, made, ["raeson"])

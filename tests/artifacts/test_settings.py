@@ -1,0 +1,36 @@
+"""Where data lie: beside the code in a checkout, in the user's folder where the package is installed."""
+
+from pathlib import Path
+
+import pytest
+from penumbra.artifacts import settings
+from penumbra.artifacts.settings import PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in settings.VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+def test_a_checkout_keeps_them_beside_the_code() -> None:
+    assert (data_folder(), artifacts_root()) == (PROJECT / "datasets", str(PROJECT / "artifacts" / "data"))
+    assert runs_folder() == PROJECT / "artifacts" / "data" / ".runs"
+
+
+def test_an_installed_package_keeps_them_with_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(settings, "IS_CHECKOUT", False)
+    ours = tmp_path / "penumbra"
+    assert (data_folder(), artifacts_root()) == (ours / "datasets", str(ours / "artifacts"))
+    assert (answers_folder(), runs_folder()) == (ours / "artifacts" / ".answers", ours / "artifacts" / ".runs")
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "s3://bucket/folder")
+    assert artifacts_root() == "s3://bucket/folder"
+    assert runs_folder() == ours / "artifacts" / ".runs", "checkpoints are always on a disk"
+
+
+def test_variables_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "~/mine")
+    monkeypatch.setenv("PENUMBRA_RUNS", "/runs")
+    assert answers_folder() == Path.home() / "mine" / ".answers"
+    assert runs_folder() == Path("/runs")

@@ -1,0 +1,195 @@
+"""A plan is the flow itself: for every preset and every row of every grid its keys are those that are made then."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penumbra.artifacts.store import Store
+from penumbra.flows.ablation import Materials, run_row
+from penumbra.flows.evaluate_grounding import evaluate_grounding
+from penumbra.flows.full_pipeline import full_pipeline
+from penumbra.tasks import stage as stage_module
+from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features.clip import Clip
+from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.ablation.grids import Plan, grids, plan
+from penumbra.tasks.grounding.ablation.results import Results
+from penumbra.tasks.grounding.evaluation.choice import Choice
+from penumbra.tasks.grounding.settings import ModelConfig, Training
+from penumbra.tasks.grounding.training.progress import unobserved
+from penumbra.tasks.grounding.training.settings import MODELS, Settings, layered, presets
+from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.sample.scenes.render import read_scripts, render
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning
+from prefect import Task
+
+pytestmark = pytest.mark.slow
+
+SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
+SMALL = {
+    "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1, "queries": 3, "alignment": 4,
+    "clips": 4, "segments": 8, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
+    "injection_heads": 4, "clip_encoder": "tiny-clip",
+}  # fmt: skip
+QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
+LOCAL = {"corpus", "random"}
+Made = set[tuple[str, str]]
+
+
+def small(model: ModelConfig) -> ModelConfig:
+    return model.model_copy(update={name: size for name, size in SMALL.items() if name in type(model).model_fields})
+
+
+@pytest.fixture(scope="module")
+def corner(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Some videos of the sample, rendered, and what their sentences say."""
+    folder, wanted = tmp_path_factory.mktemp("corner"), set[str]()
+    for name, count in SENTENCES.items():
+        videos = dict(list(json.loads((SHIPPED / f"{name}.json").read_text()).items())[:count])
+        (folder / f"{name}.json").write_text(json.dumps(videos))
+        wanted |= videos.keys()
+    scripts = [script for script in read_scripts(SHIPPED / "scripts.jsonl") if script["vid"] in wanted]
+    assert not render(scripts, folder / "videos", 1).failed
+    return Dataset(name="corner", folder=str(folder))
+
+
+@pytest.fixture(scope="module")
+def features(corner: Dataset) -> FeaturesParameters:
+    videos = Videos(folder=f"{corner.folder}/videos", clip_length=1.0, patch_interval=2.0, workers=1)
+    return FeaturesParameters(clip=Clip(encoder="tiny-clip", device="cpu"), videos=videos)
+
+
+@pytest.fixture(scope="module")
+def negatives() -> NegativesParameters:
+    return NegativesParameters(filling=Filling(candidates=2), judging=Judging(judge=False))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store for all tests of this file, and flows that run without Prefect: its server has no part in any key."""
+
+    def directly(task: Task[Any, Any], *arguments: Any, **options: Any) -> Any:
+        return task.fn(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
+        patch.setattr(Task, "__call__", directly)
+        patch.setattr(stage_module, "publish_stage", lambda *_: None)
+        patch.setattr(stage_module, "_Progress", lambda _: lambda done, total: None)
+        patch.setattr("penumbra.tasks.grounding.training.run.Watcher", lambda *_: unobserved)
+        patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "")
+        patch.setattr("penumbra.flows.extract_features.report_features", lambda *_: "")
+        patch.setattr("penumbra.flows.train_grounding.report_training", lambda *_: "")
+        patch.setattr("penumbra.flows.full_pipeline.report_evaluation", lambda *_: "")
+        patch.setattr("penumbra.flows.evaluate_grounding.report_evaluation", lambda *_: "")
+        yield Store()
+
+
+def there(store: Store) -> Made:
+    return {(manifest.stage, manifest.key) for manifest in store.find()}
+
+
+def planned(run: Any) -> tuple[Made, Made, set[str]]:
+    """What a flow would find, what it would make, and the stages whose keys it can't tell yet."""
+    with planning() as found:
+        run()
+    known = {(stage, key): state for stage, state, key in found.rows if len(key) == 16 and " " not in key}
+    unknown = {stage for stage, _, key in found.rows if (stage, key) not in known}
+    return (
+        {place for place, state in known.items() if state == IS_THERE},
+        {place for place, state in known.items() if state == TO_MAKE}, unknown,
+    )  # fmt: skip
+
+
+def check(store: Store, run: Any) -> Made:
+    """Plan, make, plan again: returns what was made."""
+    before = there(store)
+    found, to_make, unknown = planned(run)
+    assert found <= before
+    run()
+    made = there(store) - before
+    assert to_make <= made
+    assert {stage for stage, key in made - to_make} <= unknown
+    found, to_make, unknown = planned(run)
+    assert (to_make, unknown) == (set(), set())
+    assert made <= found
+    return made
+
+
+@pytest.mark.parametrize("preset", sorted(presets()))
+def test_a_preset_is_planned_as_it_is_made(
+    preset: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
+) -> None:
+    model = layered(preset).model
+    chosen = MODELS[model.name](**{name: size for name, size in SMALL.items() if name in type(model).model_fields})
+    made = check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK))
+    keys = dict(made)
+    assert {"metrics", "predictions", "evaluation"} <= keys.keys()
+    parents = {parent.stage for parent in kept.manifest(kept.newest("corner", "metrics")).parents}
+    settings = layered(preset, {"model": chosen.model_dump(exclude_unset=True)}).model
+    assert ("patch_features" in parents) == bool(settings.patches_of)
+    assert ("in_video_negatives" in parents) == settings.reads_in_video
+    assert ("visual_dynamic_queries" in parents) == settings.reads_parts
+    assert ("negatives" in parents) == settings.reads_negatives
+    found, to_make, _ = planned(lambda: evaluate_grounding.fn(corner, Choice(run=keys["metrics"])))
+    assert ("evaluation", keys["evaluation"]) in found, "a later evaluate-grounding finds what the pipeline made"
+    assert not to_make
+
+
+def rows() -> list[tuple[str, str]]:
+    return [(name, row.label) for name, grid in grids().items() for row in grid.rows if row.providers <= LOCAL]
+
+
+@pytest.mark.parametrize(("name", "label"), rows(), ids=lambda value: value)
+def test_a_row_of_a_grid_is_planned_as_it_is_made(
+    name: str, label: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
+) -> None:
+    said = {**dict(negatives), **dict(features), "training": QUICK}
+    grid, [row] = plan(name, (label,), "corner", None, said)
+    settings = Settings(model=small(row.settings.model), training=QUICK)
+    shrunk = Plan(row.row, row.preset, row.groups | {"model": settings.model}, settings)
+    results = Results(grid, 1)
+    made = check(kept, lambda: run_row(shrunk, Materials(corner), results, ""))
+    assert not results.failures
+    assert {stage for stage, _ in made} <= {
+        "negatives", "fills", "masks", "rejected", "text_features", "patch_features", "visual_dynamic_queries",
+        "metrics", "predictions", "evaluation", "annotations", "tags", "dictionary", "embeddings",
+        "in_video_negatives", "video_features",
+    }  # fmt: skip
+
+
+def tree(root: Path) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_a_plan_reads_manifests_and_deletes_nothing(
+    corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of parts it reads the names of the videos alone, whose files' digest is a key; a damaged part stays as it is."""
+    full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
+    damaged = Path(kept.newest("corner", "tags").path) / "part-00000.parquet"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-9])
+    before, read = tree(Path(kept.root)), list[tuple[str, tuple[str, ...]]]()
+    part = Store.part
+
+    def reading(store: Store, artifact: Any, index: int, columns: list[str] | None = None) -> Any:
+        read.append((artifact.stage, tuple(columns or ("all of them",))))
+        return part(store, artifact, index, columns)
+
+    monkeypatch.setattr(Store, "part", reading)
+    found, _, unknown = planned(
+        lambda: full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
+    )
+    assert ("tags", damaged.parent.name) in found, "whether it is whole is found out when it is read"
+    assert not unknown
+    assert set(read) <= {("annotations", ("vid", "duration"))}
+    assert tree(Path(kept.root)) == before
+    damaged.write_bytes(whole)

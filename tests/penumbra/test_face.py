@@ -1,0 +1,85 @@
+"""`import penumbra`: what a notebook uses, and the examples of its docstrings."""
+
+import asyncio
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.data.dataset import DatasetError
+from penumbra.tasks.negatives.quality.negative import NegativesError
+
+import penumbra
+
+SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
+HEAVY = {"numpy", "pandas", "prefect", "pyarrow", "spacy", "torch", "transformers"}
+COLUMNS = ["qid", "level", "positive", "query", "words", "provider", "model", "similarity", "plausibility", "checks"]
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    program = f"import penumbra, sys; print(sorted({HEAVY} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert penumbra.Grounder.__name__ == "Grounder"
+    with pytest.raises(AttributeError, match="has no attribute 'Grinder'"):
+        penumbra.Grinder  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_examples_of_the_docstrings(prefect_server: None, store: Store) -> None:
+    examples = {test.name: test for test in doctest.DocTestFinder().find(penumbra)}
+    runner, names = doctest.DocTestRunner(), dict[str, object]()
+    for name in ("penumbra", "penumbra.build_negatives", "penumbra.read", "penumbra.quality", "penumbra.runs"):
+        examples[name].globs = names  # an example goes on from those before
+        assert runner.run(examples[name], clear_globs=False).failed == 0
+    assert runner.tries >= 12
+
+
+def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
+    prefect_server: None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    frame = pd.DataFrame({"query": SENTENCES, "vid": [f"v{number // 3}" for number in range(9)]})
+
+    how = {"filling": {"candidates": 8}, "masking": {"ratios": [0.3, 0.6, 1]}}
+
+    async def cell() -> pd.DataFrame:
+        return penumbra.build_negatives(
+            frame, name="mine", filling={"candidates": 8}, masking={"ratios": [0.3, 0.6, 1]}
+        )
+
+    negatives = asyncio.run(cell())
+    assert list(negatives.columns) == COLUMNS
+    assert set(negatives["level"]) == {1, 2, 3}
+    assert set(negatives["positive"]) <= set(SENTENCES)
+    assert (negatives["query"] != negatives["positive"]).all()
+    assert isinstance(negatives["words"][0], list)
+    assert store.manifest(store.newest("mine", "masks")).parameters["ratios"] == [0.3, 0.6, 1.0]
+    assert store.find("mine", "quality") == [], "only where it is asked for"
+    assert (tmp_path / "data" / "mine" / "train.jsonl").is_file()
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+
+    monkeypatch.setattr("penumbra.flows.sentences.run_flow", lambda *_: pytest.fail("it was there"))
+    again = penumbra.build_negatives(frame, name="mine", **how)
+    pd.testing.assert_frame_equal(again, negatives)
+
+
+def test_a_data_set_of_others_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.jsonl").write_text("precious")
+    with pytest.raises(DatasetError, match="choose another name"):
+        penumbra.build_negatives(SENTENCES, name="mine")
+    assert (tmp_path / "mine" / "train.jsonl").read_text() == "precious"
+
+
+def test_what_is_not_there_is_said(store: Store) -> None:
+    with pytest.raises(ArtifactError, match="no mine/masks below"):
+        penumbra.read("mine/masks")
+    assert list(penumbra.runs().columns) == ["run", "dataset", "key", "finished", "seconds"]
+    with pytest.raises(NegativesError, match="the data frame lacks positive"):
+        penumbra.quality(pd.DataFrame({"qid": ["1"], "level": [1], "query": ["a"]}))

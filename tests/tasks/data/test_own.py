@@ -1,0 +1,55 @@
+"""Sentences and data frames as a data set's files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
+from penumbra.tasks.data.own import write_queries
+
+
+def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_sentences_are_training_queries_of_a_video_each(tmp_path: Path) -> None:
+    files = write_queries(["a person opens the door.", "„Tür“ zu."], tmp_path)
+    assert files == {"train": "train.jsonl"}
+    dataset = Dataset(name="mine", folder=str(tmp_path), files=files)
+    found = list(read_rows(dataset.split_files()["train"], "train"))
+    assert [(row.qid, row.query, row.vid) for row in found] == [
+        ("0", "a person opens the door.", "video-0"), ("1", "„Tür“ zu.", "video-1"),
+    ]  # fmt: skip
+    assert not found[0].labelled
+
+
+def test_a_frame_s_columns_are_taken_where_they_are_there(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "query": ["opens.", "closes.", "sits."], "qid": [7, 8, 9], "vid": ["a", "a", None],
+            "split": ["train", "test", "train"], "duration": [9.5, 9.5, np.nan],
+            "windows": [[[0, 4]], np.array([[1.5, 2.0]]), None], "colour": ["red", "red", "red"],
+        }
+    )  # fmt: skip
+    assert write_queries(frame, tmp_path) == {"train": "train.jsonl", "test": "test.jsonl"}
+    first, last = rows(tmp_path)
+    assert first == {"qid": "7", "query": "opens.", "vid": "a", "duration": 9.5, "relevant_windows": [[0.0, 4.0]]}
+    assert last == {"qid": "9", "query": "sits.", "vid": "video-9", "duration": 1.0, "relevant_windows": []}
+    assert rows(tmp_path, "test")[0]["relevant_windows"] == [[1.5, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        ("a person opens the door.", "give a list of sentences, not one text"),
+        ([], "no query of split 'train'"),
+        (pd.DataFrame({"text": ["a"]}), "no column 'query' in the data frame; there is: text"),
+        (pd.DataFrame({"query": ["a"], "split": ["test"]}), "no query of split 'train'"),
+    ],
+)
+def test_what_is_no_query_is_said(queries: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=message):
+        write_queries(queries, tmp_path)
