@@ -24,11 +24,13 @@ SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "hidden": 16, "proposal":
 CPU = torch.device("cpu")
 
 
-def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
+def settings(
+    training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, losses: dict[str, Any] | None = None
+) -> Settings:
     usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1,
              "device": "cpu"}  # fmt: skip
-    model = {"name": "mmn", **SMALL, **groups.get("model", {}), "losses": groups.get("losses", {})}
-    return Settings.model_validate({"model": model, "training": {**usual, **(training or {})}})
+    chosen = {"name": "mmn", **SMALL, **(model or {}), "losses": losses or {}}
+    return Settings.model_validate({"model": chosen, "training": {**usual, **(training or {})}})
 
 
 def job(folder: Path, chosen: Settings) -> Job:
@@ -140,7 +142,7 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
 
 
 def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_path: Path) -> None:
-    chosen = settings(map={"keep": 4})
+    chosen = settings(model={"keep": 4})
     system, found = system_of(chosen), data(chosen)
     model = system.build(CHANNELS, CHANNELS)
     predictions = system.predict(model, found)
