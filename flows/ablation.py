@@ -16,8 +16,8 @@ from penumbra.flows.extract_features import features_of
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.parameters import FeaturesParameters
-from penumbra.tasks.grounding.ablation.grids import Plan, plan
-from penumbra.tasks.grounding.ablation.results import Results, Run
+from penumbra.tasks.grounding.ablation.grids import RowPlan, plan
+from penumbra.tasks.grounding.ablation.results import Results, SeededRun
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
@@ -69,7 +69,7 @@ class Materials:
             self.built[key] = negatives_of(self.dataset, how)
         return self.built[key]
 
-    def sources(self, row: Plan) -> Sources:
+    def sources(self, row: RowPlan) -> Sources:
         """What a row trains on: what its `inputs` name, else what it makes; videos' features also from before."""
         settings, how = row.settings, row.negatives
         queries = queries_of(self.dataset, how)
@@ -87,9 +87,9 @@ class Materials:
         )  # fmt: skip
 
 
-def run_row(row: Plan, materials: Materials, results: Results, place: str) -> list[Run]:
+def run_row(row: RowPlan, materials: Materials, results: Results, place: str) -> list[SeededRun]:
     """Train and judge a row with every seed; what fails is told in the results, and the rest goes on."""
-    label, first, runs = row.row.label, row.settings.training.seed, list[Run]()
+    label, first, runs = row.row.label, row.settings.training.seed, list[SeededRun]()
     with failures_noted(results, label):
         sources = materials.sources(row)
         for number in range(results.seeds):
@@ -99,7 +99,7 @@ def run_row(row: Plan, materials: Materials, results: Results, place: str) -> li
                 metrics = train(sources, settings)
                 own = sources_of_run(metrics, sources.annotations)
                 judged = judge(metrics, own, Choice())
-                runs.append(Run(label, first + number, metrics, judged.predictions, judged.evaluation))
+                runs.append(SeededRun(label, first + number, metrics, judged.predictions, judged.evaluation))
     return runs
 
 

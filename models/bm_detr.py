@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.layers import MLP
-from penumbra.models.outputs import Inputs, Outputs, Texts
+from penumbra.models.outputs import Inputs, Outputs, StackedTexts
 from penumbra.models.positions import clip_positions
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import inverse_sigmoid
@@ -100,7 +100,7 @@ class BMDETR(GroundingModel):
         return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)
 
     def encode(
-        self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts
+        self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Tokens [B, Lv + Lt, hidden], clips under the negative texts [(G - 1)·B, Lv, hidden]; positions, padding bias.
 
@@ -138,7 +138,7 @@ class BMDETR(GroundingModel):
         logits, moves = self.heads(decoded.states[-1:])
         return logits, (moves + inverse_sigmoid(decoded.references[-1:])).sigmoid()
 
-    def _probability(self, clips: Tensor, texts: Texts, mask: Tensor) -> Tensor | None:
+    def _probability(self, clips: Tensor, texts: StackedTexts, mask: Tensor) -> Tensor | None:
         """Joint probability [B, Lv] of each clip, 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""
         if self.frame_matcher is None:
             return None

@@ -2,7 +2,7 @@
 
 import torch
 from penumbra.models.layers import MLP, InputProjection
-from penumbra.models.outputs import Inputs, Outputs, Texts, stack_texts
+from penumbra.models.outputs import Inputs, Outputs, StackedTexts, stack_texts
 from penumbra.models.positions import TextPositions
 from penumbra.models.settings import ModelSettings
 from torch import Tensor, nn
@@ -29,13 +29,13 @@ class GroundingModel(nn.Module):
         """
         raise NotImplementedError
 
-    def project_texts(self, inputs: Inputs, negative: bool) -> Texts:
+    def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
         """Project all texts of a step and stack them."""
         self._check(inputs)
         hard = None if inputs.hard_text is None else self.text_projection(inputs.hard_text.flatten(0, 1))
         return stack_texts(inputs, self.text_projection(inputs.text), hard, negative)
 
-    def place_texts(self, texts: Texts) -> Tensor:
+    def place_texts(self, texts: StackedTexts) -> Tensor:
         """Positions [G·B, Lt, hidden]: zeros, or the positive text's for every text of a sample, as published."""
         if not self.settings.text_positions:
             return torch.zeros((), device=texts.tokens.device)

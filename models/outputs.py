@@ -73,7 +73,7 @@ class Outputs:
 
 
 @dataclass
-class Texts:
+class StackedTexts:
     """All texts of a step stacked along the batch: the positives, the batch's negatives, the hard negatives.
 
     tokens [G·B, Lt, hidden], mask [G·B, Lt]; group g of B rows is beside the whole batch of videos.
@@ -97,7 +97,7 @@ class Texts:
         return each[0], negative, each[1 + self.negative :] if self.hard else None
 
 
-def stack_texts(inputs: Inputs, text: Tensor, hard: Tensor | None, negative: bool) -> Texts:
+def stack_texts(inputs: Inputs, text: Tensor, hard: Tensor | None, negative: bool) -> StackedTexts:
     """Stack projected texts [B, Lt, hidden] and hard negatives [K·B, Lh, hidden].
 
     A sample's negative is the next sample's text, the last one's the first's; a batch of one has none.
@@ -115,4 +115,4 @@ def stack_texts(inputs: Inputs, text: Tensor, hard: Tensor | None, negative: boo
     longest = max(mask.shape[1] for mask in masks)
     padded = [functional.pad(token, (0, 0, 0, longest - token.shape[1])) for token in tokens]
     masks = [functional.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
-    return Texts(torch.cat(padded), torch.cat(masks), negative, levels, batch)
+    return StackedTexts(torch.cat(padded), torch.cat(masks), negative, levels, batch)

@@ -4,7 +4,7 @@ import math
 
 import torch
 from penumbra.models.grounding import GroundingModel
-from penumbra.models.outputs import Inputs, Outputs, Texts
+from penumbra.models.outputs import Inputs, Outputs, StackedTexts
 from penumbra.models.positions import clip_positions
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import inverse_sigmoid
@@ -47,7 +47,9 @@ class QDDETR(GroundingModel):
         spans = (moves + inverse_sigmoid(decoded.references)).sigmoid()
         return Outputs(logits, spans, *saliency)
 
-    def encode(self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
+    def encode(
+        self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts
+    ) -> tuple[Tensor, Tensor]:
         """The global token [G·B, hidden] and the clips [G·B, Lv, hidden] of every video under every text."""
         groups, clips = texts.groups, video.shape[1]
         keys = texts.tokens + self.place_texts(texts)
@@ -78,7 +80,7 @@ class QDDETR(GroundingModel):
     def _each(vector: Tensor, tokens: Tensor) -> Tensor:
         return vector.expand(tokens.shape[0], 1, -1)
 
-    def _text_bias(self, video_mask: Tensor, texts: Texts) -> Tensor:
+    def _text_bias(self, video_mask: Tensor, texts: StackedTexts) -> Tensor:
         """Logits that hide padded words: [G·B, 1, 1, Lt], or [G·B, heads, Lv, Lt] with the published indexing."""
         bias = padding_bias(texts.mask)
         if self.settings.text_attention == "fixed":

@@ -172,6 +172,9 @@ class Plan:
             work = stage.work
         except PenumbraError as error:
             return self.later(stage, str(error) if isinstance(error, NotYetError) else f"first: {error}")
+        for parent in stage.parents:
+            if parent not in self.works:  # of an earlier run: the flow only found it
+                self.rows[parent.stage, IS_THERE, parent.key] = None
         artifact = self.store.artifact(work)
         self.works[artifact] = work
         self.rows[stage.name, IS_THERE if self.store.has(artifact) else TO_MAKE, artifact.key] = None

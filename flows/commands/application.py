@@ -15,7 +15,7 @@ from penumbra.flows.commands.export import export
 from penumbra.flows.commands.fetch import fetch
 from penumbra.flows.commands.predict import predict
 from penumbra.flows.commands.quality import quality
-from penumbra.flows.commands.run import EPILOG, Run, run
+from penumbra.flows.commands.run import EPILOG, RunCommand, run
 from penumbra.flows.commands.serve import serve
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command(cls=Run, epilog=EPILOG)(run)
+app.command(cls=RunCommand, epilog=EPILOG)(run)
 for command in (ablation, serve, export, quality, compare, predict, fetch, doctor):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 EPILOG = "penumbra run FLOW --help lists the flow's parameters."
 
 
-class Run(TyperCommand):
+class RunCommand(TyperCommand):
     """`run`, whose help tells a flow's parameters where one is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

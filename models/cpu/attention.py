@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def attention_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float) -> Tensor | None:
-    """`transformer.attention.scaled_dot_product` from two batched matrix products; None without dropout."""
+    """`models.transformer.attention.scaled_dot_product` from two batched matrix products; None without dropout."""
     if not p:
         return None
     batch, heads, rows, keys = *q.shape[:3], k.shape[2]

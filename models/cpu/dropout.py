@@ -24,10 +24,10 @@ def keep_mask(shape: torch.Size | tuple[int, ...], p: float, dtype: torch.dtype)
 
 
 def dropout_by_bytes(values: Tensor, p: float) -> Tensor | None:
-    """`transformer.dropout.dropout`."""
+    """`models.dropout.dropout`."""
     return values * keep_mask(values.shape, p, values.dtype).mul_(1 / (1 - p)) if p else None
 
 
 def add_dropped_by_bytes(residual: Tensor, branch: Tensor, p: float) -> Tensor | None:
-    """`transformer.dropout.add_dropped`, in one pass over the branch and one over the sum."""
+    """`models.dropout.add_dropped`, in one pass over the branch and one over the sum."""
     return torch.add(residual, branch * keep_mask(branch.shape, p, branch.dtype), alpha=1 / (1 - p)) if p else None

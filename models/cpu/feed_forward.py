@@ -15,7 +15,7 @@ from torch import Tensor, nn
 def fused_feed_forward(
     values: Tensor, linear1: nn.Linear, linear2: nn.Linear, slope: Tensor | None, p: float
 ) -> Tensor | None:
-    """`transformer.feed_forward.feed_forward`; None without gradients, and for a PReLU whose slope is not positive.
+    """`models.transformer.feed_forward.feed_forward`; None without gradients, or where a PReLU's slope is not positive.
 
     The backward reads the sign of the activation's input from its output.
     """

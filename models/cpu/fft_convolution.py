@@ -20,7 +20,7 @@ BF16_SPEEDUP = 5.0  # of direct convolution, which autocast takes to bf16
 
 
 def convolve_by_spectra(cells: Tensor, weight: Tensor, padding: int) -> Tensor | None:
-    """`proposals.convolve`, in float32 under autocast as well; None where direct convolution is the faster.
+    """`models.proposals.convolve`, in float32 under autocast as well; None where direct convolution is the faster.
 
     Its error is that of float32's own rounding.
     """

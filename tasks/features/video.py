@@ -54,7 +54,9 @@ class Videos(Parameters):
         "software", description="`cuda` decodes on an NVIDIA GPU (NVDEC) what it can, the rest in software."
     )
     seconds_a_frame: float = Field(60.0, gt=0, description="A decoder that gives no frame for so long is ended.")
-    patches: bool = Field(False, description="Keep frames' patches too, which VDI's motion (losses.spatial_dynamics) needs.")
+    patches: bool = Field(
+        False, description="Keep frames' patches too, which VDI's motion (losses.spatial_dynamics) needs."
+    )
     patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds from one frame of patches to the next.")
     memory_mb: int = Field(512, ge=1, description="Frames that may wait for the encoder, in MB.")
 

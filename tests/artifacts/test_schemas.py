@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
 
-DESIGN = {  # the table of DESIGN.md, word for word; embeddings are a stage between fills and negatives
+DESIGN = {  # the contract, word for word; embeddings are a stage between fills and negatives
     "annotations": "qid vid split query duration windows novel saliency",
     "tags": "qid tokens",
     "dictionary": "primitive tag word lemma count",

@@ -16,7 +16,7 @@ from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.ablation.grids import Plan, grids, plan
+from penumbra.tasks.grounding.ablation.grids import RowPlan, grids, plan
 from penumbra.tasks.grounding.ablation.results import Results
 from penumbra.tasks.grounding.evaluation.choice import Choice
 from penumbra.tasks.grounding.settings import ModelConfig, Training
@@ -153,7 +153,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     said = {**dict(negatives), **dict(features), "training": QUICK}
     grid, [row] = plan(name, (label,), "corner", None, said)
     settings = Settings(model=small(row.settings.model), training=QUICK)
-    shrunk = Plan(row.row, row.preset, row.groups | {"model": settings.model}, settings)
+    shrunk = RowPlan(row.row, row.preset, row.groups | {"model": settings.model}, settings)
     results = Results(grid, 1)
     made = check(kept, lambda: run_row(shrunk, Materials(corner), results, ""))
     assert not results.failures

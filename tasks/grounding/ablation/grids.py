@@ -81,7 +81,7 @@ def grid_of(name: str) -> Grid:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RowPlan:
     """What a row asks of the flows: every group of parameters, and the training's settings that follow."""
 
     row: Row
@@ -115,7 +115,7 @@ class Plan:
 
 def plan(
     name: str, labels: Sequence[str], dataset: str, preset: str | None, said: Mapping[str, Parameters]
-) -> tuple[Grid, list[Plan]]:
+) -> tuple[Grid, list[RowPlan]]:
     """The grid, and what its chosen rows ask of the flows, on top of what was said.
 
     Raises `GridError` naming an unknown grid or row, or the row whose parameters do not fit.
@@ -140,7 +140,7 @@ def chosen_rows(grid: Grid, labels: Sequence[str], providers: set[str]) -> list[
     return [row for row in grid.rows if row.providers <= providers and (row.providers or not row.on_request)]
 
 
-def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> Plan:
+def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> RowPlan:
     changes = merge(grid.all, row.changes)
     named = str(changes.pop(PRESET, "")).format(dataset=dataset)
     chosen = named if named in presets() else preset
@@ -154,7 +154,7 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     with _naming(grid, row):
         layers = ({name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes))
         settings = layered(chosen, *layers)
-    return Plan(row, chosen, groups | {name: getattr(settings, name) for name in TRAINING}, settings)
+    return RowPlan(row, chosen, groups | {name: getattr(settings, name) for name in TRAINING}, settings)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _naming(grid: Grid, row: Row, *group: str) -> Iterator[None]:
         raise GridError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
 
 
-def listing(plans: Sequence[Plan]) -> Iterator[tuple[str, str, str, str]]:
+def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
     """For each row its label, what it changes, the model, and whose negatives it trains on."""
     owners: dict[str, str] = {}
     for row in plans:

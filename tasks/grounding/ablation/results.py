@@ -40,7 +40,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Run:
+class SeededRun:
     """A row trained with one seed."""
 
     row: str
@@ -50,7 +50,7 @@ class Run:
     evaluation: Artifact
 
 
-def figures_of(run: Run) -> Rows:
+def figures_of(run: SeededRun) -> Rows:
     """The rows of the `ablation` table: the run's figures over whole splits, and what it costs."""
     store = Store()
     rows: Rows = store.table(run.evaluation).to_pylist()
@@ -63,7 +63,7 @@ def figures_of(run: Run) -> Rows:
     ]
 
 
-def costs_of(run: Run) -> Iterator[tuple[str, float]]:
+def costs_of(run: SeededRun) -> Iterator[tuple[str, float]]:
     """Parameters, seconds of all epochs, and milliseconds to predict a query with its features loaded."""
     store = Store()
     model, _ = load_run(run.metrics)
@@ -75,7 +75,7 @@ def costs_of(run: Run) -> Iterator[tuple[str, float]]:
         yield MILLISECONDS, 1000 * measured[SECONDS] / measured[QUERIES]
 
 
-def scores_of(runs: Sequence[Run]) -> Scores:
+def scores_of(runs: Sequence[SeededRun]) -> Scores:
     """Each query's scores, their mean over the seeds of a row."""
     found: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for run in runs:
@@ -108,14 +108,14 @@ class Results:
 
     grid: Grid
     seeds: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SeededRun] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     figures: Rows = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     marks: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
     _first: Scores = field(default_factory=dict)
 
-    def add(self, label: str, runs: Sequence[Run]) -> None:
+    def add(self, label: str, runs: Sequence[SeededRun]) -> None:
         """Take in a row's runs: fewer than there are seeds where some failed."""
         first, self.labels = not self.labels, [*self.labels, label]
         self.runs += runs

@@ -7,7 +7,7 @@ import torch
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.reading import read_features
-from penumbra.tasks.grounding.batches.patches import PatchFeatures
+from penumbra.tasks.grounding.batches.patches import PatchTensors
 from torch import Tensor
 
 SMALLEST_NORM = 1e-5
@@ -29,7 +29,7 @@ class Features:
     offsets: Tensor
     index: dict[str, int]
     clip_length: float = 0.0
-    patches: PatchFeatures | None = None
+    patches: PatchTensors | None = None
 
     @property
     def channels(self) -> int:

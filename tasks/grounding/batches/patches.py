@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class PatchFeatures:
+class PatchTensors:
     """Frames `offsets[i]` to `offsets[i + 1]` belong to the i-th video, which may have none.
 
     values [frames, patches, width] are bytes that scale [frames] makes states of; seconds [frames] are their times.
@@ -32,7 +32,7 @@ class PatchFeatures:
         return values * scale[..., None, None], seconds, mask.to(device)
 
 
-def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchFeatures | None:
+def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchTensors | None:
     """The patches of the videos that `index` numbers; None where there are none of any."""
     store, counts, shape = Store(), np.zeros(len(index) + 1, np.int64), (0, 0)
     for part in store.parts(artifact, ["vid", "seconds"]):
@@ -56,4 +56,4 @@ def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchFeatures 
             values[place], scale[place], times[place] = states, own.as_py(), seconds.as_py()
     if not frames:
         return None
-    return PatchFeatures(*map(torch.from_numpy, (values, scale, times, offsets)))
+    return PatchTensors(*map(torch.from_numpy, (values, scale, times, offsets)))

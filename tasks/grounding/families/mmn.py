@@ -96,6 +96,11 @@ class MMNConfig(HardNegativeModel):
         return MMNSettings(video_dim, text_dim, **{name: getattr(self, name) for name in names}, **more)
 
     @property
+    def loss_settings(self) -> MMNLossSettings:
+        """See `MMNLosses.settings`."""
+        return self.losses.settings()
+
+    @property
     def reads_in_video(self) -> bool:
         """See `ModelConfig.reads_in_video`."""
         return self.losses.in_video
@@ -149,12 +154,12 @@ class MMNSystem(System[AnMMN]):
         return MapData(
             examples, videos, texts, device, self.config.sizes(videos.channels, texts.channels),
             batch_size=self.settings.training.batch_size, full_epochs=losses.full_epochs,
-            most_sentences=losses.most_sentences, hard=losses.settings().needs_hard, in_video=losses.in_video,
+            most_sentences=losses.most_sentences, hard=self.config.loss_settings.needs_hard, in_video=losses.in_video,
         )  # fmt: skip
 
     def objective(self, model: nn.Module) -> nn.Module:
         """See `System.objective`."""
-        return MMNObjective(cast(mmn.MMN, model), self.config.losses.settings(), self.bf16)
+        return MMNObjective(cast(mmn.MMN, model), self.config.loss_settings, self.bf16)
 
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
         """See `System.predict`; saliency is the score of the one-clip moment that a clip lies in."""

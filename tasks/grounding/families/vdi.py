@@ -122,7 +122,7 @@ class VDIData(MapData):
         super().__init__(
             examples, videos, ids, device, config.of_clip(videos.channels), batch_size=batch_size,
             full_epochs=losses.full_epochs, most_sentences=losses.most_sentences,
-            hard=losses.settings().needs_hard, in_video=losses.in_video,
+            hard=config.loss_settings.needs_hard, in_video=losses.in_video,
         )  # fmt: skip
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)

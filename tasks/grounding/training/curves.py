@@ -9,7 +9,7 @@ from penumbra.artifacts.document import Section
 from penumbra.artifacts.drawing import Drawing
 
 TRAIN, VALIDATION, CHOSEN_BY = "train", "validation", "chosen_by"
-FIRST, LAST, HIDDEN = ("total",), ("gradient_norm", "learning_rate"), ("seconds",)
+FIRST, LAST, UNPLOTTED = ("total",), ("gradient_norm", "learning_rate"), ("seconds",)
 SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "mIoU", "mAP")
 MOST_POINTS = 200  # of a line: more can't be seen
 Curves = dict[tuple[str, str], list[tuple[float, float]]]
@@ -36,7 +36,7 @@ def _line(label: str, points: Sequence[tuple[float, float]], style: int = 0) -> 
 
 def loss_chart(curves: Curves) -> Drawing | None:
     """The total and each term, a panel each: their sizes differ too much for one."""
-    names = {name for split, name in curves if split == TRAIN} - {*HIDDEN}
+    names = {name for split, name in curves if split == TRAIN} - {*UNPLOTTED}
     terms = sorted(names - {*FIRST, *LAST})
     ordered = [name for name in (*FIRST, *terms, *LAST) if name in names]
     if not ordered:

@@ -240,10 +240,8 @@ def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, ch
 
 def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
     """Without all that is drawn, and the alignment, which tells a process's own queries apart."""
-    model, losses = (
-        {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0, "shifting": False},
-        {"negatives": "none", "pair_hinge": False},
-    )
+    model = {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0, "shifting": False}
+    losses = {"negatives": "none", "pair_hinge": False}
     norms = []
     for processes in (1, 2):
         chosen = bm_settings({"epochs": 1, "processes": processes}, model=model, losses=losses)

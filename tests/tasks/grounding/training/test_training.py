@@ -185,10 +185,8 @@ class Questions(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["moment_detr", "qd_detr", "bm_detr"])
 def test_a_step_asks_the_device_for_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the ways that a GPU goes
-    own: dict[str, Any] = (
-        {"model": {"name": name, "shifting": True}, "losses": {}} if name == "bm_detr" else {"model": {"name": name}}
-    )
-    chosen = settings(**own)
+    shifted: dict[str, Any] = {"model": {"name": name, "shifting": True}, "losses": {}}
+    chosen = settings(**shifted) if name == "bm_detr" else settings(model={"name": name})
     work = job(Path(), chosen)
     system = system_of(work.settings)
     net = system.build(work.videos.channels, work.texts.channels)
@@ -264,7 +262,7 @@ def groups(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
     chosen = with_preset(name, groups())
-    assert system_of(chosen).losses.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
+    assert chosen.model.loss_settings.needs_hard == ("shine" in name)  # type: ignore[attr-defined]
     assert chosen.model.name in name
     assert {"features", "clip_length"} == set(presets()[name]["needs"])
 
@@ -272,7 +270,9 @@ def test_every_preset_is_one_that_can_be_trained(name: str) -> None:
 def test_a_run_of_settings_that_are_no_longer_taken_is_named(store: Store) -> None:
     work = Work("tiny", "metrics", 1, {"settings": {"model": {"name": "gone"}}})
     store.build(work, [lambda: Part(table_of("metrics", []), 0, 0)])
-    with pytest.raises(RunError, match=rf"run {work.key} of tiny has settings that can't be used \(model.name: Input"):
+    with pytest.raises(
+        RunError, match=rf"run {work.key} of tiny has settings that can't be used \(model: Input tag 'gone'"
+    ):
         settings_of(store.find()[0])
     with pytest.raises(ArtifactError, match=f"no tiny/metrics matches 'x'; the newest: {work.key}"):
         chosen_run("tiny", "x")
