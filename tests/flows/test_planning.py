@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
 SMALL = {
     "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1, "queries": 3, "alignment": 4,
-    "clips": 4, "segments": 8, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
+    "clips": 4, "segments": 8, "pool": 2, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
     "injection_heads": 4, "clip_encoder": "tiny-clip",
 }  # fmt: skip
 QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
