@@ -1,7 +1,7 @@
 """Which run is judged, on what: the parameters of `evaluate-grounding`."""
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.checkpoint import RunError
@@ -34,7 +34,10 @@ def chosen_run(dataset: str | None, run: str | None) -> Artifact:
     """
     store = Store()
     if run is None and dataset is not None:
-        return store.newest(dataset, "metrics")
+        try:
+            return store.newest(dataset, "metrics")
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; penumbra run train-grounding {dataset} makes one") from None
     return store.with_key(dataset, "metrics", run or "", called)
 
 

@@ -204,9 +204,10 @@ def test_a_dry_run_says_what_comes_first_and_makes_nothing(store: Store) -> None
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     keys = {stage: key for stage, state, key in lines if state == "would be made"}
     assert re.fullmatch("[0-9a-f]{16}", keys["negatives"])
-    assert keys["video_features"] == "after annotations"
-    assert keys["metrics"] == "after negatives, text_features, video_features"
-    assert keys["evaluation"] == "after predictions"
+    assert re.fullmatch("[0-9a-f]{16}", keys["text_features"])
+    assert keys["video_features"] == "after the sample's videos are rendered"
+    assert keys["metrics"] == "after video_features"
+    assert keys["evaluation"].startswith("after metrics, predictions")
     assert store.find() == []
 
 
