@@ -40,11 +40,12 @@ def features_of(
     texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
     needs_files = how.videos.patches or not (videos or how.imports.sources)
     folder = find_videos(dataset, how.videos) if needs_files else None
+    outcome = None
+    if not videos:
+        if how.imports.sources:
+            features = import_features(annotations, how.imports, how.videos.clip_length)
+        else:
+            features = encode_videos(annotations, folder, how.clip, how.videos)
+        videos, outcome = (features,), report_features(annotations, texts, features)
     patches = encode_patches(annotations, folder, how.clip, how.videos) if how.videos.patches else None
-    if videos:
-        return ExtractedFeatures(annotations, texts, videos, patches)
-    if how.imports.sources:
-        features = import_features(annotations, how.imports, how.videos.clip_length)
-    else:
-        features = encode_videos(annotations, folder, how.clip, how.videos)
-    return ExtractedFeatures(annotations, texts, (features,), patches, report_features(annotations, texts, features))
+    return ExtractedFeatures(annotations, texts, videos, patches, outcome)

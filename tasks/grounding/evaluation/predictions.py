@@ -16,9 +16,9 @@ from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.run import load_run, run_name, settings_of
+from penumbra.tasks.grounding.training.run import load_run, require_checkpoints, run_name, settings_of
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import Stage, run, work_of
+from penumbra.tasks.stage import Stage, is_planned, run, work_of
 from torch import nn
 
 STAGE = "predictions"
@@ -123,5 +123,7 @@ class Predictions(Stage):
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
     """Predict the splits; windows are made as the run says unless `ranking` says otherwise."""
+    if not is_planned():
+        require_checkpoints(metrics)  # also where the predictions are there: the figures need the model
     chosen = ranking or settings_of(work_of(metrics)).ranking
     return run(Predictions(metrics, sources, chosen, splits))

@@ -113,7 +113,7 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     folder = run_folder(metrics)
     found = read_checkpoint(folder, "best") or read_checkpoint(folder, "last")
     if found is None:
-        raise RunError(f"the checkpoints of {metrics.path} are not in {folder}: take the artifact away and train again")
+        raise _lost(metrics)
     weights = found.part("model.")
     system = system_of(settings)
     model = system.build(*system.widths(weights))
@@ -122,6 +122,18 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     except CheckpointError as error:
         raise RunError(f"{folder}: {error}") from None
     return model.eval(), settings
+
+
+def require_checkpoints(metrics: Artifact) -> None:
+    """Raise `RunError` where a run's checkpoints are not there."""
+    if not any((run_folder(metrics) / f"{name}.json").is_file() for name in ("best", "last")):
+        raise _lost(metrics)
+
+
+def _lost(metrics: Artifact) -> RunError:
+    return RunError(
+        f"the checkpoints of {metrics.path} are not in {run_folder(metrics)}: take the artifact away and train again"
+    )
 
 
 @dataclass(frozen=True)
