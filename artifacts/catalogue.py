@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Sequence
 
+from pydantic import ValidationError
+
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Artifact, Manifest, Work
 from penumbra.artifacts.settings import artifacts_root
-from pydantic import ValidationError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 MANIFEST = "_manifest.json"

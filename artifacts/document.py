@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
+
 from penumbra.artifacts.drawing import Drawing, printable
 from penumbra.artifacts.interface import markdown_table
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
+
 from penumbra.artifacts.errors import ArtifactError, without_secrets
 
 

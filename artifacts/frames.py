@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import SCHEMAS, is_features

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.schemas import shortened
-from penumbra.artifacts.store import Store
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
+
+from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.schemas import shortened
+from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
 LONGEST_CELL = 160

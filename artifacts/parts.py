@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from penumbra.artifacts.manifest import Part, PartRecord
 from penumbra.artifacts.schemas import conform, fitted, is_features, lengths, table_of
 

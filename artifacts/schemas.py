@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from penumbra.artifacts.errors import PenumbraError
 
 

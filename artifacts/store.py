@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 import pyarrow as pa
+
 from penumbra.artifacts.catalogue import MANIFEST, NAME, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import JsonFolder

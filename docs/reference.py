@@ -13,6 +13,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pyarrow as pa
 import typer
 import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
 from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.flows.commands import app
@@ -20,9 +24,6 @@ from penumbra.flows.parameters import type_name
 from penumbra.flows.running import DEPLOYMENTS, FLOWS, flow_of
 from penumbra.tasks.grounding.ablation import grids
 from penumbra.tasks.grounding.training.settings import presets
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "at least", "pattern": "like"}
 WRITTEN = "*Written from the code when these pages are built.*"

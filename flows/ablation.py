@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
+from prefect import flow
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
@@ -27,8 +30,6 @@ from penumbra.tasks.grounding.training.settings import Model, Preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import logger
-from prefect import flow
-from pydantic import Field
 
 
 @flow(name="ablation", flow_run_name="{name}: {dataset.name}")

@@ -3,6 +3,9 @@
 penumbra run build-negatives charades-cg, or prefect deployment run build-negatives/charades-cg
 """
 
+from prefect import State, flow
+from prefect.states import Completed
+
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
@@ -21,8 +24,6 @@ from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
 from penumbra.tasks.text.masks import Masking, mask
 from penumbra.tasks.text.tags import Tagging, tag
-from prefect import State, flow
-from prefect.states import Completed
 
 
 @flow(name="build-negatives", flow_run_name="{dataset.name}")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import IS_CHECKOUT, PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 

@@ -3,6 +3,8 @@
 penumbra run evaluate-grounding charades-cg
 """
 
+from prefect import flow
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -11,7 +13,6 @@ from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, newes
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.report.pages import Judged, report_evaluation
-from prefect import flow
 
 
 @flow(name="evaluate-grounding", flow_run_name="{dataset.name}")

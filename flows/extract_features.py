@@ -4,6 +4,9 @@ penumbra run extract-features scenes
 prefect deployment run extract-features/charades-cg
 """
 
+from prefect import State, flow
+from prefect.states import Completed
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -16,8 +19,6 @@ from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
 from penumbra.tasks.features.video import Videos, encode_videos
 from penumbra.tasks.sample.scenes.videos import find_videos
-from prefect import State, flow
-from prefect.states import Completed
 
 
 @flow(name="extract-features", flow_run_name="{dataset.name}")

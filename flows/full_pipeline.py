@@ -4,6 +4,8 @@ penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
 """
 
+from prefect import flow
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import judge
@@ -19,7 +21,6 @@ from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.settings import Model, Preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
-from prefect import flow
 
 
 @flow(name="full-pipeline", flow_run_name="{dataset.name}")

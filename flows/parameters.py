@@ -7,9 +7,10 @@ from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from penumbra.flows.running import flow_of, kinds_of
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+
+from penumbra.flows.running import flow_of, kinds_of
 
 WIDTH = 80
 

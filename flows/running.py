@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
+
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import DEPLOYMENTS
-from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -154,8 +155,9 @@ def prepare(
     Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
     """
     flow = flow_of(name)
-    from penumbra.tasks.stage import merge
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
+
+    from penumbra.tasks.stage import merge
 
     usual = deployment_parameters(name, dataset)
     parameters = merge(usual, in_groups(flow, changes, usual))

@@ -5,6 +5,8 @@ penumbra run train-grounding charades-cg-qd_detr-shine
 
 from dataclasses import replace
 
+from prefect import flow
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -15,7 +17,6 @@ from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Model, Preset, Settings, with_preset
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
-from prefect import flow
 
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")

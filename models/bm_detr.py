@@ -7,6 +7,9 @@ that it fits the query and does not fit the negative one (Eq. 1 to 5).
 from typing import cast
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.layers import MLP
 from penumbra.models.outputs import Inputs, Outputs, StackedTexts
@@ -17,8 +20,6 @@ from penumbra.models.transformer.anchor_decoder import AnchorDecoder
 from penumbra.models.transformer.attention import padding_bias
 from penumbra.models.transformer.decoder import Decoder
 from penumbra.models.transformer.encoder import EncoderLayer
-from torch import Tensor, nn
-from torch.nn import functional
 
 
 class Scorer(nn.Module):

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from penumbra.models.settings import ModelSettings
 from torch import Tensor
+
+from penumbra.models.settings import ModelSettings
 
 # (official, ours), tried in order on the whole name; groups are kept
 _NAMES = (

@@ -1,9 +1,10 @@
 """Dropout (Srivastava et al., 2014)."""
 
-from penumbra.models.cpu.dispatch import on_cpu
-from penumbra.models.cpu.dropout import add_dropped_by_bytes, dropout_by_bytes
 from torch import Tensor, nn
 from torch.nn import functional
+
+from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.cpu.dropout import add_dropped_by_bytes, dropout_by_bytes
 
 
 @on_cpu(dropout_by_bytes)

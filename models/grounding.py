@@ -1,11 +1,12 @@
 """What all DETR-style grounding models share: features projected, texts stacked, heads over moment queries."""
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.layers import MLP, InputProjection
 from penumbra.models.outputs import Inputs, Outputs, StackedTexts, stack_texts
 from penumbra.models.positions import TextPositions
 from penumbra.models.settings import ModelSettings
-from torch import Tensor, nn
 
 
 class GroundingModel(nn.Module):

@@ -2,8 +2,9 @@
 
 from itertools import pairwise
 
-from penumbra.models.dropout import Dropout
 from torch import Tensor, nn
+
+from penumbra.models.dropout import Dropout
 
 
 class MLP(nn.Module):

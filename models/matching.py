@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from penumbra.models.spans import generalised_iou, to_windows
 from torch import Tensor
+
+from penumbra.models.spans import generalised_iou, to_windows
 
 
 @dataclass(frozen=True)

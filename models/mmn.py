@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
-from penumbra.models.proposals import ProposalConvolution
 from torch import Tensor, nn
 from torch.nn import functional
+
+from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
+from penumbra.models.proposals import ProposalConvolution
 
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
 TextPooling = Literal["mean", "given"]

@@ -1,6 +1,9 @@
 """Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives where they are asked for."""
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.outputs import Alignment, Inputs, Outputs
 from penumbra.models.positions import clip_positions
@@ -8,8 +11,6 @@ from penumbra.models.settings import ModelSettings
 from penumbra.models.transformer.attention import padding_bias
 from penumbra.models.transformer.decoder import Decoder
 from penumbra.models.transformer.encoder import EncoderLayer
-from torch import Tensor, nn
-from torch.nn import functional
 
 
 class MomentDETR(GroundingModel):

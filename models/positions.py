@@ -3,8 +3,9 @@
 import math
 
 import torch
-from penumbra.models.dropout import Dropout
 from torch import Tensor, nn
+
+from penumbra.models.dropout import Dropout
 
 TEMPERATURE = 10000.0
 

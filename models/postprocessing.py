@@ -1,8 +1,9 @@
 """From a model's heads to ranked windows in seconds, as the published inference does it."""
 
 import torch
-from penumbra.models.spans import hull_iou, to_windows
 from torch import Tensor
+
+from penumbra.models.spans import hull_iou, to_windows
 
 
 def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:

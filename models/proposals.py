@@ -1,10 +1,11 @@
 """Convolutions over the map of candidate moments, normalised by how many candidates each saw (2D-TAN, MMN)."""
 
 import torch
-from penumbra.models.cpu.dispatch import on_cpu
-from penumbra.models.cpu.fft_convolution import convolve_by_spectra
 from torch import Tensor, nn
 from torch.nn import functional
+
+from penumbra.models.cpu.dispatch import on_cpu
+from penumbra.models.cpu.fft_convolution import convolve_by_spectra
 
 
 @on_cpu(convolve_by_spectra)

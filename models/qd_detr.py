@@ -3,6 +3,8 @@
 import math
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.outputs import Inputs, Outputs, StackedTexts
 from penumbra.models.positions import clip_positions
@@ -11,7 +13,6 @@ from penumbra.models.spans import inverse_sigmoid
 from penumbra.models.transformer.anchor_decoder import AnchorDecoder
 from penumbra.models.transformer.attention import padding_bias
 from penumbra.models.transformer.encoder import EncoderLayer, TextToVideoLayer
-from torch import Tensor, nn
 
 
 class QDDETR(GroundingModel):

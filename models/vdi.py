@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.losses.injection import context_loss, dynamics_loss
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from torch import Tensor, nn
 
 Sequence = Literal["lstm", "transformer"]
 

@@ -17,15 +17,16 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
-from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import publish_stage, stage_key
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
-from penumbra.artifacts.store import Store
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
 from pydantic import BaseModel, ConfigDict
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.interface import publish_stage, stage_key
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.store import Store
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 IS_THERE, TO_MAKE = "is there", "would be made"

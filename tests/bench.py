@@ -30,11 +30,12 @@ def timed(work: Callable[[], object]) -> float:
 
 def measure(dataset: str) -> dict[str, object]:
     """Build a data set's negatives twice in an empty store, then time the libraries alone."""
+    from prefect.testing.utilities import prefect_test_harness
+
     from penumbra.artifacts.store import Store
     from penumbra.flows.running import run_flow
     from penumbra.tasks.text.embeddings import Encoding, encode
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
-    from prefect.testing.utilities import prefect_test_harness
 
     with prefect_test_harness(server_startup_timeout=120):
         first = timed(lambda: run_flow("build-negatives", dataset, {}))

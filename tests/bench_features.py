@@ -25,6 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from transformers import CLIPConfig, CLIPModel
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, encoder_threads, load
@@ -35,8 +38,6 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import batches_of_one_length, encode_texts
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.sample.scenes.render import read_scripts, render
-from transformers import CLIPConfig, CLIPModel
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512

@@ -41,7 +41,6 @@ from penumbra.tasks.negatives.providers import MaskedQuery, Slot  # noqa: E402
 from penumbra.tasks.negatives.providers.llama import WordScorer, fill_slots  # noqa: E402
 from penumbra.tasks.negatives.providers.prompts import load_prompt  # noqa: E402
 from penumbra.tasks.text.masks import slot_counts  # noqa: E402
-
 from tests import tiny_llama  # noqa: E402
 
 SHAPES = {

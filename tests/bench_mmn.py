@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
 from penumbra.models.mmn import MMN
 from penumbra.tasks.grounding.batches.examples import prepare
@@ -23,8 +25,6 @@ from penumbra.tasks.grounding.families import mmn
 from penumbra.tasks.grounding.families.objective import autocast
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.step import make_optimiser
-from torch import Tensor, nn
-
 from tests import plain_mmn
 
 CLIPS, VIDEO, WORDS, TEXT, SENTENCES = 75, 1024, 16, 512, 7  # sentences of three videos

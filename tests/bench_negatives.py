@@ -14,11 +14,12 @@ CANDIDATES = 8
 
 def measure(dataset: str) -> dict[str, object]:
     """Build negatives in an empty store; encoding is timed where the choice calls it."""
+    from prefect.testing.utilities import prefect_test_harness
+
     from penumbra.artifacts.store import Store
     from penumbra.flows.running import run_flow
     from penumbra.tasks.negatives import selection as negatives
     from penumbra.tasks.text.embeddings import Encoding, Vectors, encode
-    from prefect.testing.utilities import prefect_test_harness
 
     seconds, texts = [0.0], [0]
 

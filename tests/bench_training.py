@@ -14,6 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.families import system_of
@@ -22,8 +25,6 @@ from penumbra.tasks.grounding.metrics.windows import align
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,

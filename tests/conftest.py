@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spacy.language import Language
+
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
-from spacy.language import Language
 
 HOME = tempfile.mkdtemp(prefix="penumbra-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)

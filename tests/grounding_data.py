@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from penumbra.tasks.grounding.batches.examples import Prepared, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.training.job import Job

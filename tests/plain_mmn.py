@@ -1,12 +1,13 @@
 """MMN as one would write it down first, to compare with: the whole padded map, loops over videos and sentences."""
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from penumbra.models.losses.candidates import MapTargets
 from penumbra.models.losses.mmn import MMNLossSettings
 from penumbra.models.mmn import IOU_SCALE, MMN, MapInputs, MapOutputs, unit
 from penumbra.models.spans import iou
-from torch import Tensor
-from torch.nn import functional
 
 Norms = list[torch.nn.BatchNorm2d]
 

@@ -19,7 +19,6 @@ from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import Service
 from penumbra.tasks.text.masks import ORDER, slot_counts
-
 from tests.protocol_server import ProtocolServer
 from tests.protocol_server.answers import pick
 from tests.protocol_server.openai import tokens

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft7Validator
-from penumbra.artifacts.settings import PROJECT
 from pydantic import AliasChoices, BaseModel
+
+from penumbra.artifacts.settings import PROJECT
 
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
 from rich.markup import escape
 from rich.table import Table
+
+from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
 
 
 def ablation(

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.ablation import ablation
 from penumbra.flows.commands.artifacts import artifacts

@@ -5,9 +5,10 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from penumbra.flows.commands.terminal import console
 from rich.table import Table
 from rich.tree import Tree
+
+from penumbra.flows.commands.terminal import console
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest

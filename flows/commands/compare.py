@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import typer
-from penumbra.flows.commands.terminal import console
 from rich.markup import escape
 from rich.table import Table
+
+from penumbra.flows.commands.terminal import console
 
 
 def compare(
@@ -14,7 +15,7 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="SECOND", help="The run that may be better.")],
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
-    """Is the second run better than the first? A paired bootstrap over the queries of each split."""
+    """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
     from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
 
     table = Table("split", "metric", f"{escape(second)} − {escape(first)}", "95 % interval", "p")

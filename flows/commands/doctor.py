@@ -1,8 +1,9 @@
 """`penumbra doctor`: what works on this machine, and what to do about what does not."""
 
 import typer
-from penumbra.flows.commands.terminal import console
 from rich.markup import escape
+
+from penumbra.flows.commands.terminal import console
 
 MARKS = {"works": "[green]✓[/]", "lacks": "[yellow]–[/]", "broken": "[red]✗[/]"}
 

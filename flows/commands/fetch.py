@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+
 from penumbra.flows.commands.terminal import console
 
 

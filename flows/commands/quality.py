@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from penumbra.flows.commands.terminal import console
 from rich.table import Table
+
+from penumbra.flows.commands.terminal import console
 
 
 def quality(

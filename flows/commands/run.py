@@ -4,10 +4,11 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
 from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand
+
+from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
 
 EPILOG = "penumbra run FLOW --help lists the flow's parameters."
 

@@ -1,8 +1,9 @@
 """Attention with the cheap masks of `dropout`: torch's fused kernel knows no dropout on a CPU."""
 
 import torch
-from penumbra.models.cpu.dropout import keep_mask
 from torch import Tensor
+
+from penumbra.models.cpu.dropout import keep_mask
 
 
 def attention_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float) -> Tensor | None:

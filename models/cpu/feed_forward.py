@@ -8,8 +8,9 @@ costs a twentieth of a training step.
 from typing import Any
 
 import torch
-from penumbra.models.cpu.dropout import keep_mask
 from torch import Tensor, nn
+
+from penumbra.models.cpu.dropout import keep_mask
 
 
 def fused_feed_forward(

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from penumbra.models.moment_map import candidate_windows
 from penumbra.models.spans import hull_iou, iou
-from torch import Tensor
 
 
 @dataclass

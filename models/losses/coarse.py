@@ -1,8 +1,9 @@
 """SHINE's coarse ranking (ECCV 2024, Eq. 1 and 2): the moment's best clips above those outside and the negative's."""
 
 import torch
-from penumbra.models.losses.targets import Targets
 from torch import Tensor
+
+from penumbra.models.losses.targets import Targets
 
 
 def top_mean(saliency: Tensor, inside: Tensor, quotient: int) -> Tensor:

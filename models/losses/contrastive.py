@@ -1,8 +1,9 @@
 """QD-DETR's rank-aware contrastive loss (CVPR 2023, Eq. 7), and Moment-DETR's optional alignment loss."""
 
 import torch
-from penumbra.models.losses.targets import Targets
 from torch import Tensor
+
+from penumbra.models.losses.targets import Targets
 
 RANKS = 12  # of the sum of three annotators' scores; single-window data use the first only, at a twelfth
 

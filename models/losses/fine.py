@@ -3,8 +3,9 @@
 from typing import Literal
 
 import torch
-from penumbra.models.losses.targets import Targets, masked_mean
 from torch import Tensor
+
+from penumbra.models.losses.targets import Targets, masked_mean
 
 Ranking = Literal["relative", "absolute"]
 

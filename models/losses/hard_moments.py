@@ -1,8 +1,9 @@
 """SHINE's order (ECCV 2024) on MMN's moments: a moment is nearer to its sentence than to each harder negative."""
 
 import torch
-from penumbra.models.losses.targets import masked_mean
 from torch import Tensor
+
+from penumbra.models.losses.targets import masked_mean
 
 
 def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor | None, margin: float) -> Tensor:

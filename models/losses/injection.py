@@ -1,9 +1,10 @@
 """VDI's two losses (CVPR 2023): what is seen is put into the query's words for what does not stand still."""
 
 import torch
-from penumbra.models.losses.targets import masked_mean
 from torch import Tensor
 from torch.nn import functional
+
+from penumbra.models.losses.targets import masked_mean
 
 
 def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from penumbra.models.losses.candidate_iou import candidate_iou_loss
 from penumbra.models.losses.candidates import MapTargets
 from penumbra.models.losses.hard_moments import hard_order
 from penumbra.models.losses.mutual import among_moments, among_sentences, kept_sentences
 from penumbra.models.losses.total import Losses
 from penumbra.models.mmn import MapOutputs
-from torch import Tensor
 
 
 @dataclass(frozen=True)

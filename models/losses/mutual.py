@@ -6,8 +6,9 @@ All products of S sentences and B·M candidates are one matrix product, and no l
 """
 
 import torch
-from penumbra.models.losses.candidates import MapTargets, window_overlap
 from torch import Tensor
+
+from penumbra.models.losses.candidates import MapTargets, window_overlap
 
 
 def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Tensor:

@@ -1,7 +1,8 @@
 """BM-DETR's frame probability loss (WACV 2025, Eq. 16): clips of the moment probable, all others not."""
 
-from penumbra.models.losses.targets import Targets
 from torch import Tensor
+
+from penumbra.models.losses.targets import Targets
 
 
 def frame_probability(probability: Tensor, targets: Targets) -> Tensor:

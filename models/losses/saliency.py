@@ -1,8 +1,9 @@
 """Saliency losses of the base models: the pair hinge (Moment-DETR) and the negative pair (QD-DETR, Eq. 5)."""
 
-from penumbra.models.losses.targets import Targets
 from torch import Tensor
 from torch.nn import functional
+
+from penumbra.models.losses.targets import Targets
 
 
 def pair_hinge(saliency: Tensor, targets: Targets, margin: float) -> Tensor:

@@ -1,8 +1,9 @@
 """Localisation of the matched moment queries: L1 on (centre, width), and generalised IoU (DETR, ECCV 2020, Eq. 2)."""
 
+from torch import Tensor
+
 from penumbra.models.losses.targets import masked_mean
 from penumbra.models.spans import generalised_iou, to_windows
-from torch import Tensor
 
 
 def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from penumbra.models.losses import coarse, contrastive, saliency
 from penumbra.models.losses.fine import fine_terms
 from penumbra.models.losses.label import class_error, label_loss
@@ -13,7 +15,6 @@ from penumbra.models.losses.span import span_losses
 from penumbra.models.losses.targets import Targets
 from penumbra.models.matching import match
 from penumbra.models.outputs import Outputs
-from torch import Tensor
 
 
 @dataclass

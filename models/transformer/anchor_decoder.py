@@ -3,13 +3,14 @@
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.dropout import Dropout
 from penumbra.models.layers import MLP
 from penumbra.models.positions import span_embedding
 from penumbra.models.spans import inverse_sigmoid
 from penumbra.models.transformer.attention import attend
 from penumbra.models.transformer.feed_forward import FeedForward
-from torch import Tensor, nn
 
 Order = Literal["centre, width", "width, centre"]
 

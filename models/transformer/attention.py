@@ -3,11 +3,12 @@
 import math
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from penumbra.models.cpu.attention import attention_by_products
 from penumbra.models.cpu.dispatch import on_cpu
 from penumbra.models.dropout import Dropout
-from torch import Tensor, nn
-from torch.nn import functional
 
 
 def padding_bias(mask: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """Moment-DETR's decoder: learned moment queries look at the encoded tokens (Lei et al., NeurIPS 2021)."""
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.dropout import Dropout
 from penumbra.models.transformer.attention import Attention
 from penumbra.models.transformer.feed_forward import FeedForward
-from torch import Tensor, nn
 
 
 class DecoderLayer(nn.Module):

@@ -1,9 +1,10 @@
 """Encoder layers: post-norm self-attention, and QD-DETR's cross-attention from video to text."""
 
+from torch import Tensor, nn
+
 from penumbra.models.dropout import Dropout
 from penumbra.models.transformer.attention import Attention
 from penumbra.models.transformer.feed_forward import Activation, FeedForward
-from torch import Tensor, nn
 
 
 class EncoderLayer(nn.Module):

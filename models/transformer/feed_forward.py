@@ -3,11 +3,12 @@
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from penumbra.models.cpu.dispatch import on_cpu
 from penumbra.models.cpu.feed_forward import fused_feed_forward
 from penumbra.models.dropout import Dropout, dropout
-from torch import Tensor, nn
-from torch.nn import functional
 
 Activation = Literal["relu", "prelu"]
 

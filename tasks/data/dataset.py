@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
 from penumbra.tasks.stage import Parameters
-from pydantic import Field
 
 LONGEST_NUMBER = 300  # digits
 CG_KEYS = {"sentences", "timestamps", "duration"}

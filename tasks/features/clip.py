@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import file_digest
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters
-from pydantic import Field
 
 if TYPE_CHECKING:
     import torch

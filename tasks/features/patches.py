@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.clip import Clip, patch_sizes
 from penumbra.tasks.features.decoding.encode import patch_states

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.pages import plain_values
 from penumbra.artifacts.parts import counts_of

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
+
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.stage import Parameters, Stage, logger, run
-from pydantic import Field
 
 STAGE = "text_features"
 TEXTS_A_PART = 2048

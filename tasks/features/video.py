@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.settings import data_folder
@@ -30,7 +32,6 @@ from penumbra.tasks.features.decoding.extraction import Extraction, cores
 from penumbra.tasks.features.decoding.files import VideoFolder, content_digest, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run
-from pydantic import Field
 
 STAGE = "video_features"
 VIDEOS_A_PART = 64

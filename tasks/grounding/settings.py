@@ -5,8 +5,9 @@ A family of models adds its own (`ModelConfig`); all of them together are `penum
 
 from typing import Literal
 
-from penumbra.tasks.stage import Parameters
 from pydantic import Field, model_validator
+
+from penumbra.tasks.stage import Parameters
 
 
 class ModelConfig(Parameters):

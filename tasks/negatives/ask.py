@@ -14,6 +14,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import markdown_table, publish_report, stage_key
 from penumbra.artifacts.manifest import Artifact
@@ -33,7 +35,6 @@ from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import ServiceSettings
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
 from penumbra.tasks.text.dictionary import load_dictionary
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
 

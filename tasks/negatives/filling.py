@@ -6,6 +6,8 @@ as an entry point (`penumbra.tasks.negatives.providers.registry`).
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field, create_model
+
 from penumbra.tasks.negatives.providers.corpus import Corpus
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.hosted import Hosted
@@ -20,7 +22,6 @@ from penumbra.tasks.negatives.providers.registry import (
     register_installed,
 )
 from penumbra.tasks.stage import Parameters
-from pydantic import Field, create_model
 
 BUILT_IN: tuple[type[ProviderSettings], ...] = (OpenAI, Gemini, Llama, Corpus, Random)
 
@@ -82,8 +83,10 @@ class _Filling(Parameters):
 
     def determines(self, provider: str) -> dict[str, Any]:
         """The parameters that determine a provider's fills."""
+        settings = self.settings(provider)
         shared = {"provider": provider, "candidates": self.candidates_of(provider), "seed": self.seed}
-        return shared | self.settings(provider).determines(self)
+        version = {"version": settings.version} if settings.version > 1 else {}
+        return shared | version | settings.determines(self)
 
 
 def _groups() -> dict[str, Any]:

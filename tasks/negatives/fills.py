@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from prefect.runtime import flow_run
+
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
@@ -18,7 +20,6 @@ from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
 from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, number_of_parts, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
-from prefect.runtime import flow_run
 
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
+
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from penumbra.tasks.text.embeddings import vectors_by_text
-from pydantic import Field
 
 STAGE = "in_video_negatives"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.store import Store
 from penumbra.tasks.stage import Stage, run

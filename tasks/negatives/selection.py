@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.schemas import table_of
@@ -30,7 +32,6 @@ from penumbra.tasks.stage import Parameters, Stage, aligned, number_of_parts, ru
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
-from pydantic import Field
 
 STAGE = "negatives"
 

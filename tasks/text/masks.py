@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
+
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.annotations import MASK
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 from penumbra.tasks.text.tags import SUBJECT_ARCS
-from pydantic import Field, field_validator, model_validator
 
 STAGE = "masks"
 Primitive = Literal["verb", "noun", "adjective", "preposition", "adverb"]

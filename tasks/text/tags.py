@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import spacy
+from pydantic import Field
+from spacy.language import Language
+from spacy.tokens import Doc, Token
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
-from pydantic import Field
-from spacy.language import Language
-from spacy.tokens import Doc, Token
 
 STAGE = "tags"
 SHIPPED_PIPELINE = "penumbra"

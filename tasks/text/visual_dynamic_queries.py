@@ -17,11 +17,12 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.stage import Stage, aligned, run
-from spacy.tokens import Doc
-from spacy.vocab import Vocab
 
 STAGE = "visual_dynamic_queries"
 PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}

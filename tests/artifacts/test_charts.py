@@ -5,6 +5,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+
 from penumbra.artifacts.charts import Bar, Line, Panel, Spans, bars, dots, panels, spans, ticks
 from penumbra.artifacts.drawing import Drawing
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from penumbra.artifacts.files import Files, JsonFolder
 
 

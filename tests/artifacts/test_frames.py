@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from penumbra.artifacts.frames import frame_of, read_frame
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.references import named

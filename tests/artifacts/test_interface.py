@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+
 from penumbra.artifacts import interface
 from penumbra.artifacts.interface import (
     first_rows,

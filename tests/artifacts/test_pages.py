@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from penumbra.artifacts.pages import plain_values
 from penumbra.artifacts.parts import FEATURE_FILES
 

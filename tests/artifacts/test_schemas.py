@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
 
 DESIGN = {  # the contract, word for word; embeddings are a stage between fills and negatives

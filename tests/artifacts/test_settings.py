@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from penumbra.artifacts import settings
 from penumbra.artifacts.settings import PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 

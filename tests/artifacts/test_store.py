@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+
 from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
 from penumbra.artifacts.settings import PROJECT

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data import dataset

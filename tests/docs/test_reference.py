@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
+
 from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.flows.running import FLOWS, flow_of
-from pydantic import BaseModel, Field
 
 PROJECT = Path(__file__).resolve().parents[2]
 GUIDES = [path for path in (PROJECT / "docs").rglob("*.md") if path.stem != "extending"]  # whose parameters are new

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and come without the outputs of whoever wrote them."""
+"""The notebooks come without outputs; that on videos runs from top to bottom, the other in `tests/test_wheel.py`."""
 
 import json
 import os
@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from penumbra.artifacts.settings import PROJECT
-from penumbra.artifacts.store import Store
 
+from penumbra.artifacts.settings import PROJECT
 from tests.notebooks import execute
 
 EXAMPLES = sorted((PROJECT / "examples").glob("*.ipynb"))
@@ -30,17 +29,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_notebook_has_no_outputs(notebook: Path) -> None:
     cells = json.loads(notebook.read_text())["cells"]
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_from_sentences_to_negatives(tmp_path: Path, environment: dict[str, str]) -> None:
-    shown = execute(PROJECT / "examples" / "sentences_to_negatives.ipynb", sys.executable, tmp_path, environment)
-    assert "similarity" in shown
-    assert "<mask>" in shown
-    store = Store(environment["PENUMBRA_ARTIFACTS"])
-    assert len(store.find("kitchen", "negatives")) == 1, "the second call finds what the first built"
-    assert len(store.find("sentences", "negatives")) == 1
 
 
 @pytest.mark.slow

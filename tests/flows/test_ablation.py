@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
+
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import Materials, ablation
@@ -26,7 +28,6 @@ from penumbra.tasks.grounding.training.run import run_folder
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planning
-from typer.testing import CliRunner
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penumbra.flows.running import DEPLOYMENTS, FLOWS, deployment_parameters
 from penumbra.tasks.grounding.training.settings import presets
 

@@ -7,10 +7,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from penumbra.flows import diagnosis
 from penumbra.flows.commands import app
 from penumbra.flows.diagnosis import Finding, State
-from typer.testing import CliRunner
 
 Findings = dict[str, Finding]
 

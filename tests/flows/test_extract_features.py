@@ -15,6 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from transformers import CLIPModel, CLIPTokenizer
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
@@ -27,11 +32,6 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.stage import IS_THERE, TO_MAKE
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from transformers import CLIPModel, CLIPTokenizer
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
 from tests.films import cut, film, lie_about_duration, sound, turn
 
 TINY = Clip(encoder="tiny-clip", device="cpu")

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from prefect import flow
+from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
+
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import runs_folder
@@ -31,8 +34,6 @@ from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import run_folder, run_name
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import IS_THERE, TO_MAKE
-from prefect import flow
-from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}

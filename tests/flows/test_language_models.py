@@ -18,6 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
@@ -33,11 +38,6 @@ from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.openai import OpenAI
 from penumbra.tasks.negatives.providers.prices import BudgetError
 from penumbra.tasks.negatives.providers.prompts import load_prompt
-from prefect.blocks.system import Secret
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL
-
 from tests.protocol_server import ProtocolServer
 from tests.talks import SLOT, lines_of, tokens_of
 from tests.tiny_llama import build

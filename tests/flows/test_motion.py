@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from prefect import flow
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import shortened
 from penumbra.artifacts.store import Store
@@ -37,8 +39,6 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.text.tags import Tagging, tag
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
-from prefect import flow
-
 from tests.films import film
 
 TINY = Clip(encoder="tiny-clip", device="cpu")

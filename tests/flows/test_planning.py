@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import Task
+
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import Materials, run_row
 from penumbra.flows.evaluate_grounding import evaluate_grounding
@@ -27,7 +29,6 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.sample.scenes.render import read_scripts, render
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning
-from prefect import Task
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from typer.testing import CliRunner
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
@@ -25,7 +31,7 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
+from penumbra.tasks.grounding.evaluation.choice import Choice, newest_negatives, sources_of_run
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.bm_detr import BMDETR
 from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
@@ -42,11 +48,6 @@ from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import run_folder, train_model
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.sample.scenes.render import read_scripts, render
-from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from typer.testing import CliRunner
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -200,7 +201,9 @@ def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Ar
     [found] = Grounder.of_run(metrics.key).ground(film, [queries[row["qid"]]])
     assert [(w.start, w.end) for w in found.windows] == [(w["start"], w["end"]) for w in row["windows"]]
     assert found.saliency == pytest.approx(row["saliency"], abs=2e-2)
-    section = saliency_section([RunOnData(metrics, sources_of_run(metrics, sources.annotations))])
+    section = saliency_section(
+        [RunOnData(metrics, sources_of_run(metrics, sources.annotations, newest_negatives("few")))]
+    )
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 

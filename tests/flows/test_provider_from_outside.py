@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from penumbra.artifacts.store import Store
-from penumbra.tasks.data.dataset import SHIPPED
 from prefect.settings import PREFECT_API_URL
 
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import SHIPPED
 from tests.outside.echo_provider import Echo
 
 OUTSIDE = Path(__file__).parents[1] / "outside"

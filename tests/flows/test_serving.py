@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.artifacts.store import Store
 from penumbra.flows.serving import _environment
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from penumbra.artifacts.settings import PROJECT
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights, official_settings
@@ -17,8 +19,6 @@ from penumbra.models.matching import MatchingCosts
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.outputs import Inputs
 from penumbra.models.qd_detr import QDDETR
-from torch import Tensor, nn
-
 from tests.losses import losses_of
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")

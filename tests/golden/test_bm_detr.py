@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
 from penumbra.models.checkpoints import load_weights
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import match
@@ -16,8 +18,6 @@ from penumbra.tasks.grounding.families.bm_detr import BMDETR
 from penumbra.tasks.grounding.settings import Inputs as InputSettings
 from penumbra.tasks.grounding.training.run import read_weights
 from penumbra.tasks.grounding.training.settings import Settings
-from torch import Tensor
-
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("bm_detr")

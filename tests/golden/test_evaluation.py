@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.tasks.grounding.metrics.official import report
 from penumbra.tasks.grounding.metrics.submission import read_lines
-
 from tests.golden.reading import FOLDER
 
 SETS = ("qvhl_sample", "charades_fake")

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from penumbra.models.checkpoints import convert, load_weights, our_name
 from penumbra.models.losses.candidates import MapTargets, candidate_overlap
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
@@ -15,9 +18,6 @@ from penumbra.models.postprocessing import suppress
 from penumbra.models.segments import segment_means
 from penumbra.tasks.grounding.metrics.retrieval import score_queries
 from penumbra.tasks.grounding.metrics.windows import align
-from torch import Tensor, nn
-from torch.nn import functional
-
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("mmn")

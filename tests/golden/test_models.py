@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.checkpoints import our_name
 from penumbra.models.losses.coarse import inter, intra
 from penumbra.models.losses.fine import divergence, fine_terms
@@ -11,8 +13,6 @@ from penumbra.models.losses.settings import LossSettings
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import match
 from penumbra.models.outputs import Outputs
-from torch import Tensor, nn
-
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from penumbra.models.postprocessing import rank_windows, snap_windows, suppress
-from penumbra.models.spans import generalised_iou, iou, to_spans, to_windows
 from torch import Tensor
 
+from penumbra.models.postprocessing import rank_windows, snap_windows, suppress
+from penumbra.models.spans import generalised_iou, iou, to_spans, to_windows
 from tests.golden.reading import FOLDER, OUTPUTS, close
 
 FILE = FOLDER / "postprocessing.npz"

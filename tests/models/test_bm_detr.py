@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+
 from penumbra.models.losses.probability import frame_probability
 from penumbra.models.losses.semantic import semantic_alignment
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.outputs import Inputs, Outputs
-
 from tests.losses import losses_of
 from tests.models.test_losses import targets
 from tests.models.test_models import CLIPS, alone, inputs, model

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from penumbra.models.losses.coarse import inter, intra, top_mean
 from penumbra.models.losses.contrastive import alignment
 from penumbra.models.losses.fine import fine_terms
@@ -17,9 +20,6 @@ from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
 from penumbra.models.outputs import Alignment, Outputs
 from penumbra.tasks.grounding.training.settings import Settings
-from torch import Tensor
-from torch.nn import functional
-
 from tests.losses import losses_of
 
 B, L, Q = 3, 8, 5

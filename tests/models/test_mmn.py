@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from penumbra.models.losses.candidates import MapTargets, candidate_overlap
 from penumbra.models.losses.hard_moments import hard_order
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
@@ -12,8 +14,6 @@ from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells, candidate_windows, schedule
 from penumbra.models.postprocessing import suppress
 from penumbra.models.segments import segment_means
-from torch import Tensor
-
 from tests import plain_mmn
 
 SENTENCES = (3, 1, 2, 4)

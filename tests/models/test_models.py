@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
 from penumbra.models.grounding import GroundingModel
@@ -16,7 +18,6 @@ from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
-from torch import nn
 
 SIZES: dict[str, Any] = {
     "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,

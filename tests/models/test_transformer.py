@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.cpu.dropout import keep_mask
 from penumbra.models.dropout import Dropout
 from penumbra.models.transformer.attention import Attention, attend, padding_bias
-from torch import Tensor, nn
 
 
 def attention_inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.losses.injection import context_loss, dynamics_loss
 from penumbra.models.mmn import MapInputs, MMNSettings
 from penumbra.models.vdi import VDI, InjectedInputs, InjectionSettings, Patches, injection_losses
-from torch import Tensor, nn
 
 WIDTH, WORDS, VIDEO_OF = 8, 5, torch.tensor([0, 0, 1, 2])
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
-from pydantic import Field
 
 
 class Echo(ProviderSettings):

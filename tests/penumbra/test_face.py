@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+import penumbra
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.negatives.quality.negative import NegativesError
-
-import penumbra
 
 SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
 HEAVY = {"numpy", "pandas", "prefect", "pyarrow", "spacy", "torch", "transformers"}

@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import numpy as np
 import numpy.typing as npt
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import DRAFTS, Store
 from penumbra.tasks.features.decoding.encode import Encoded

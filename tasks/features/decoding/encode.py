@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from penumbra.tasks.features.clip import Encoder, encoder_threads
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 from penumbra.tasks.features.decoding.pixels import RESIZED_AT_ONCE, preprocess

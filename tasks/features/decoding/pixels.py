@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn import functional
+
 from penumbra.tasks.features.clip import Processing
 from penumbra.tasks.features.decoding.frames import Picture
-from torch.nn import functional
 
 RESIZED_AT_ONCE = 32 << 20  # bytes of frames that are resized at once
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 
 COMMAND = (sys.executable, "-P", "-m", "penumbra.tasks.features.decoding.worker")

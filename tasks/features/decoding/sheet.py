@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import av
 import numpy as np
 import torch
-from penumbra.tasks.features.decoding.frames import Picture
 from torch.nn import functional
+
+from penumbra.tasks.features.decoding.frames import Picture
 
 ROWS, COLUMNS = 120, 160  # pixels of a frame on the sheet
 IN_A_ROW = 6

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
+
 from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import content_digest, is_inside
@@ -23,7 +25,6 @@ from penumbra.tasks.features.imports.sources import Array, FeatureFault, Feature
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
 from penumbra.tasks.stage import Parameters, Stage, after, run
-from pydantic import Field
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
 

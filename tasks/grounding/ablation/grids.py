@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import Field, ValidationError
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
@@ -24,7 +26,6 @@ from penumbra.tasks.stage import Parameters, merge
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
 from penumbra.tasks.text.tags import Tagging
-from pydantic import Field, ValidationError
 
 FILE = Path(__file__).with_name("grids.yaml")
 NEGATIVES: dict[str, type[Parameters]] = {

@@ -8,13 +8,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from penumbra.models.losses.targets import Targets
 from penumbra.models.outputs import Inputs
 from penumbra.tasks.grounding.batches.device_data import Batch, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.shifting import Shifting, shift
-from torch import Tensor
 
 Negatives = Literal["in_video", "generated", "both", "none"]
 Lonely = Literal["none", "other_video"]

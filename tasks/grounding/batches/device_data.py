@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from penumbra.models.losses.targets import Targets
 from penumbra.models.outputs import Inputs
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from torch import Tensor
 
 ENDPOINTS = 2  # channels of a clip beside its features
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch

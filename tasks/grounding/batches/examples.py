@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from penumbra.artifacts.manifest import rejection
 from penumbra.tasks.grounding.batches.features import Features
-from torch import Tensor
 
 LEVELS = 3
 STAGE = "training"

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.grounding.batches.patches import PatchTensors
-from torch import Tensor
 
 SMALLEST_NORM = 1e-5
 

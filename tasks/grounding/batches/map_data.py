@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from penumbra.models.losses.candidates import MapTargets, candidate_overlap
 from penumbra.models.mmn import MapInputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells
@@ -12,8 +15,6 @@ from penumbra.models.segments import segment_means
 from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
-from torch import Tensor
-from torch.nn import functional
 
 
 @dataclass

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ clip still says where it was; here they belong to the place, unless `moves_endpo
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
 from penumbra.models.losses.targets import Targets
 from penumbra.models.outputs import Inputs
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, draw_pairs
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Which run is judged, on what: the parameters of `evaluate-grounding`."""
 
+from pydantic import Field
+
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.inputs import Sources
@@ -7,7 +9,6 @@ from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import name_of
 from penumbra.tasks.stage import Parameters, work_of
-from pydantic import Field
 
 
 class Choice(Parameters):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from torch import nn
+
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.grounding.batches.features import FeatureError
@@ -19,7 +21,6 @@ from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.run import load_run, require_checkpoints, run_name, settings_of
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, is_planned, run, work_of
-from torch import nn
 
 STAGE = "predictions"
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
-from torch import Tensor, nn
 
 Config = TypeVar("Config", bound=ModelConfig)
 SALIENCY_SPAN = 0.05  # of an axis, at least: a quarter of the losses' smallest margin, and many steps of a half

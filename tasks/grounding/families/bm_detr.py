@@ -5,6 +5,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor, nn
+
 from penumbra.models import bm_detr
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.probability import mean_over
@@ -19,8 +22,6 @@ from penumbra.tasks.grounding.batches.shifting import Shifting
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, SaliencyLosses
 from penumbra.tasks.grounding.families.detr_prediction import outputs_of, predict
-from pydantic import Field
-from torch import Tensor, nn
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
 from penumbra.models import moment_detr, qd_detr
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.settings import LossSettings
@@ -19,8 +22,6 @@ from penumbra.tasks.grounding.families.shine import HardNegativeLosses, HardNega
 from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
 from penumbra.tasks.grounding.settings import ModelConfig
 from penumbra.tasks.stage import Parameters
-from pydantic import Field, model_validator
-from torch import Tensor, nn
 
 
 class SaliencyLosses(Parameters):

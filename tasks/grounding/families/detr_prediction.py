@@ -5,6 +5,8 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.postprocessing import rank_windows, snap_windows
@@ -12,7 +14,6 @@ from penumbra.tasks.grounding.batches.device_data import DeviceData
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.families.objective import autocast
 from penumbra.tasks.grounding.settings import Ranking
-from torch import Tensor
 
 
 def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:

@@ -8,6 +8,9 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
 from penumbra.models import mmn
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
 from penumbra.models.mmn import MapOutputs, MMNSettings
@@ -21,8 +24,6 @@ from penumbra.tasks.grounding.families.objective import autocast
 from penumbra.tasks.grounding.families.shine import HardNegativeLosses, HardNegativeModel
 from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
 from penumbra.tasks.grounding.settings import ModelConfig
-from pydantic import Field, model_validator
-from torch import Tensor, nn
 
 
 class MMNLosses(HardNegativeLosses):

@@ -4,11 +4,12 @@ import contextlib
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.settings import LossSettings
 from penumbra.models.losses.total import compute_losses
 from penumbra.tasks.grounding.batches.device_data import Batch
-from torch import Tensor, nn
 
 
 def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:

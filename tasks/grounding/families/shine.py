@@ -1,8 +1,9 @@
 """What models that take SHINE's hard negatives share (Cheng et al., ECCV 2024)."""
 
+from pydantic import Field
+
 from penumbra.tasks.grounding.settings import ModelConfig
 from penumbra.tasks.stage import Parameters
-from pydantic import Field
 
 
 class HardNegativeLosses(Parameters):

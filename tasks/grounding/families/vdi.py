@@ -10,6 +10,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor, nn
+
 from penumbra.models import vdi
 from penumbra.models.losses.candidates import MapTargets
 from penumbra.models.losses.mmn import mmn_losses
@@ -22,8 +25,6 @@ from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families.base import trained
 from penumbra.tasks.grounding.families.mmn import MMNConfig, MMNLosses, MMNSystem
 from penumbra.tasks.grounding.families.objective import autocast
-from pydantic import Field
-from torch import Tensor, nn
 
 
 class VDILosses(MMNLosses):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Floats
 

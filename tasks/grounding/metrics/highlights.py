@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+
 from penumbra.tasks.grounding.metrics.metric import Chosen, Figures, Metric, Split
 from penumbra.tasks.grounding.metrics.windows import EvaluationError, Flags, Floats
 

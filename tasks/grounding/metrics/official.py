@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics
 from penumbra.tasks.grounding.metrics.retrieval import IOUS, score_queries
 from penumbra.tasks.grounding.metrics.submission import read_lines

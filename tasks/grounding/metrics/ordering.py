@@ -1,6 +1,7 @@
 """The figure that SHINE is about: saliency inside the moment is to fall from the positive to the random text."""
 
 import numpy as np
+
 from penumbra.tasks.grounding.metrics.windows import Floats
 
 NAMES = ("positive", "level 1", "level 2", "level 3", "random")

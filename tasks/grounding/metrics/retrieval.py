@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+
 from penumbra.tasks.grounding.metrics.metric import Chosen, Metric, Split
 from penumbra.tasks.grounding.metrics.windows import Flags, Floats, Windows, overlaps
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.artifacts.errors import PenumbraError
 
 Floats = NDArray[np.float64]

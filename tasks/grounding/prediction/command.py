@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from transformers.utils import logging
+
 from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, checked
 from penumbra.tasks.grounding.prediction.picture import draw
 from penumbra.tasks.grounding.prediction.watching import Watched
-from transformers.utils import logging
 
 PICTURE = ".svg"
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
@@ -25,7 +27,6 @@ from penumbra.tasks.grounding.prediction.watching import Watched, watch
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, run_name
 from penumbra.tasks.grounding.training.settings import Settings
-from torch import nn
 
 VIDEO = "video"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load

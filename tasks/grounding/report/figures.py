@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from penumbra.artifacts.charts import Bar, Line, Panel, Spans, bars, panels, spans
 from penumbra.artifacts.drawing import COLOURS, Drawing
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN

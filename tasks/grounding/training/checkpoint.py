@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from penumbra.artifacts.errors import PenumbraError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from penumbra.artifacts.errors import PenumbraError
 
 
 class RunError(PenumbraError):

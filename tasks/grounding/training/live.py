@@ -3,11 +3,12 @@
 from time import monotonic
 
 from httpx import HTTPError
+from prefect import get_run_logger
+
 from penumbra.artifacts.document import Document
 from penumbra.artifacts.interface import LiveReport
 from penumbra.tasks.grounding.training.curves import curves_section
 from penumbra.tasks.grounding.training.progress import Progress
-from prefect import get_run_logger
 
 FLOW = "train-grounding"
 PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API

@@ -11,6 +11,8 @@ from typing import cast
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list, gather
+from torch import Tensor, nn
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.grounding.batches.examples import Examples
@@ -28,7 +30,6 @@ from penumbra.tasks.grounding.training.job import Job, device_of, judge
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
-from torch import Tensor, nn
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
 

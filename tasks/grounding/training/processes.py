@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
+from torch.distributed import barrier, destroy_process_group
+from torch.multiprocessing import get_context
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
+
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import TrainingError, train
 from penumbra.tasks.grounding.training.progress import Observer, Row, unobserved
-from torch.distributed import barrier, destroy_process_group
-from torch.multiprocessing import get_context
-from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 LOOK_EVERY = 0.5  # seconds between two looks at what the processes tell
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+from torch import Tensor, nn
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, file_digest
 from penumbra.artifacts.schemas import table_of
@@ -24,8 +27,6 @@ from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
-from pydantic import ValidationError
-from torch import Tensor, nn
 
 STAGE = "metrics"
 USUAL_VALIDATION = "val"

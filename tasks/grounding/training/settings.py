@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import yaml
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS, BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters, merge
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}

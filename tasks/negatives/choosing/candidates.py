@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from penumbra.tasks.negatives.choosing.checks import Check, Judge, Proposal, check
 from penumbra.tasks.negatives.fills import FILLED
 from penumbra.tasks.negatives.providers import MaskedQuery

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.choosing.matching import Floats
 from penumbra.tasks.negatives.choosing.plausibility import Scorer

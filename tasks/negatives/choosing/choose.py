@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Chain, Query, level_sets
 from penumbra.tasks.negatives.choosing.matching import Flags, Floats, Ids, Matching, counts
 from penumbra.tasks.negatives.choosing.nearness import Encode, Nearness

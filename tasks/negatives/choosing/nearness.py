@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.negatives.choosing.matching import Flags, Ids
 from penumbra.tasks.text.embeddings import Vectors
 

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Query
 from penumbra.tasks.negatives.choosing.matching import Floats
 from penumbra.tasks.negatives.providers.language_model import KneserNey

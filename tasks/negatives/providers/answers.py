@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import diskcache
+
 from penumbra.artifacts.settings import answers_folder
 
 WITHOUT_LIMIT = 1 << 62

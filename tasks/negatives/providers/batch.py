@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
+from pydantic import Field
+
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.accounting import Statistics, TokenEstimate, most_cost
 from penumbra.tasks.negatives.providers.answers import Answers, Place
@@ -24,7 +26,6 @@ from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import REFUSED, Reply, Service, ServiceError
-from pydantic import Field
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import Field
+
 from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
@@ -28,7 +30,6 @@ from penumbra.tasks.negatives.providers.service import (
     api_key,
     retry_after,
 )
-from pydantic import Field
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import file_digest
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
@@ -26,7 +28,6 @@ from penumbra.tasks.negatives.providers.options import Options
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.text.masks import render
-from pydantic import Field
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from penumbra.tasks.negatives.providers.batch import BatchSettings
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
@@ -28,7 +30,6 @@ from penumbra.tasks.negatives.providers.service import (
     api_key,
     retry_after,
 )
-from pydantic import Field
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from penumbra.artifacts.errors import PenumbraError
 from pydantic import BaseModel, ConfigDict, Field
+
+from penumbra.artifacts.errors import PenumbraError
 
 TABLE = Path(__file__).with_name("prices.yaml")
 

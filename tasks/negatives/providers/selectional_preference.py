@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+
 from penumbra.tasks.negatives.providers.language_model import Floats, Ids, Rows, find
 from penumbra.tasks.text.relations import CLASSES, Preferences, Relation
 

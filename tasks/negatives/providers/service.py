@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
+from pydantic import Field, field_validator
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers.prices import Price, price_of
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.registry import ProviderSettings
-from pydantic import Field, field_validator
 
 # What a status says of a service, or of a request.
 CLOSED, REFUSED = {401, 402, 403, 404}, {400, 413, 422}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
 from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Part, file_digest
 from penumbra.artifacts.schemas import table_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.data.resampling import Curve, Floats, Ids
 
 FOLDS = 5

@@ -7,6 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import MANIFEST, NAME, Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
@@ -19,7 +21,6 @@ from penumbra.tasks.negatives.quality.review import Sheet
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset, dataset_named, judged_by
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
-from pydantic import ValidationError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.reference import Reference

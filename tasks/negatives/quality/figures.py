@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.data.resampling import Estimate, Floats, Resamples
 from penumbra.tasks.negatives.quality.blind import judge
 from penumbra.tasks.negatives.quality.controls import CONTROL, EVERY_LEVEL, ORIGINALS

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 
 LEVELS = range(1, 10)

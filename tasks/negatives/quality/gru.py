@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.texts import words_of
-from torch import Tensor, nn
 
 EPOCHS, BATCH, WIDTH, STEP = 4, 128, 64, 3e-3
 PADDING, UNKNOWN = 0, 1

@@ -2,9 +2,10 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from penumbra.tasks.negatives.providers.draws import row_seed
 from penumbra.tasks.stage import Parameters
-from pydantic import Field
 
 Classifier = Literal["words", "characters", "sentences", "gru"]
 

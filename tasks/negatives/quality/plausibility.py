@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.negatives.quality.texts import words_of
 

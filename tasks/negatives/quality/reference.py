@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.negatives.quality.heldout import HeldOut, lemmas_of
 from penumbra.tasks.negatives.quality.negative import Negative

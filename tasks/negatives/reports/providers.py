@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store

@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+
 from penumbra.tasks.sample.scenes.scene import SIDE, WALL
 from penumbra.tasks.sample.scenes.sprites import Image, Placed, Style, blit, draw, parse
 

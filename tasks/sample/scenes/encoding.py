@@ -13,6 +13,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 from av.video.stream import VideoStream
+
 from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.playback import FPS, frame_count, frames
 from penumbra.tasks.sample.scenes.scene import SIDE

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from penumbra.tasks.sample.scenes.hands import posture
 from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.people import HEIGHTS

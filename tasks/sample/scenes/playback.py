@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+
 from penumbra.tasks.sample.scenes import looks, people
 from penumbra.tasks.sample.scenes.agent_animations import animate
 from penumbra.tasks.sample.scenes.animation import Animation

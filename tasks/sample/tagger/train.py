@@ -14,14 +14,15 @@ import tempfile
 from pathlib import Path
 
 import spacy
-from penumbra.tasks.sample.tagger.caption_grammar import TreebankLexicon, caption_trees
-from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
-from penumbra.tasks.text.tags import PIPELINE_FOLDER
 from spacy.cli.train import train as spacy_train
 from spacy.language import Language
 from spacy.lookups import load_lookups
 from spacy.tokens import DocBin
 from spacy.training import Example
+
+from penumbra.tasks.sample.tagger.caption_grammar import TreebankLexicon, caption_trees
+from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
+from penumbra.tasks.text.tags import PIPELINE_FOLDER
 
 HERE = Path(__file__).parent
 CAPTIONS = 10000

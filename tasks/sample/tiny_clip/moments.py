@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from penumbra.tasks.sample.scenes.initial_scene import Record
 from penumbra.tasks.sample.scenes.people import HEIGHTS
 from penumbra.tasks.sample.scenes.playback import FPS, frame_count, frames_with_scenes

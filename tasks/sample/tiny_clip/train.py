@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
+from transformers import CLIPConfig, CLIPModel
+
 from penumbra.tasks.features.clip import FOLDER
 from penumbra.tasks.sample.scenes.scene import SIDE
 from penumbra.tasks.sample.tiny_clip.moments import FRAMES, HUES, KINDS, PATCH, Moment, Pictures, caption, moments
 from penumbra.tasks.sample.tiny_clip.tokenizer import END, POSITIONS, START, train_tokenizer
 from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
-from torch.nn import functional
-from transformers import CLIPConfig, CLIPModel
 
 WIDTH, VOCABULARY = 96, 1000
 BATCH, RATE = 64, 1e-3  # moments a step, with one frame of each; highest learning rate

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from penumbra.tasks.sample.tiny_clip.moments import Moment, Pictures
 from torch.nn import functional
+
+from penumbra.tasks.sample.tiny_clip.moments import Moment, Pictures
 
 MOMENTS_AT_ONCE = 64
 

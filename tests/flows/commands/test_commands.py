@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from prefect import flow
+from typer.testing import CliRunner
+
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -19,8 +22,6 @@ from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import goes_on, parse_parameters
 from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
 from penumbra.tasks.stage import IS_THERE, merge
-from prefect import flow
-from typer.testing import CliRunner
 
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -283,9 +284,10 @@ def test_a_parameter_finds_its_group() -> None:
 
 
 def test_a_parameter_of_two_groups_needs_its_group() -> None:
+    from prefect import flow
+
     from penumbra.flows.running import ParameterError, in_groups
     from penumbra.tasks.negatives.filling import Filling
-    from prefect import flow
 
     @flow
     def twice(first: Filling, second: Filling) -> None:

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from penumbra.models.cpu import dispatch
-from penumbra.models.cpu.dropout import keep_mask
 from torch import Tensor
 from torch.nn import functional
+
+from penumbra.models.cpu import dispatch
+from penumbra.models.cpu.dropout import keep_mask
 
 
 def dropout(values: Tensor, p: float) -> Tensor:

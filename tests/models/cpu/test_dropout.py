@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from penumbra.models.cpu.dropout import keep_mask
 from penumbra.models.dropout import Dropout
 

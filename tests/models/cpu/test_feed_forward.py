@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from penumbra.models.cpu.feed_forward import fused_feed_forward
-from penumbra.models.transformer.feed_forward import Activation, FeedForward
 from torch import nn
 
+from penumbra.models.cpu.feed_forward import fused_feed_forward
+from penumbra.models.transformer.feed_forward import Activation, FeedForward
 from tests.models.cpu.plain import gradients, plainly
 
 

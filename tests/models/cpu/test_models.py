@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.cpu.dispatch import on_cpu
 from penumbra.models.grounding import GroundingModel
@@ -11,8 +13,6 @@ from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
-from torch import Tensor, nn
-
 from tests.models.cpu.plain import gradients, plainly
 
 MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}

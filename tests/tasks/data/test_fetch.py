@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
 from penumbra.tasks.data import fetch as fetch_module
 from penumbra.tasks.data.fetch import COMMIT, FILES, FetchError, fetch
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
 from penumbra.tasks.data.own import write_queries
 

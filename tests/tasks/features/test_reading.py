@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import SchemaError, conform
 from penumbra.artifacts.store import Store

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection as negatives
 from penumbra.tasks.negatives.choosing.guard import Guard

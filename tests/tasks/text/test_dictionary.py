@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store

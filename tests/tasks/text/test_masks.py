@@ -6,6 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
+from spacy.language import Language
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.text.masks import (
     MASK,
@@ -19,8 +22,6 @@ from penumbra.tasks.text.masks import (
     slot_counts,
 )
 from penumbra.tasks.text.tags import tag_texts
-from pydantic import ValidationError
-from spacy.language import Language
 
 Token = dict[str, Any]
 RATIOS = (0.25, 0.5, 0.75)

@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import spacy
+from spacy.language import Language
+
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.sample.tagger.train import score
 from penumbra.tasks.text.tags import PIPELINE_FOLDER, TaggerError, describe, load_pipeline, tag_part, tag_texts
-from spacy.language import Language
 
 ODD_TEXTS = [
     "a  person   sits.",

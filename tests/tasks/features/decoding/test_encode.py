@@ -7,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from transformers import CLIPModel
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load
 from penumbra.tasks.features.decoding import pixels
 from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
-from transformers import CLIPModel
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 SIZES = [(160, 160), (48, 64), (360, 202), (97, 1500), (1, 1), (1080, 1920)]
 

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from penumbra.tasks.features.decoding import pool
 from penumbra.tasks.features.decoding.pool import Pool, Video
-
 from tests.films import film, number_of
 
 MISBEHAVING = """

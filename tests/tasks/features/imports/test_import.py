@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from penumbra.artifacts.schemas import conform
 from penumbra.tasks.features.imports.importer import Importer, Imports, Source, check_length, check_matrix, import_part
 from penumbra.tasks.features.imports.sources import FeatureFault, FeatureFolder, Hdf5File, SourceError, open_source

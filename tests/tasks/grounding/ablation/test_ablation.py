@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+
 from penumbra.flows.running import deployment_parameters
 from penumbra.tasks.grounding.ablation.grids import (
     FEATURES,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from penumbra.models.outputs import Inputs
 from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.background import BackgroundData, distinct_videos
@@ -19,7 +20,6 @@ from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import Settings
-
 from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
 
 CPU = torch.device("cpu")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from penumbra.tasks.grounding.batches.device_data import DeviceData, Ragged, draw_pairs, endpoint_features
 from penumbra.tasks.grounding.batches.examples import clip_range, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, normalised
-from torch import Tensor
-
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
 

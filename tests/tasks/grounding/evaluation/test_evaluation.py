@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics.comparison import Difference, over_seeds, paired_bootstrap
 from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field, create_model
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.families.bm_detr import BMDETR
@@ -17,7 +19,6 @@ from penumbra.tasks.grounding.families.vdi import VDI
 from penumbra.tasks.grounding.settings import ModelConfig, Training
 from penumbra.tasks.grounding.training.run import TrainingRun
 from penumbra.tasks.grounding.training.settings import MODELS, Settings, presets, with_preset
-from pydantic import Field, create_model
 
 TOY = '''
 """A family of another package: QD-DETR's, and one number of its own."""

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
@@ -14,8 +16,6 @@ from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import Settings
-from torch import nn
-
 from tests import grounding_data
 from tests.grounding_data import CHANNELS, features, negatives, rows
 

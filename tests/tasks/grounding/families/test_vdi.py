@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import FeatureError
@@ -17,8 +19,6 @@ from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
-from safetensors.torch import load_file
-
 from tests import grounding_data
 from tests.grounding_data import rows
 

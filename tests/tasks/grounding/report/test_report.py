@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.drawing import Drawing, printable
 from penumbra.tasks.grounding.batches.inputs import Loaded
@@ -18,7 +19,6 @@ from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_fig
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, loss_chart, validation_chart
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.progress import Progress
-
 from tests.grounding_data import job, negatives, rows, settings, texts, videos
 
 HOSTILE = "<script>alert(1)</script> it's | ![x](http://a) `y` *z* a_b_ R1@0.5 www.a.bc &lt; \\\x00\ud800"

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -29,8 +31,6 @@ from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import settings_of
 from penumbra.tasks.grounding.training.settings import Settings, SettingsError, presets, with_preset
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from tests.grounding_data import data, job, settings
 
 Numbers = list[tuple[int, str, str, float]]

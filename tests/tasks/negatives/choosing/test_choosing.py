@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from spacy.language import Language
+
 from penumbra.tasks.negatives.choosing import nearness
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Query, level_sets
 from penumbra.tasks.negatives.choosing.causal import CausalModelError, log_probability
@@ -17,8 +19,6 @@ from penumbra.tasks.negatives.selection import TextError, human_text
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Preferences, Relation, edges, named, relations
 from penumbra.tasks.text.tags import tag_texts
-from spacy.language import Language
-
 from tests.tiny_llama import build
 
 SENTENCES = [
@@ -163,6 +163,7 @@ def test_corpus_keeps_words_from_level_to_level_and_prefers_what_goes_together(
     parsed: list[list[dict[str, object]]], nlp: Language
 ) -> None:
     import pyarrow as pa
+
     from penumbra.artifacts.schemas import table_of
     from penumbra.tasks.negatives.fills import masked_queries
     from penumbra.tasks.text.masks import mask_part

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, Place, portion
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.tasks.negatives.providers import asking, limits
 from penumbra.tasks.negatives.providers.asking import FAILURES, OVER_BUDGET, TRANSPORT_RETRIES
 from penumbra.tasks.negatives.providers.prices import Price
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question
-
 from tests.protocol_server import ProtocolServer
 from tests.protocol_server.answers import pick
 from tests.protocol_server.openai import tokens

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import batch
 from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY
 from penumbra.tasks.negatives.providers.batch import JOBS, BatchClient
 from penumbra.tasks.negatives.providers.openai import OpenAIService
 from penumbra.tasks.negatives.providers.prices import Budget, Price
-
 from tests.protocol_server import ProtocolServer
 from tests.talks import PROMPT, Talk, openai_settings, questions
 

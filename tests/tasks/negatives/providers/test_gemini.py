@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.asking import FAILURES, OVER_BUDGET
 from penumbra.tasks.negatives.providers.prices import Price
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS
-
 from tests.protocol_server import ProtocolServer
 from tests.talks import Talk, gemini_settings, lines_of, question, questions, tokens_of, well_said
 

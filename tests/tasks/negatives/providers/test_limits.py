@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penumbra.tasks.negatives.providers import limits
 from penumbra.tasks.negatives.providers.limits import BURST, Bucket, RateLimiter
 from penumbra.tasks.negatives.providers.service import Quota

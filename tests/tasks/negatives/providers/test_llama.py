@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.llama import (
@@ -22,7 +23,6 @@ from penumbra.tasks.negatives.providers.llama import (
     load,
 )
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
-
 from tests.tiny_llama import END, build
 
 PROMPT = load_prompt("sentence-1", "sentence")

@@ -6,6 +6,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from spacy.language import Language
+
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.negatives.fills import masked_queries, training_sentences
@@ -15,7 +17,6 @@ from penumbra.tasks.negatives.providers.options import Lists, Options
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
-from spacy.language import Language
 
 VIDEOS = 25
 

@@ -5,10 +5,11 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.openai import OpenAI
 from penumbra.tasks.negatives.providers.prices import Budget, Price, price_of, table
-from pydantic import ValidationError
 
 
 def test_the_table_is_dated_and_sane() -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+
 from penumbra.tasks.negatives.providers.prompts import FOLDER, PromptError, load_prompt
 from penumbra.tasks.negatives.providers.questions import asked_text
-
 from tests.talks import questions
 
 GOOD = "name: p\nversion: 2\nvariables: queries\n---\nSay $5 and {}.\n---\nHere:\n$queries\n"

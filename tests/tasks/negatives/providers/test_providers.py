@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from spacy.language import Language
+
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill_part, make_provider, masked_queries, put_words
@@ -15,7 +17,6 @@ from penumbra.tasks.negatives.providers.language_model import NOTHING, KneserNey
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
-from spacy.language import Language
 
 SENTENCES = [
     "a person opens the door.",

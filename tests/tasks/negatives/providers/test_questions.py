@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from penumbra.tasks.negatives.providers import MaskedQuery
 from penumbra.tasks.negatives.providers.openai import schema
 from penumbra.tasks.negatives.providers.questions import (
@@ -17,7 +18,6 @@ from penumbra.tasks.negatives.providers.questions import (
     parse,
     read,
 )
-
 from tests.protocol_server.openai import strict_problem
 from tests.talks import masked, of, question, questions
 

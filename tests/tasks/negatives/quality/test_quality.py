@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality import assessment as stage

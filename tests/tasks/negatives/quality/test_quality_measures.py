@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from spacy.language import Language
+
 from penumbra.tasks.data.resampling import Curve, Resamples
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.negatives.quality.blind import CLASSIFIERS, judge
@@ -10,7 +12,6 @@ from penumbra.tasks.negatives.quality.plausibility import language_model, log_pr
 from penumbra.tasks.negatives.quality.relations import attested
 from penumbra.tasks.negatives.quality.texts import fills_of, masked_tokens, normal_form, words_of
 from penumbra.tasks.text.relations import Relation, relations
-from spacy.language import Language
 
 NOUNS = ("cup", "box", "door", "bag", "book", "towel", "phone", "chair")
 POSITIVES = [f"a person takes the {noun} {place}" for noun in NOUNS for place in ("home", "away", "out", "in", "up")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.sample.scenes import generate
 from penumbra.tasks.sample.scenes.actions import (

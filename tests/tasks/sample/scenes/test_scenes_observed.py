@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penumbra.tasks.sample.scenes import observe
 from penumbra.tasks.sample.scenes.observe import BODY, KINDS, LOOK, STATE, ObservedScript
 from penumbra.tasks.sample.scenes.playback import frames_with_scenes, scenes_by_frame

@@ -17,6 +17,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from penumbra.tasks.sample.scenes import encoding, playback, render
 from penumbra.tasks.sample.scenes.actions import ACTIONS, MANNERS
 from penumbra.tasks.sample.scenes.agent_animations import animate

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import spacy
+
 from penumbra.tasks.sample.tagger.train import main
 from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import CLIPModel, CLIPTokenizer
+
 from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.sample.scenes.render import read_scripts
 from penumbra.tasks.sample.tiny_clip.moments import (
@@ -22,7 +24,6 @@ from penumbra.tasks.sample.tiny_clip.moments import (
 from penumbra.tasks.sample.tiny_clip.tokenizer import train_tokenizer
 from penumbra.tasks.sample.tiny_clip.train import main, to_pixels
 from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
-from transformers import CLIPModel, CLIPTokenizer
 
 LARGEST = 4_000_000  # bytes
 
