@@ -24,10 +24,22 @@ os.environ.update(  # before anything imports prefect, which reads them once
 )
 
 
+# Folders and files whose tests start processes, train, render or decode for seconds
+SLOW = {
+    "commands", "decoding", "docs", "examples", "families", "penumbra", "sample", "training",
+    "test_asking", "test_background", "test_batch", "test_causal", "test_choosing", "test_diagnosis", "test_gemini",
+    "test_limits", "test_llama", "test_llama_server", "test_protocol_server", "test_protocol_server_services",
+    "test_provider_from_outside", "test_quality", "test_quality_measures", "test_report", "test_serving",
+    "test_store_s3", "test_wheel",
+}  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a Prefect server as slow, and what holds the published figures as golden."""
+    """Mark what needs a Prefect server, or seconds, as slow, and what holds the published figures as golden."""
+    tests = Path(__file__).parent
     for item in items:
-        if "prefect_server" in getattr(item, "fixturenames", ()):
+        place = item.path.relative_to(tests)
+        if "prefect_server" in getattr(item, "fixturenames", ()) or SLOW & {*place.parts, place.stem}:
             item.add_marker(pytest.mark.slow)
         if "golden" in item.path.parts:
             item.add_marker(pytest.mark.golden)
