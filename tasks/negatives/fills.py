@@ -17,7 +17,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
-from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, number_of_parts, run, side_by_side
+from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
 
@@ -140,11 +140,6 @@ class Fills(Stage):
         return self.parameters()
 
     @cached_property
-    def pieces(self) -> Sequence[int]:
-        """The numbers of the parts."""
-        return range(number_of_parts(self.masks))
-
-    @cached_property
     def filler(self) -> Provider:
         """The provider, fitted to the training split where it needs to be."""
         training = side_by_side(self.annotations, self.tags)
@@ -225,11 +220,6 @@ class Substitutes(Stage):
     def determines(self) -> dict[str, Any]:
         """All of them."""
         return self.parameters()
-
-    @cached_property
-    def pieces(self) -> Sequence[int]:
-        """The numbers of the parts."""
-        return range(number_of_parts(self.masks))
 
     @cached_property
     def filler(self) -> Provider:

@@ -28,7 +28,7 @@ from penumbra.tasks.negatives.choosing.choose import Chosen, Rules, choose
 from penumbra.tasks.negatives.choosing.guard import Guard
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.fills import masked_queries
-from penumbra.tasks.stage import Parameters, Stage, aligned, number_of_parts, run, side_by_side
+from penumbra.tasks.stage import Parameters, Stage, aligned, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
@@ -197,11 +197,6 @@ class ChosenNegatives(Stage):
         """The files of human text and of a language model."""
         files = {"text": self.choosing.text, "causal model": self.choosing.causal_model}
         return {name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()}
-
-    @cached_property
-    def pieces(self) -> Sequence[int]:
-        """The numbers of the parts."""
-        return range(number_of_parts(self.masks))
 
     @cached_property
     def chooser(self) -> Chooser:
