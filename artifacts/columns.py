@@ -80,9 +80,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "level": "1 (nearest to the query) to 3",
         "positive": "the query that it negates",
         "query": "the negative",
-        "words": "the words that were put in",
-        "provider": PROVIDER,
-        "model": "the model that answered, or the statistics that were drawn from",
+        "words": "the words that were put in; of a whole sentence those that differ, none where it has more or fewer",
+        "provider": "who filled the masks; `nearest` (another query) or `imported` (a file) for whole sentences",
+        "model": "the model that answered, the statistics that were drawn from, or the file",
         "similarity": "cosine of the sentence embeddings to the positive",
         "plausibility": "how natural it reads; null where that was not judged",
         "checks": "the names of the checks that it passed",
@@ -144,12 +144,14 @@ COLUMNS: dict[str, dict[str, str]] = {
     "evaluation": {
         "run": "name of the run",
         "split": "that was judged",
-        "subset": "`all`, a type of novel composition, or `held out` for the family's own figures",
+        "subset": "`all`, a type of novel composition, or `held out` for the family's own figures. What the run is "
+        "held against over all queries of the split: `constant window` (the best of the training split), `constant "
+        "window by verb`, and `another query`, the run's own predictions under a query of another video",
         "metric": "name of the figure",
         "value": "in per cent, but for `queries` (a count) and probabilities",
     },
     "ablation": {
-        "row": "label of the grid's row",
+        "row": "label of the grid's row; `constant window` for that of the training split",
         "seed": "of the training",
         "run": "name of the run",
         "split": "that was judged; empty for a figure of the whole run",

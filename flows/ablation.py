@@ -3,8 +3,9 @@
 penumbra ablation losses scenes
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 from prefect import flow
@@ -12,11 +13,12 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.train_grounding import train
+from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.ablation.grids import RowPlan, plan
@@ -26,10 +28,16 @@ from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.settings import Model, Preset
+from penumbra.tasks.grounding.training.job import device_of
+from penumbra.tasks.grounding.training.run import training_run
+from penumbra.tasks.grounding.training.settings import Model, Preset, Settings
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import logger
+from penumbra.tasks.stage import Ahead, logger, made_ahead
+
+SideBySide = Annotated[
+    int, Field(ge=0, description="Trainings at once, each on its share of the cores; 0: one a core.")
+]
 
 
 @flow(name="ablation", flow_run_name="{name}: {dataset.name}")
@@ -37,18 +45,23 @@ def ablation(
     dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
     preset: Preset = None, negatives: NegativesParameters = NegativesParameters(),
     features: FeaturesParameters = FeaturesParameters(), model: Model = QDDETR(), training: Training = Training(),
-    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(), side_by_side: SideBySide = 0,
 ) -> Artifact:  # fmt: skip
-    """Build, train and judge every row of a grid with several seeds, and print one table."""
+    """Build, train and judge every row of a grid with several seeds, and print one table.
+
+    While the first rows' trainings run, each on its share of the cores, what later rows train on is made.
+    """
     groups = {**dict(negatives), **dict(features), "model": model, "training": training, "inputs": inputs,
               "ranking": ranking}  # fmt: skip
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
-    for number, row in enumerate(plans, 1):
-        place = f"row {number} of {len(plans)}"
-        with failures_noted(results, row.row.label):
-            results.add(row.row.label, run_row(row, materials, results, place))
-        logger().info("after %s:\n%s", place, results.table())
+    with made_ahead(side_by_side or trainings_at_once(training)) as ahead:
+        begun = [begin_row(row, materials, results, ahead) for row in plans]
+        for number, trainings in enumerate(begun, 1):
+            place = f"row {number} of {len(plans)}"
+            with failures_noted(results, trainings.label):
+                results.add(trainings.label, run_row(trainings, results, place))
+            logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
         raise rows_failed(results, artifact)
@@ -79,7 +92,7 @@ class Materials:
         if settings.model.reads_negatives:
             negatives = None if row.changes_negatives else named.get("negatives")
             negatives = negatives or self.negatives(how).negatives
-        videos = named.get("video_features") or (() if row.says("videos", "imports") else self.videos)
+        videos = named.get("video_features") or (() if row.says("videos", "imports", "simulation") else self.videos)
         made = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
         return Sources(
             queries.annotations, made.text_features, made.video_features, negatives,
@@ -88,20 +101,45 @@ class Materials:
         )  # fmt: skip
 
 
-def run_row(row: RowPlan, materials: Materials, results: Results, place: str) -> list[SeededRun]:
-    """Train and judge a row with every seed; what fails is told in the results, and the rest goes on."""
-    label, first, runs = row.row.label, row.settings.training.seed, list[SeededRun]()
+@dataclass(frozen=True)
+class RowTrainings:
+    """A row's trainings: what they read, the settings of each seed, and a wait for each that was begun."""
+
+    label: str
+    sources: Sources | None = None
+    settings: tuple[Settings, ...] = ()
+    waits: tuple[Callable[[], None], ...] = ()
+
+
+def begin_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> RowTrainings:
+    """Make what a row trains on, and begin its trainings; what fails is told in the results."""
+    label, first = row.row.label, row.settings.training.seed
     with failures_noted(results, label):
-        sources = materials.sources(row)
-        for number in range(results.seeds):
-            logger().info("%s, seed %d of %d: %s", place, number + 1, results.seeds, label)
-            with failures_noted(results, f"{label}, seed {first + number}"):
-                settings = row.settings.with_seed(first + number)
-                metrics = train(sources, settings)
-                own = sources_of_run(metrics, sources.annotations)
-                judged = judge(metrics, own, Choice())
-                runs.append(SeededRun(label, first + number, metrics, judged.predictions, judged.evaluation))
+        sources = with_parts(materials.sources(row), row.settings)
+        settings = tuple(row.settings.with_seed(first + number) for number in range(results.seeds))
+        return RowTrainings(label, sources, settings, tuple(ahead(training_run(sources, each)) for each in settings))
+    return RowTrainings(label)
+
+
+def run_row(trainings: RowTrainings, results: Results, place: str) -> list[SeededRun]:
+    """Train and judge a row with every seed; what fails is told in the results, and the rest goes on."""
+    label, sources, runs = trainings.label, trainings.sources, list[SeededRun]()
+    if sources is None:
+        return runs
+    for number, (settings, wait) in enumerate(zip(trainings.settings, trainings.waits, strict=True), 1):
+        seed = settings.training.seed
+        logger().info("%s, seed %d of %d: %s", place, number, results.seeds, label)
+        with failures_noted(results, f"{label}, seed {seed}"):
+            wait()
+            metrics = train(sources, settings)
+            judged = judge(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags), Choice())
+            runs.append(SeededRun(label, seed, metrics, judged.predictions, judged.evaluation))
     return runs
+
+
+def trainings_at_once(training: Training) -> int:
+    """One a core, or one where they share a GPU or are several processes themselves."""
+    return 1 if device_of(training.device).type != "cpu" or training.processes > 1 else cores()
 
 
 @contextmanager

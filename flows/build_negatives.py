@@ -6,6 +6,7 @@ penumbra run build-negatives charades-cg, or prefect deployment run build-negati
 from prefect import State, flow
 from prefect.states import Completed
 
+from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.ask import ask
@@ -18,7 +19,10 @@ from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.rejected import gather_rejected
 from penumbra.tasks.negatives.reports.run import report_negatives
+from penumbra.tasks.negatives.reports.taken import report_taken
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
+from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.whole.taking import take_negatives
 from penumbra.tasks.stage import planned_if
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
@@ -30,12 +34,12 @@ from penumbra.tasks.text.tags import Tagging, tag
 def build_negatives(
     dataset: Dataset, tagging: Tagging = Tagging(), masking: Masking = Masking(), filling: Filling = Filling(),
     encoding: Encoding = Encoding(), choosing: Choosing = Choosing(), pairing: Pairing = Pairing(),
-    judging: Judging = Judging(),
+    judging: Judging = Judging(), sourcing: Sourcing = Sourcing(),
 ) -> State[Negatives]:  # fmt: skip
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     made = negatives_of(dataset, NegativesParameters(
         tagging=tagging, masking=masking, filling=filling, encoding=encoding, choosing=choosing, pairing=pairing,
-        judging=judging))  # fmt: skip
+        judging=judging, sourcing=sourcing))  # fmt: skip
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 
@@ -48,8 +52,11 @@ def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:
 
 def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
     """The flow's DAG."""
-    annotations, tags, embeddings, in_video = queries_of(dataset, how)
+    queries = queries_of(dataset, how)
+    annotations, tags, embeddings, in_video = queries
     dictionary = count(annotations, tags)
+    if how.sourcing.source != "fills":
+        return taken_of(queries, dictionary, how)
     masks = mask(annotations, tags, how.masking)
     unanswered = ask(annotations, tags, masks, dictionary, how.filling)
     with planned_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
@@ -58,4 +65,14 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
         quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return made.ended(report_negatives(made))
+        return made.ended(report_negatives(made, masks))
+
+
+def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -> Negatives:
+    """The DAG where negatives are whole sentences: nothing is masked, filled or chosen."""
+    annotations, tags, embeddings, in_video = queries
+    taken = take_negatives(annotations, tags, dictionary, embeddings, how.sourcing, how.choosing, how.encoding)
+    quality = assess(taken, annotations, tags, embeddings, how.encoding, how.judging)
+    rejected = gather_rejected(annotations, tags, taken)
+    made = Negatives(annotations, tags, dictionary, None, (), embeddings, taken, in_video, rejected, quality)
+    return made.ended(report_taken(made))

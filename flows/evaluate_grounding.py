@@ -8,7 +8,7 @@ from prefect import flow
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
 from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, newest_negatives, sources_of_run
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
@@ -20,8 +20,8 @@ def evaluate_grounding(dataset: Dataset, choice: Choice = Choice()) -> Artifact:
     """Predict with the best epoch of a run, judge it as the field does, and show it, beside another where asked."""
     annotations = read_annotations(dataset)
     runs = [chosen_run(dataset.name, run) for run in (choice.run, choice.beside)[: 2 if choice.beside else 1]]
-    negatives = newest_negatives(dataset.name)
-    judged = [judge(metrics, sources_of_run(metrics, annotations, negatives), choice) for metrics in runs]
+    negatives, tags = newest_negatives(dataset.name), newest_tags(annotations)
+    judged = [judge(metrics, sources_of_run(metrics, annotations, negatives, tags), choice) for metrics in runs]
     report_evaluation(judged[0], judged[1:])
     return judged[0].evaluation
 

@@ -16,18 +16,20 @@ from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.patches import encode_patches
 from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.features.report import report_features
+from penumbra.tasks.features.simulated import Simulation, simulate
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
 from penumbra.tasks.features.video import Videos, encode_videos
 from penumbra.tasks.sample.scenes.videos import find_videos
+from penumbra.tasks.text.tags import Tagging, tag
 
 
 @flow(name="extract-features", flow_run_name="{dataset.name}")
 def extract_features(
     dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
-    imports: Imports = Imports(),
+    imports: Imports = Imports(), simulation: Simulation = Simulation(),
 ) -> State[ExtractedFeatures]:  # fmt: skip
-    """Encode every distinct text and every clip of every video, or import the videos' features."""
-    how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports)
+    """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
+    how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
@@ -39,11 +41,13 @@ def features_of(
     """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
     annotations = read_annotations(dataset)
     texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
-    needs_files = how.videos.patches or not (videos or how.imports.sources)
+    needs_files = how.videos.patches or not (videos or how.imports.sources or how.simulation.wanted)
     folder = find_videos(dataset, how.videos) if needs_files else None
     outcome = None
     if not videos:
-        if how.imports.sources:
+        if how.simulation.wanted:
+            features = simulate(annotations, tag(annotations, Tagging()), how.simulation, how.videos.clip_length)
+        elif how.imports.sources:
             features = import_features(annotations, how.imports, how.videos.clip_length)
         else:
             features = encode_videos(annotations, folder, how.clip, how.videos)

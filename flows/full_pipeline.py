@@ -18,7 +18,7 @@ from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_evaluation
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.settings import Model, Preset, with_preset
+from penumbra.tasks.grounding.training.settings import Model, Preset, features_with_preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 
@@ -34,8 +34,10 @@ def full_pipeline(
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     built = negatives_of(dataset, negatives)
     with planned_if(negatives.filling.dry_run):
-        extracted = features_of(dataset, built.negatives, features.with_patches(bool(settings.model.patches_of)))
+        how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
+        extracted = features_of(dataset, built.negatives, how)
         metrics = train(sources_of(built, extracted), settings)
-        judged = judge(metrics, sources_of_run(metrics, built.annotations, built.negatives), choice)
+        own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
+        judged = judge(metrics, own, choice)
         report_evaluation(judged, [])
     return judged.evaluation

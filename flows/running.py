@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FLOWS = {  # where each flow is; the modules are imported when one runs
     "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
+    "import-negatives": ("penumbra.flows.import_negatives", "import_negatives"),
     "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
     "evaluate-grounding": ("penumbra.flows.evaluate_grounding", "evaluate_grounding"),
     "extract-features": ("penumbra.flows.extract_features", "extract_features"),

@@ -31,8 +31,13 @@ def train_grounding(
 
 def train(sources: Sources, settings: Settings) -> Artifact:
     """The flow's DAG."""
-    if settings.model.reads_parts and sources.tags:
-        sources = replace(sources, visual_dynamic_queries=split_queries(sources.tags))
-    metrics = train_model(sources.read_by(settings.model), settings)
+    metrics = train_model(with_parts(sources, settings), settings)
     report_training(metrics)
     return metrics
+
+
+def with_parts(sources: Sources, settings: Settings) -> Sources:
+    """With queries' static and dynamic parts, where the model reads them."""
+    if not settings.model.reads_parts or not sources.tags:
+        return sources
+    return replace(sources, visual_dynamic_queries=split_queries(sources.tags))

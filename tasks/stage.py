@@ -17,15 +17,18 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
-from prefect import get_run_logger, task
+from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ProcessPoolTaskRunner
 from pydantic import BaseModel, ConfigDict
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import publish_stage, stage_key
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.processes import cores, end_with_parent
 from penumbra.artifacts.store import Store
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
@@ -223,7 +226,12 @@ def run(stage: Stage) -> Artifact:
     plan = _PLAN.get()
     if plan is not None:
         return plan.add(stage)
-    return make.with_options(name=stage.name, task_run_name=stage.label.replace("{", "(").replace("}", ")"))(stage)
+    return _named(stage)(stage)
+
+
+def _named(stage: Stage) -> Task[[Stage], Artifact]:
+    """The task that makes a stage, as the Prefect UI calls it."""
+    return make.with_options(name=stage.name, task_run_name=stage.label.replace("{", "(").replace("}", ")"))
 
 
 def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -272,6 +280,34 @@ def make(stage: Stage) -> Artifact:
 def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
     """The artifact of a stage, made now where it is not there: needs no Prefect."""
     return Store().build(stage.work, stage.parts(), total=stage.total, progress=progress)
+
+
+Ahead = Callable[[Stage], Callable[[], None]]  # begins a stage, and gives back what waits for it
+
+
+@contextmanager
+def made_ahead(processes: int) -> Iterator[Ahead]:
+    """Inside, stages may be begun in other processes, so many at once, each with its share of the cores.
+
+    What waits for a stage raises what it failed with. With a single process, and in a plan, nothing is begun ahead.
+    """
+    if processes == 1 or is_planned():
+        yield lambda stage: lambda: None
+        return
+    with ProcessPoolTaskRunner(processes, initializer=_share, initargs=(max(1, cores() // processes),)) as runner:
+        yield lambda stage: partial(_wait, runner.submit(_named(stage), {"stage": stage}))
+
+
+def _wait(future: PrefectFuture[Artifact]) -> None:
+    future.result()
+
+
+def _share(threads: int) -> None:
+    """What a process that makes stages begins with."""
+    end_with_parent()
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 class _Progress:

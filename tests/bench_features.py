@@ -29,13 +29,13 @@ from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, encoder_threads, load
 from penumbra.tasks.features.decoding.encode import FrameEncoder
-from penumbra.tasks.features.decoding.extraction import cores
 from penumbra.tasks.features.decoding.pool import Pool, Video
 from penumbra.tasks.features.reading import read_features
-from penumbra.tasks.features.text import batches_of_one_length, encode_texts
+from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.sample.scenes.render import read_scripts, render
 

@@ -1,17 +1,19 @@
-"""Seconds a training step at Charades size, beside the bare matrix products of the same step.
+"""Seconds a training step at Charades size and at the study's, beside the bare matrix products of the same step.
 
 python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
-three and three layers, a negative query beside each query, and temporal shifting.
+three and three layers, a negative query beside each query, and temporal shifting. The study's size is that of the
+preset charades-cg-simulated, on one thread, as several of its trainings run side by side: 31 clips × 256, texts of
+12 tokens × 384.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,13 +25,25 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.retrieval import score_queries
 from penumbra.tasks.grounding.metrics.windows import align
 from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.settings import Settings, layered
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 
-BATCH, CLIPS, VIDEO, WORDS, TEXT, QUERIES = 32, 75, 1024, 32, 512, 3442
+BATCH, QUERIES = 32, 3442
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
             torch.ops.aten.baddbmm.default}  # fmt: skip
 CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True), ("bm_detr", False))
+
+
+class Sizes(NamedTuple):
+    """Clips and words of the longest, and the widths of their features."""
+
+    clips: int
+    video: int
+    words: int
+    text: int
+
+
+CHARADES, STUDY = Sizes(75, 1024, 32, 512), Sizes(31, 256, 12, 384)
 
 
 class Products(TorchDispatchMode):
@@ -63,16 +77,16 @@ class Products(TorchDispatchMode):
         self.outs = [torch.matmul(a, b) for a, b in self.found]
 
 
-def made_up(queries: int = BATCH) -> tuple[Examples, Features, Features]:
+def made_up(sizes: Sizes, queries: int = BATCH) -> tuple[Examples, Features, Features]:
     """Queries of the largest size: one batch of videos and texts, repeated where there are more."""
     count = BATCH * 4
     texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
-    videos = Features(torch.randn(BATCH * CLIPS, VIDEO), torch.arange(BATCH + 1) * CLIPS,
+    videos = Features(torch.randn(BATCH * sizes.clips, sizes.video), torch.arange(BATCH + 1) * sizes.clips,
                       {str(n): n for n in range(BATCH)}, 0.5)  # fmt: skip
-    words = Features(torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS,
+    words = Features(torch.randn(count * sizes.words, sizes.text), torch.arange(count + 1) * sizes.words,
                      {text: row for row, text in enumerate(texts)})  # fmt: skip
-    rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": 37.5,
-             "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
+    rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": sizes.clips / 2,
+             "windows": [[n % 7, n % 7 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
     negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
     return prepare(rows, negatives, videos, words, in_video=in_video).examples, videos, words
@@ -96,19 +110,24 @@ def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Se
     losses = {"losses": {"shine": True}} if shine else {}
     return Settings.model_validate(
         {
-            "model": {"name": model, **deeper, **losses}, "inputs": {"longest_text": WORDS},
+            "model": {"name": model, **deeper, **losses}, "inputs": {"longest_text": CHARADES.words},
             "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
         }
     )  # fmt: skip
 
 
-def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) -> None:
+def settings_of_study(shine: bool) -> Settings:
+    """The study's, of QD-DETR."""
+    return layered("charades-cg-simulated", {"model": {"losses": {"shine": shine}}})
+
+
+def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Namespace) -> None:
     """Print one line."""
     device = torch.device(options.device)
     torch.manual_seed(0)
-    system = system_of(settings_of(model, shine, bf16, options.compiled))
-    data = system.data(*made_up(), device)
-    net = system.build(VIDEO, TEXT).to(device)
+    system = system_of(settings)
+    data = system.data(*made_up(sizes), device)
+    net = system.build(sizes.video, sizes.text).to(device)
     objective: Any = system.objective(net)
     step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
     rows = torch.arange(BATCH)
@@ -119,8 +138,7 @@ def measure(model: str, shine: bool, bf16: bool, options: argparse.Namespace) ->
         step.objective = torch.compile(objective, mode=options.compiled)
     whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
     bare = seconds(products.run, options.steps, device)
-    name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
-    print(f"{name:34} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
+    print(f"{name:38} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
           f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}", flush=True)  # fmt: skip
 
 
@@ -128,8 +146,8 @@ def measure_evaluation(options: argparse.Namespace) -> None:
     """Print the time of predicting and judging 3,442 queries (Novel-Composition of Charades-CG), features loaded."""
     device = torch.device(options.device)
     system = system_of(settings_of("qd_detr", shine=False, bf16=False))
-    data = system.data(*made_up(QUERIES), device)
-    net = system.build(VIDEO, TEXT).to(device)
+    data = system.data(*made_up(CHARADES, QUERIES), device)
+    net = system.build(CHARADES.video, CHARADES.text).to(device)
     start = time.perf_counter()
     predictions = system.predict(net, data)
     truth = {str(n): [[1.0, 9.0]] for n in range(QUERIES)}
@@ -150,8 +168,13 @@ def main() -> None:
     print(f"Training step, {options.threads} threads, {options.device}, compiled: {options.compiled}")
     for model, shine in CASES:
         for bf16 in (False, True):
-            measure(model, shine, bf16, options)
+            name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
+            measure(name, settings_of(model, shine, bf16, options.compiled), CHARADES, options)
     measure_evaluation(options)
+    torch.set_num_threads(1)
+    for shine in (False, True):
+        name = f"qd_detr{' + SHINE' if shine else ''}, study's size, one thread"
+        measure(name, settings_of_study(shine), STUDY, options)
 
 
 if __name__ == "__main__":

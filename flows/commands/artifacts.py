@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -42,7 +42,7 @@ def list_artifacts(dataset: Annotated[str | None, typer.Argument(help="Only this
 
 @artifacts.command()
 def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many rows to show.")] = 5) -> None:
-    """What an artifact holds, what it was made from, and its first rows."""
+    """What an artifact holds, what it was made from, and its first rows; of an evaluation all figures as a table."""
     from penumbra.artifacts.references import named
     from penumbra.artifacts.schemas import shortened
     from penumbra.artifacts.store import Store
@@ -58,12 +58,26 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
             console.print(f"  {title}: {number:,} × {reason}")
     console.print(f"parameters: {json.dumps(manifest.parameters)}", soft_wrap=True)
     console.print(_lineage(store, artifact, manifest))
+    if artifact.stage == "evaluation":
+        console.print(_figures(store.table(artifact).to_pylist()))
+        return
     for part in store.parts(artifact):
         for row in shortened(part.slice(0, rows)).to_pylist():
             console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
         rows -= min(rows, len(part))
         if rows <= 0:
             break
+
+
+def _figures(rows: list[dict[str, Any]]) -> Table:
+    """The figures of an evaluation as people read them."""
+    from penumbra.tasks.grounding.evaluation.figures import results
+
+    header, lines = results(rows)
+    table = Table(*header)
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 def _lineage(

@@ -33,7 +33,8 @@ def run(
         str,
         typer.Argument(
             metavar="FLOW",
-            help="build-negatives, extract-features, train-grounding, evaluate-grounding, full-pipeline or ablation",
+            help="build-negatives, import-negatives, extract-features, train-grounding, evaluate-grounding, "
+            "full-pipeline or ablation",
         ),
     ],
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],

@@ -1,7 +1,8 @@
 """CLIP through transformers: the encoder of texts and of frames, with its own tokenizer and preprocessing.
 
 Any CLIP that transformers knows, by its name on the hub or as a folder; `tiny-clip` is the one that comes with the
-project. Features are those of `CLIPModel.get_text_features` and `get_image_features`.
+project. Features are those of `CLIPModel.get_text_features` and `get_image_features`. A CLIP whose vision tower takes
+3·n channels sees n frames of a clip at once, in their order, and so how things move.
 """
 
 import json
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SHIPPED = "tiny-clip"
 FOLDER = PROJECT / "models" / "tiny_clip"
+COLOURS = 3  # channels of a frame
 RESAMPLING = {2: "bilinear", 3: "bicubic"}  # as the images library numbers them, and preprocessor_config.json
 
 
@@ -67,6 +69,11 @@ class Encoder:
     processing: Processing
     device: "torch.device"
     dtype: "torch.dtype"
+
+    @property
+    def frames(self) -> int:
+        """How many frames of a clip it sees at once, three channels each."""
+        return int(self.model.config.vision_config.num_channels) // COLOURS
 
 
 def encoder_threads(encoder: Encoder) -> tuple[ThreadPoolExecutor, int]:
@@ -123,6 +130,9 @@ def _load(name: str, device: str, precision: str) -> Encoder:
             raise ClipError(f"{name} is a {kind} model, no CLIP: name a CLIP of transformers")
         dtype = getattr(torch, precision)
         model: Any = CLIPModel.from_pretrained(where, local_files_only=local, use_safetensors=True, dtype=dtype)
+        channels = model.config.vision_config.num_channels
+        if channels % COLOURS:
+            raise ClipError(f"{name} takes {channels} channels, no whole number of frames with {COLOURS} each")
         tokenizer = CLIPTokenizer.from_pretrained(where, local_files_only=local)
         processing = read_processing(_processing_file(where, local))
     except (OSError, ValueError, KeyError) as error:

@@ -2,6 +2,7 @@
 
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.simulated import Simulation
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.stage import Parameters
@@ -14,6 +15,7 @@ class FeaturesParameters(Parameters):
     texts: Texts = Texts()
     videos: Videos = Videos()
     imports: Imports = Imports()
+    simulation: Simulation = Simulation()
 
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
         """The same, with patches where they are wanted."""

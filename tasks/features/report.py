@@ -12,6 +12,7 @@ from penumbra.artifacts.interface import markdown_table, publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.decoding.sheet import as_image
+from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.features.video import SHEET
 from penumbra.tasks.stage import logger, step
 
@@ -87,6 +88,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
     sections = [
         f"# {video_features.dataset}: features",
+        *remark_on([videos]),
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
         *(["## Frames", as_image("frames", sheet)] if sheet else []),
         "## Figures",
@@ -107,7 +109,8 @@ def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
     """How a run ended, in one line."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     missing = video_features.taken - video_features.kept
-    line = f"features of {video_features.kept:,} videos and {text_features.kept:,} texts"
+    kind = "simulated videos" if remark_on([videos]) else "videos"
+    line = f"features of {video_features.kept:,} {kind} and {text_features.kept:,} texts"
     return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
 
 

@@ -1,15 +1,13 @@
-"""Stage `text_features`: CLIP's states of every distinct text among the queries of all splits and the negatives.
+"""Stage `text_features`: an encoder's states of every distinct text among the queries of all splits and the negatives.
 
-`tokens` are the last hidden states (after the final layer norm) of a text's real tokens, the start and the end token
-among them and padding not: the positions that Moment-DETR keeps. `pooled` is the end token's state projected into the
-space that texts and frames share. Texts of one length are encoded together, so that nothing is padded.
+`tokens` are the last hidden states of a text's real tokens, the start and the end token among them and padding not: the
+positions that Moment-DETR keeps. `pooled` is one vector a text (`penumbra.tasks.features.text_encoders`).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,9 @@ from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
-from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load
-from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
+from penumbra.tasks.features.clip import Clip, digests
+from penumbra.tasks.features.reading import lists_of, vectors_of
+from penumbra.tasks.features.text_encoders import TextEncoder, load_text_encoder
 from penumbra.tasks.stage import Parameters, Stage, logger, run
 
 STAGE = "text_features"
@@ -33,7 +32,16 @@ class Texts(Parameters):
     negatives: str = Field(
         NEWEST, description="Which negatives besides the queries: `newest` (where there are any), `none`, or a key."
     )
+    encoder: str | None = Field(
+        None,
+        description="A text encoder of transformers or sentence-transformers: a name on the hub or a folder. Default: "
+        "that of `clip.encoder`.",
+    )
     batch_size: int = Field(64, ge=1, description="Texts encoded at once.")
+
+    def with_encoder(self, clip: Clip) -> Clip:
+        """Which encoder the texts get: the one named here, else CLIP's."""
+        return clip.model_copy(update={"encoder": self.encoder}) if self.encoder else clip
 
 
 def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
@@ -46,43 +54,9 @@ def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     return sorted(texts)
 
 
-def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Rows of equal lengths, at most so many together, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    for _, group in groupby(order, key=lambda row: lengths[row]):
-        while rows := list(islice(group, batch_size)):
-            yield rows
-
-
-def encode_texts(
-    texts: Sequence[str], encoder: Encoder, batch_size: int
-) -> tuple[list[Float16Array], Float16Array, int]:
-    """Token states (tokens, dimension) of each text, pooled states (texts, dimension), and how many texts were cut."""
-    import torch
-
-    limit = encoder.model.config.text_config.max_position_embeddings
-    whole: list[list[int]] = encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-    ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]  # the end token stays
-    tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
-    pooled: Float16Array = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
-
-    def encode(rows: list[int]) -> None:
-        with torch.inference_mode():
-            states = encoder.model.get_text_features(torch.tensor([ids[row] for row in rows], device=encoder.device))
-        last = states.last_hidden_state.half().cpu().numpy()
-        pooled[rows] = states.pooler_output.half().cpu().numpy()
-        for row, vectors in zip(rows, last, strict=True):
-            tokens[row] = vectors
-
-    threads, _ = encoder_threads(encoder)
-    with threads:
-        list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
-    return tokens, pooled, sum(len(text) > limit for text in whole)
-
-
-def text_features_part(texts: Sequence[str], encoder: Encoder, batch_size: int) -> Part:
+def text_features_part(texts: Sequence[str], encoder: TextEncoder, batch_size: int) -> Part:
     """Encode one part's texts; a text whose features are no numbers is rejected."""
-    tokens, pooled, cut = encode_texts(texts, encoder, batch_size)
+    tokens, pooled, cut = encoder.encode(texts, batch_size)
     good = [i for i in range(len(texts)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
     bad = sorted(set(range(len(texts))) - set(good))
     rejected = [rejection(texts[i], STAGE, "features are not finite in half precision", texts[i]) for i in bad]
@@ -90,7 +64,7 @@ def text_features_part(texts: Sequence[str], encoder: Encoder, batch_size: int) 
         {
             "text": pa.array([texts[i] for i in good], pa.string()),
             "encoder": pa.array([encoder.name] * len(good), pa.string()),
-            "tokens": lists_of([tokens[i] for i in good], encoder.model.config.text_config.hidden_size),
+            "tokens": lists_of([tokens[i] for i in good], encoder.width),
             "pooled": vectors_of(pooled[good]),
         }
     )
@@ -130,9 +104,9 @@ class TextFeatures(Stage):
         return [texts[start : start + TEXTS_A_PART] for start in range(0, len(texts), TEXTS_A_PART)]
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """CLIP, on its device."""
-        return load(self.clip)
+    def encoder(self) -> TextEncoder:
+        """The encoder, on its device."""
+        return load_text_encoder(self.clip)
 
     def part(self, piece: list[str]) -> Part:
         """Encode one part's texts."""
@@ -141,7 +115,7 @@ class TextFeatures(Stage):
 
 def encode_queries(annotations: Artifact, negatives: Artifact | None, clip: Clip, texts: Texts) -> Artifact:
     """Encode the texts of a data set."""
-    return run(TextFeatures(annotations, negatives, clip, texts.batch_size))
+    return run(TextFeatures(annotations, negatives, texts.with_encoder(clip), texts.batch_size))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:

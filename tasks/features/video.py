@@ -23,12 +23,13 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.processes import cores
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import States, frame_states
-from penumbra.tasks.features.decoding.extraction import Extraction, cores
+from penumbra.tasks.features.decoding.extraction import Extraction
 from penumbra.tasks.features.decoding.files import VideoFolder, content_digest, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run

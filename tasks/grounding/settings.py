@@ -51,6 +51,9 @@ class Training(Parameters):
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 with start_from takes it as it is.")
     batch_size: int = Field(32, ge=1, description="Queries a step, over all devices; of MMN and VDI videos.")
+    group_by_length: bool = Field(
+        False, description="Batches of videos of like length, so that little is padded (Moment-DETR and QD-DETR)."
+    )
     learning_rate: float = Field(1e-4, gt=0, description="AdamW's.")
     learning_rate_drop: int = Field(400, ge=1, description="The rate falls to a tenth every so many epochs.")
     milestones: tuple[int, ...] = Field((), description="Or after these epochs.")
@@ -70,7 +73,7 @@ class Training(Parameters):
     )
     validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
     held_out: float = Field(0.05, ge=0, lt=1, description="Share of training videos held out where there is no split.")
-    start_from: str | None = Field(None, description="An official checkpoint file, or a run, to fine-tune.")
+    start_from: str | None = Field(None, description="What to fine-tune: an official file, a run, `scenes-grounder`.")
 
     @model_validator(mode="after")
     def _trains(self) -> "Training":

@@ -28,8 +28,12 @@ def export_rows(store: Store, dataset: str, format_: str) -> Iterator[dict[str, 
     """
     negatives = store.newest(dataset, "negatives")
     sources = _ancestors(store, negatives)
-    if not {"annotations", "masks"} <= sources.keys():
+    if "annotations" not in sources:
         raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
+    if "masks" not in sources:
+        raise ArtifactError(
+            f"{negatives.path} holds whole sentences, which have no masks to export: read it as Parquet"
+        )
     streams = (store.parts(a) for a in (sources["annotations"], sources["masks"], negatives))
     for annotations, masks, chosen in zip(*streams, strict=True):
         masked = {(row["qid"], row["level"]): row["masked_query"] for row in masks.to_pylist()}

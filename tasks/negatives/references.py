@@ -17,12 +17,15 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class Negatives:
-    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended."""
+    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended.
+
+    Negatives that are whole sentences have no masks and no fills.
+    """
 
     annotations: Artifact
     tags: Artifact
     dictionary: Artifact
-    masks: Artifact
+    masks: Artifact | None
     fills: tuple[Artifact, ...]
     embeddings: Artifact
     negatives: Artifact

@@ -1,10 +1,9 @@
 """Stage `negatives`: of all candidates of all providers, one a query and level.
 
-A candidate must pass `penumbra.tasks.negatives.choosing.checks`. Of those that do, a query's three are chosen together:
-natural, falling in SentenceBERT cosine from level to level, each level keeping the words of the level before, and such
-that over all queries of a part the negatives have the words and pairs of words that the queries have, so that a
-classifier that sees only text can't tell them apart (`penumbra.tasks.negatives.choosing.matching`). A query that can't
-have all levels keeps those it can have: SHINE's ranking losses then rank the levels that there are.
+A candidate must pass `penumbra.tasks.negatives.choosing.checks`. Of those that do, a query gets the first three, in
+their providers' order, that fall in SentenceBERT cosine from level to level, each level keeping the words of the level
+before. A query that can't have all levels keeps those it can have: SHINE's ranking losses then rank the levels that
+there are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,9 +41,6 @@ class Choosing(Parameters):
     ceiling: float = Field(
         0.9, gt=0, le=1, description="Highest SentenceBERT cosine to the query: above it a candidate is a paraphrase."
     )
-    floor: float = Field(
-        0.3, ge=-1, lt=1, description="Lowest SentenceBERT cosine of the first level, so that it stays hard."
-    )
     near_synonym: float = Field(
         0.73, gt=0, le=1, description="SentenceBERT cosine from which two words are too alike to tell level 1 apart."
     )
@@ -55,16 +51,12 @@ class Choosing(Parameters):
         "queries as well; compositions: also what the novel splits hold out; all: also the training queries that are "
         "test queries, whose absence gives negatives away.",
     )
-    naturalness: float = Field(
-        0.3, ge=0, description="How much a natural reading counts beside the likeness of all negatives to the queries."
-    )
-    text: str = Field("", description="A text file of human sentences, one a line, for more words that go together.")
+    text: str = Field("", description="A text file of more human sentences, one a line, for `plausibility`.")
     causal_model: str = Field(
         "",
         description="A causal language model (a name on the hub or a folder) that says how natural a candidate reads; "
         "without one, trigram models of the training queries do.",
     )
-    seed: int = Field(0, description="The order in which queries choose.")
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -74,7 +66,12 @@ class Choosing(Parameters):
     @property
     def rules(self) -> Rules:
         """What the choice must keep."""
-        return Rules(self.ceiling, self.floor, self.nested, self.naturalness, self.seed)
+        return Rules(self.ceiling, self.nested)
+
+    def files(self) -> dict[str, str]:
+        """The digests of the files of human text and of a language model."""
+        files = {"text": self.text, "causal model": self.causal_model}
+        return {name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()}
 
 
 class TextError(PenumbraError):
@@ -102,15 +99,19 @@ class Chooser:
                 self._synonyms[word] = {words[i] for i in near}
         return second in self._synonyms.get(first, ())
 
-    def part(
-        self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
-    ) -> Part:
-        """Choose one part's negatives; a query and level without one is rejected with its reason."""
+    def judge(self, annotations: pa.Table) -> Judge:
+        """What the checks of one part's candidates need to know."""
         videos: dict[str, set[str]] = {}
         for row in annotations.select(["vid", "query"]).to_pylist():
             videos.setdefault(row["vid"], set()).add(self.guard.lemmatised(row["query"]))
         positives = {vid: frozenset(texts) for vid, texts in videos.items()}
-        judge = Judge(self.dictionary, self.guard, positives, self.synonyms)
+        return Judge(self.dictionary, self.guard, positives, self.synonyms)
+
+    def part(
+        self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
+    ) -> Part:
+        """Choose one part's negatives; a query and level without one is rejected with its reason."""
+        judge = self.judge(annotations)
         queries = gather(annotations, masked_queries(tags, masks), fills, judge, self.choosing.checks)
         chosen = choose(
             queries, vectors_by_text(embeddings), self.plausibility, partial(encode, encoding=self.encoding),
@@ -176,12 +177,22 @@ def _labelled(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[tuple[dic
         yield from zip(rows, tags["tokens"].to_pylist(), strict=True)
 
 
+def chooser_of(
+    annotations: Artifact, tags: Artifact, dictionary: Artifact, choosing: Choosing, encoding: Encoding
+) -> Chooser:
+    """What has seen all training queries of a data set, and all that it holds out."""
+    spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
+    guard = Guard(_labelled(side_by_side(annotations, tags)), every=choosing.guard == "all")
+    human = human_text(side_by_side(annotations, tags), choosing.text, spacy_model)
+    return Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
+
+
 @dataclass(frozen=True)
 class ChosenNegatives(Stage):
     """One negative a query and level, of the candidates of all fills in their order."""
 
     name = STAGE
-    version = 3
+    version = 4
     unit = "query and level"
 
     annotations: Artifact
@@ -195,16 +206,12 @@ class ChosenNegatives(Stage):
 
     def inputs(self) -> dict[str, str]:
         """The files of human text and of a language model."""
-        files = {"text": self.choosing.text, "causal model": self.choosing.causal_model}
-        return {name: file_digest(Path(path)) for name, path in files.items() if path and Path(path).exists()}
+        return self.choosing.files()
 
     @cached_property
     def chooser(self) -> Chooser:
         """What chooses: it has seen all training queries, and all that is held out."""
-        spacy_model = str(Store().manifest(self.tags).parameters["spacy_model"])
-        guard = Guard(_labelled(side_by_side(self.annotations, self.tags)), every=self.choosing.guard == "all")
-        human = human_text(side_by_side(self.annotations, self.tags), self.choosing.text, spacy_model)
-        return Chooser(guard, load_dictionary(self.dictionary), human, self.choosing, self.encoding)
+        return chooser_of(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
 
     def part(self, piece: int) -> Part:
         """Choose one part's negatives."""

@@ -113,10 +113,6 @@ class Preferences:
             for other, similarity in near.get(relation[place], ()):
                 self.counts[relation._replace(**{role: other})] += LENT * similarity * count
 
-    def surprise(self, fresh: Iterable[Relation]) -> float:
-        """How unattested relations are, together: each counts 1 where it was never seen, 1/(1+count) otherwise."""
-        return sum(1.0 / (1.0 + self.counts.get(relation, 0.0)) for relation in fresh)
-
 
 def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str, float]]]:
     """The words nearest to each word by the company that they keep: cosine of positive PMI vectors."""

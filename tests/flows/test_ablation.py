@@ -22,6 +22,7 @@ from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.run import run_folder
@@ -129,7 +130,7 @@ def test_each_row_trains_on_its_own_negatives_and_their_features(world: tuple[St
 def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Artifact], made: Artifact) -> None:
     store, _ = world
     rows = store.table(made).to_pylist()
-    assert {(row["row"], row["seed"]) for row in rows} == set(trainings(store, made))
+    assert {(row["row"], row["seed"]) for row in rows} == {(CONSTANT, 2018), *trainings(store, made)}
     assert {row["split"] for row in rows if row["metric"] == "mIoU"} == {"test", "composition"}
     costs = {row["metric"]: row["value"] for row in rows if row["split"] == "" and row["row"] == "random"}
     assert all(costs[name] > 0 for name in ("parameters", "training seconds", "milliseconds a query"))
@@ -138,6 +139,7 @@ def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Ar
     }
     lines = table_text(made).splitlines()
     mean = np.mean([r["value"] for r in rows if (r["row"], r["split"], r["metric"]) == ("base", "test", "mIoU")])
+    assert lines[4].startswith(f"| {CONSTANT} |  | ")
     base = next(line for line in lines if line.startswith("| base | nobody |"))
     assert f"| {mean:.2f} ± " in base
     assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")

@@ -16,9 +16,12 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, Fl
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.whole.sourcing import Sourcing
 
 STAGES = {
     "annotations",
@@ -154,6 +157,54 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
     )
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
+
+
+def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:
+    store, _ = built
+    sourcing = Sourcing(source="nearest", ranks=(1, 3, 9))
+    made = build_negatives(Dataset(name="dirty", folder=str(folder)), sourcing=sourcing, judging=LIGHT)
+    assert (made.masks, made.fills) == (None, ())
+    rows = store.table(made.negatives).to_pylist()
+    assert {row["provider"] for row in rows} == {"nearest"}
+    assert {row["level"] for row in rows} == {1, 2, 3}
+    figures = store.table(made.quality).to_pylist()
+    leaks = [row["value"] for row in figures if row["metric"] == "leaks" and row["provider"] == "nearest"]
+    assert leaks
+    assert set(leaks) == {0.0}
+    assert "template_kept" not in {row["metric"] for row in figures if row["provider"] == "nearest"}
+    with get_client(sync_client=True) as client:
+        key = ArtifactFilterKey(any_=["dirty-build-negatives-report"])
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=key))
+    report = str(max(found, key=lambda artifact: artifact.created).data)
+    assert f"{len(rows):,} negatives" in report
+    assert "| same_video | 100.0% | 100.0% | 100.0% |" in report
+
+
+def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], folder: Path, tmp_path: Path) -> None:
+    """Here the others' are this run's own, so that what its checks said is known."""
+    store, negatives = built
+    own = {(row["qid"], row["level"]): row for row in store.table(negatives).to_pylist()}
+    file = tmp_path / "others.jsonl"
+    rows = [{name: row[name] for name in ("qid", "level", "query", "positive")} for row in own.values()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"qid": "nobody", "level": 1, "query": "a."}]))
+    made = import_negatives(Dataset(name="dirty", folder=str(folder)), str(file), judging=LIGHT)
+    found = {(row["qid"], row["level"]): row for row in store.table(made.negatives).to_pylist()}
+    assert {place: row["query"] for place, row in found.items()} == {p: row["query"] for p, row in own.items()}
+    for place, row in found.items():
+        assert row["provider"] == "imported"
+        assert row["checks"] == own[place]["checks"]
+        assert row["words"] == own[place]["words"]
+        assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
+        assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
+    assert made.outcome == f"{len(own):,} negatives, 1 rejected"
+    assert "no query has its qid" in store.table(made.rejected)["reason"].to_pylist()
+    assert {"imported", "all"} <= set(store.table(made.quality)["provider"].to_pylist())
+
+
+def test_no_file_is_told_before_anything_is_made(prefect_server: None, store: Store, folder: Path) -> None:
+    with pytest.raises(NegativesError, match=r"no file of negatives at '\.': name one with file=…"):
+        import_negatives(Dataset(name="dirty", folder=str(folder)))
+    assert store.find() == []
 
 
 RUN = """

@@ -25,7 +25,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.running import plan_flow
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.features.clip import FOLDER, Clip
+from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.features.decoding.drafts import draft_name
 from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
@@ -119,13 +119,18 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Arti
 def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
     """Frames and texts through transformers one at a time, padded to 77, as anyone would do it."""
     store, artifact = made
-    model, processor = CLIPModel.from_pretrained(FOLDER), CLIPImageProcessorPil.from_pretrained(FOLDER)
+    model = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
+    processor, frames = CLIPImageProcessorPil.from_pretrained(FOLDER), load(TINY).frames
     videos = read_features(artifact)
     for vid in ("good", "turned", "uneven", "large"):
         path = next((folder / "videos").glob(f"{vid}.*"))
-        for index, picture in enumerate(clip_frames(path, 0.5, VideoSummary())):
+        pictures = list(clip_frames(path, 0.5 / frames, VideoSummary()))
+        pictures += pictures[-1:] * (-len(pictures) % frames)
+        for index in range(len(pictures) // frames):
+            clip = pictures[frames * index : frames * (index + 1)]
+            pixels = processor(clip, return_tensors="pt")["pixel_values"].flatten(0, 1)[None]
             with torch.inference_mode():
-                plain = model.get_image_features(**processor(picture, return_tensors="pt")).pooler_output[0].numpy()
+                plain = model.get_image_features(pixels).pooler_output[0].numpy()
             assert np.abs(videos[vid][index] - plain).max() < 1e-3 * max(1, np.abs(plain).max())
     texts, tokenizer = read_features(store.newest("films", "text_features")), CLIPTokenizer.from_pretrained(FOLDER)
     assert len(texts) == len(GOOD) + len(BAD) + 1, "each distinct text once"
@@ -173,7 +178,7 @@ def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Ar
                  "training leaves them out | train 14"):  # fmt: skip
         assert text in page
     assert not any(line.startswith((" ", "\t")) for line in page.splitlines())
-    assert json.loads(data["films-video-features-rows"])[0]["features"] == "5 × 96"
+    assert json.loads(data["films-video-features-rows"])[0]["features"] == "5 × 192"
     assert len(data["films-text-features-rows"]) < 20_000
 
 

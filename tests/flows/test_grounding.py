@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
+from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import runs_folder
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.running import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
@@ -23,9 +25,13 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
+from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, OTHER_QUERY, whole_figures
 from penumbra.tasks.grounding.evaluation.choice import Choice
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
+from penumbra.tasks.grounding.evaluation.constant import fit
+from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.evaluation.runs import trained_runs
 from penumbra.tasks.grounding.families.bm_detr import BMDETR
 from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
@@ -33,7 +39,8 @@ from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
 from penumbra.tasks.grounding.training.run import run_folder, run_name
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import IS_THERE, TO_MAKE
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
+from penumbra.tasks.text.tags import Tagging, Tags
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
@@ -218,13 +225,47 @@ def test_figures_are_by_split_and_composition_type(evaluated: Artifact, rows: li
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
     labels = [{label["type"] for label in row["novel"]} for row in rows if row["split"] == "composition"]
     types = set().union(*labels)
-    assert {subset for split, subset, _ in values if split == "composition"} == types | {"all"}
+    assert {subset for split, subset, _ in values if split == "composition"} == types | {"all", CONSTANT, OTHER_QUERY}
     counts = {kind: sum(kind in found for found in labels) for kind in types}
     assert {kind: values["composition", kind, "queries"] for kind in types} == counts
     assert 0 < values["test", "all", "mIoU"] <= 100
     assert values["test", "all", "R1@0.3"] >= values["test", "all", "R1@0.5"] >= values["test", "all", "R1@0.7"]
     assert values["test", "all", "R5@0.5"] >= values["test", "all", "R1@0.5"]
     assert 0 <= values["train", "held out", "ordering"] <= 100
+
+
+def test_a_run_is_held_against_what_knows_less(world: Path, evaluated: Artifact, rows: list[dict[str, Any]]) -> None:
+    table = Store().table(evaluated).to_pylist()
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in table}
+    for split in ("test", "composition"):
+        judged = [row for row in rows if row["split"] == split]
+        for subset in (CONSTANT, OTHER_QUERY):
+            assert values[split, subset, "queries"] == len(judged)
+            assert values[split, "all", "mIoU"] != values[split, subset, "mIoU"] > 0
+    train = [row for row in rows if row["split"] == "train"]
+    found = fit(train, {}, None)
+    assert found
+    test = [row for row in rows if row["split"] == "test"]
+    predictions = [{"qid": row["qid"], "windows": [dict(zip(("start", "end"), found.of(row["duration"]), strict=True),
+                                                        score=1.0)], "saliency": []} for row in test]  # fmt: skip
+    annotations = {row["qid"]: row for row in rows}
+    assert values["test", CONSTANT, "mIoU"] == dict(whole_figures(judged_split(predictions, annotations, None)))["mIoU"]
+    assert "test mIoU" in next(trained_runs("tiny"))
+    assert next(trained_runs("tiny"))["test mIoU"] == values["test", "all", "mIoU"]
+    report = (run_folder(Store().newest("tiny", "metrics")) / "report.html").read_text()
+    assert "constant window" in report
+
+
+def test_verbs_are_known_where_there_are_tags(world: Path, evaluated: Artifact) -> None:
+    annotations = build(Annotations(dataset(world)))
+    tags = build(Tags(annotations, Tagging()))
+    try:
+        again: Artifact = evaluate_grounding(dataset(world))
+        assert again != evaluated
+        assert tags in Store().manifest(again).parents
+        assert BY_VERB in set(Store().table(again)["subset"].to_pylist())
+    finally:
+        shutil.rmtree(tags.path)
 
 
 def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None:
@@ -275,6 +316,14 @@ def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     assert predictions[:2] == ("predictions", IS_THERE)
     assert evaluation == ("evaluation", IS_THERE, evaluated.key)
     assert len(Store().find()) == there
+
+
+def test_an_evaluation_is_shown_as_a_table(evaluated: Artifact) -> None:
+    shown = CliRunner().invoke(app, ["artifacts", "show", f"tiny/evaluation/{evaluated.key}"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines() if "│" in line]
+    subsets = {tuple(line[:2]) for line in lines}
+    assert {("test", "all"), ("test", CONSTANT), ("test", OTHER_QUERY)} <= subsets
 
 
 def test_a_base_model_needs_no_negatives(world: Path) -> None:

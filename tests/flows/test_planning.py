@@ -10,7 +10,7 @@ import pytest
 from prefect import Task
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.ablation import Materials, run_row
+from penumbra.flows.ablation import Materials, begin_row, run_row
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.tasks import stage as stage_module
@@ -28,7 +28,7 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.sample.scenes.render import read_scripts, render
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, made_ahead, planning
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ SMALL = {
     "clips": 4, "segments": 8, "pool": 2, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
     "injection_heads": 4, "clip_encoder": "tiny-clip",
 }  # fmt: skip
-QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
+QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu", start_from="")
 LOCAL = {"corpus", "random"}
 Made = set[tuple[str, str]]
 
@@ -132,6 +132,12 @@ def test_a_preset_is_planned_as_it_is_made(
     keys = dict(check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK)))
     assert {"metrics", "predictions", "evaluation"} <= keys.keys()
     parents = {parent.stage for parent in kept.manifest(kept.with_key("corner", "metrics", keys["metrics"])).parents}
+    encoders = {
+        stage: kept.manifest(kept.with_key("corner", stage, keys[stage])).parameters["encoder"]
+        for stage in ("text_features", "video_features")
+    }
+    simulated = {"text_features": "all-MiniLM-L6-v2", "video_features": "simulated"}
+    assert encoders == (simulated if "simulated" in preset else dict.fromkeys(simulated, "tiny-clip"))
     settings = layered(preset, {"model": chosen.model_dump(exclude_unset=True)}).model
     assert ("patch_features" in parents) == bool(settings.patches_of)
     assert ("in_video_negatives" in parents) == settings.reads_in_video
@@ -155,7 +161,12 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     settings = Settings(model=small(row.settings.model), training=QUICK)
     shrunk = RowPlan(row.row, row.preset, row.groups | {"model": settings.model}, settings)
     results = Results(grid, 1)
-    stages = {stage for stage, _ in check(kept, lambda: run_row(shrunk, Materials(corner), results, ""))}
+
+    def made() -> None:
+        with made_ahead(1) as ahead:
+            run_row(begin_row(shrunk, Materials(corner), results, ahead), results, "")
+
+    stages = {stage for stage, _ in check(kept, made)}
     assert not results.failures
     assert {"metrics", "predictions", "evaluation"} <= stages
     assert ("fills" in stages) == settings.model.reads_negatives, "nothing is built that the row does not read"

@@ -21,7 +21,8 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.serving import _environment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-POOLS = {"build-negatives": "penumbra", "extract-features": "penumbra-gpu", "full-pipeline": "penumbra-gpu"}
+SCHEDULED = {"build-negatives", "extract-features", "full-pipeline"}
+WITHOUT_GPU = {"build-negatives", "import-negatives"}
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync")  # fmt: skip
 
@@ -88,12 +89,12 @@ def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> No
     flows = {flow["id"]: flow["name"] for flow in served.api("flows/filter")}
     deployments = {(flows[d["flow_id"]], d["name"]): d for d in served.api("deployments/filter")}
     datasets = ("charades-cg", "activitynet-cg", "scenes")
-    assert deployments.keys() >= {(flow, name) for flow in POOLS for name in datasets}
+    assert deployments.keys() >= {(flow, name) for flow in SCHEDULED for name in datasets}
     for (flow, _), deployment in deployments.items():
-        if flow in POOLS:  # training is started by people, or by another flow
+        if flow in SCHEDULED:  # others are started by people, or by another flow
             assert deployment["schedules"][0]["schedule"]["cron"]
         assert deployment["global_concurrency_limit"]["limit"] == 1
-        assert deployment["work_pool_name"] == POOLS.get(flow, "penumbra-gpu")
+        assert deployment["work_pool_name"] == ("penumbra" if flow in WITHOUT_GPU else "penumbra-gpu")
     schema = deployments["build-negatives", "scenes"]["parameter_openapi_schema"]
     properties = schema["definitions"]["Filling"]["properties"]
     assert "corpus" in properties["providers"]["description"], "the form in the UI explains itself"

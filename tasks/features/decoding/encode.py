@@ -2,7 +2,7 @@
 
 Batches are always full (the last one is filled up with zeros) and so each frame's features are the same in whatever
 company it comes: a run that was killed and goes on ends with the same bytes. While one batch is computed, the next one
-is gathered.
+is gathered. An encoder that sees n frames of a clip gets them as one picture of 3·n channels.
 """
 
 from collections import deque
@@ -56,6 +56,11 @@ class _Open:
     summary: VideoSummary | None = None
     missing: int = 0
     thumbnail: Picture | None = None
+    clip: list[Picture] = field(default_factory=list)  # frames of the clip that has begun
+
+    def middle(self) -> Picture:
+        """The frame that is shown of the clip."""
+        return self.clip[len(self.clip) // 2]
 
 
 @dataclass
@@ -69,9 +74,10 @@ class _Batch:
 
 
 class FrameEncoder:
-    """Takes frames as they come, hands out videos as they are done; `states` says which features a frame has.
+    """Takes frames as they come, hands out videos as they are done; `states` says which features a clip has.
 
-    `seen` are the clips whose frame, or the last one before it, is handed out as a thumbnail, by video id.
+    A clip has as many frames as the encoder sees at once (`Encoder.frames`); the last frame of a video fills its last
+    clip up. `seen` are the clips whose frame, or the last one before it, is handed out as a thumbnail, by video id.
     """
 
     def __init__(
@@ -100,16 +106,27 @@ class FrameEncoder:
         vid = message.video.vid
         video = self._open.setdefault(vid, _Open(message.video))
         if message.picture is not None:
-            if len(video.rows) <= self.seen.get(vid, -1):
-                video.thumbnail = message.picture
-            yield from self._add(video, message.picture)
+            video.clip.append(message.picture)
+            if len(video.clip) == self.encoder.frames:
+                yield from self._end_clip(video)
         elif message.summary is not None:
+            if video.clip:
+                video.clip += video.clip[-1:] * (self.encoder.frames - len(video.clip))
+                yield from self._end_clip(video)
             video.summary = message.summary
             if not video.missing:
                 yield self._done(video)
         else:
             del self._open[vid]
             yield Encoded(message.video, reason=message.reason, value=message.value)
+
+    def _end_clip(self, video: _Open) -> Iterator[Encoded]:
+        """Take a clip whose frames are all there."""
+        if len(video.rows) <= self.seen.get(video.video.vid, -1):
+            video.thumbnail = video.middle()
+        picture = video.clip[0] if len(video.clip) == 1 else np.concatenate(video.clip, axis=2)
+        video.clip = []
+        yield from self._add(video, picture)
 
     def _add(self, video: _Open, picture: Picture) -> Iterator[Encoded]:
         batch = self._filling

@@ -1,6 +1,5 @@
 """Decoding and encoding the videos of a run: what is done is kept at once, and what is kept is not done again."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,6 @@ from penumbra.tasks.features.decoding.pool import Pool, Video
 from penumbra.tasks.features.decoding.sheet import contact_sheet, thumbnail
 
 BATCHES_AHEAD = 4
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Extraction:
@@ -40,8 +34,12 @@ class Extraction:
     @contextmanager
     def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
               batch_size: int) -> Iterator[None]:  # fmt: skip
-        """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for."""
-        pool = Pool(workers, clip_length, device, seconds, memory, BATCHES_AHEAD * batch_size)
+        """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for.
+
+        An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
+        """
+        frames = self.encoder.frames
+        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames)
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
         finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
         self._finished = finished

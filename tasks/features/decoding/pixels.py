@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from penumbra.tasks.features.clip import Processing
+from penumbra.tasks.features.clip import COLOURS, Processing
 from penumbra.tasks.features.decoding.frames import Picture
 
 RESIZED_AT_ONCE = 32 << 20  # bytes of frames that are resized at once
@@ -26,7 +26,10 @@ def resized(height: int, width: int, processing: Processing) -> tuple[int, int]:
 
 
 def preprocess(pictures: Sequence[Picture], processing: Processing, device: torch.device) -> torch.Tensor:
-    """Frames (rows, columns, 3) of any sizes → float32 (frames, 3, rows, columns) on the device, in their order."""
+    """Frames (rows, columns, 3) of any sizes → float32 (frames, 3, rows, columns) on the device, in their order.
+
+    Several frames of a clip may lie one after the other in the last axis: 3·n channels in, 3·n out.
+    """
     with torch.inference_mode():
         return _preprocess_all(pictures, processing, device)
 
@@ -54,8 +57,9 @@ def _preprocess(pixels: torch.Tensor, processing: Processing) -> torch.Tensor:
         pixels = _resize(pixels, size, processing.resampling)
     if processing.crop:
         pixels = _middle(pixels, processing.crop)
-    mean = torch.tensor(processing.mean, device=pixels.device).view(3, 1, 1)
-    deviation = torch.tensor(processing.deviation, device=pixels.device).view(3, 1, 1)
+    frames = pixels.shape[1] // COLOURS
+    mean = torch.tensor(processing.mean * frames, device=pixels.device).view(-1, 1, 1)
+    deviation = torch.tensor(processing.deviation * frames, device=pixels.device).view(-1, 1, 1)
     return (pixels.float() - mean / processing.scale) / (deviation / processing.scale)
 
 

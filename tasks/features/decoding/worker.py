@@ -9,15 +9,12 @@ JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it;
 import json
 import os
 import sys
-import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
+from penumbra.artifacts.processes import end_with_parent
 from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
-
-WATCH_EVERY = 2.0  # seconds
 
 
 def answer(job: dict[str, str], out: BinaryIO) -> None:
@@ -41,21 +38,9 @@ def _tell(out: BinaryIO, message: dict[str, object]) -> None:
     out.flush()
 
 
-def _end_with_parent() -> None:
-    """End when the process that started this one is killed, even in the middle of a video."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(WATCH_EVERY)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> None:
     """Answer until standard input ends."""
-    _end_with_parent()
+    end_with_parent()
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the answers
     try:

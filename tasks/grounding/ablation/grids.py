@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,16 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
 from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.simulated import Simulation
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.training.settings import Settings, layered, presets, told
+from penumbra.tasks.grounding.training.settings import Settings, layered, preset_named, presets, told
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.selection import Choosing
+from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.stage import Parameters, merge
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
@@ -29,10 +31,12 @@ from penumbra.tasks.text.tags import Tagging
 
 FILE = Path(__file__).with_name("grids.yaml")
 NEGATIVES: dict[str, type[Parameters]] = {
-    "tagging": Tagging, "masking": Masking, "filling": Filling, "encoding": Encoding, "choosing": Choosing,
-    "pairing": Pairing,
+    "sourcing": Sourcing, "tagging": Tagging, "masking": Masking, "filling": Filling, "encoding": Encoding,
+    "choosing": Choosing, "pairing": Pairing,
 }  # fmt: skip
-FEATURES: dict[str, type[Parameters]] = {"clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports}
+FEATURES: dict[str, type[Parameters]] = {
+    "clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports, "simulation": Simulation,
+}  # fmt: skip
 TRAINING = tuple(Settings.model_fields)
 GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
 PRESET = "preset"
@@ -52,8 +56,9 @@ class Row(Parameters):
 
     @property
     def providers(self) -> set[str]:
-        """Who fills the masks, where the row says so."""
-        return set(self.changes.get("filling", {}).get("providers", ()))
+        """Whose negatives they are, where the row says so."""
+        filling, sourcing = (self.changes.get(group, {}) for group in ("filling", "sourcing"))
+        return {*filling.get("providers", ()), *filter(None, [sourcing.get("source")])}
 
 
 class Grid(Parameters):
@@ -149,9 +154,12 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
     if unknown:
         raise GridError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
     groups: dict[str, Parameters] = {}
+    features = preset_named(chosen).get("features", {})
     for name, group in (NEGATIVES | FEATURES).items():
         with _naming(grid, row, name):
-            groups[name] = group.model_validate(merge(base.get(name, {}), changes.get(name, {})))
+            groups[name] = group.model_validate(
+                reduce(merge, (features.get(name, {}), base.get(name, {}), changes.get(name, {})))
+            )
     with _naming(grid, row):
         layers = ({name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes))
         settings = layered(chosen, *layers)

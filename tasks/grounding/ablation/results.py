@@ -10,7 +10,9 @@ import numpy as np
 from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
+from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.ablation.grids import Grid
+from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
@@ -61,6 +63,16 @@ def figures_of(run: SeededRun) -> Rows:
     return [
         {"row": run.row, "seed": run.seed, **{key: row[key] for key in ("run", "split", "metric", "value")}}
         for row in found
+    ]
+
+
+def constant_of(run: SeededRun) -> Rows:
+    """The best constant window's figures over whole splits, as a row of the table of its own."""
+    rows: Rows = Store().table(run.evaluation).to_pylist()
+    return [
+        {"row": CONSTANT, "seed": run.seed, "run": CONSTANT, **{key: row[key] for key in ("split", "metric", "value")}}
+        for row in rows
+        if row["subset"] == CONSTANT
     ]
 
 
@@ -119,6 +131,8 @@ class Results:
     def add(self, label: str, runs: Sequence[SeededRun]) -> None:
         """Take in a row's runs: fewer than there are seeds where some failed."""
         first, self.labels = not self.labels, [*self.labels, label]
+        if runs and not self.runs:  # it is the same for all of them
+            self.figures += constant_of(runs[0])
         self.runs += runs
         self.figures += [row for run in runs for row in figures_of(run)]
         scores = scores_of(runs)
@@ -143,7 +157,8 @@ class Results:
             header += [f"{SPLITS.get(split, split)} {METRICS[0]}", *METRICS[1:]]
         header += [title for title, _, _ in COSTS.values()] if self.grid.costs else []
         cells = {row.label: row.cells for row in self.grid.rows}
-        lines = [[label, *(cells[label] or [""] * len(self.grid.columns)), *self._line(label)] for label in self.labels]
+        labels = [CONSTANT, *self.labels] if any(row["row"] == CONSTANT for row in self.figures) else self.labels
+        lines = [[label, *(cells.get(label) or [""] * len(self.grid.columns)), *self._line(label)] for label in labels]
         return "\n\n".join([markdown_table(header, lines), *self._remarks()])
 
     def _splits(self) -> list[str]:
@@ -165,7 +180,7 @@ class Results:
                 yield f"{scale * sum(several) / len(several):,.{digits}f}" if several else "–"
 
     def _remarks(self) -> list[str]:
-        found = []
+        found = remark_on(Store().manifest(self.runs[0].metrics).parents) if self.runs else []
         if self.seeds > 1:
             found.append(f"Mean over {self.seeds} seeds ± half of its 95 % interval (Student's t).")
         if len(self.labels) > 1:

@@ -23,10 +23,10 @@ class RowsFailedError(PenumbraError):
 
 @dataclass(frozen=True)
 class Ablation(Stage):
-    """The figures of every run of a grid; what failed is rejected with its reason."""
+    """The figures of every run of a grid, and of the constant window; what failed is rejected with its reason."""
 
     name = STAGE
-    version = 1
+    version = 2
     unit = "run"
     pieces = (0,)
 

@@ -16,6 +16,7 @@ from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 
 ENDPOINTS = 2  # channels of a clip beside its features
+BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
@@ -85,15 +86,27 @@ def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator)
 
 
+def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+    """The rows of each batch of an epoch, in random order, each batch of queries whose videos are of like length.
+
+    The epoch's order is cut into groups of `BATCHES_A_GROUP` batches, and each group is sorted by length.
+    """
+    batches: list[Tensor] = []
+    for group in torch.split(epoch_order(len(lengths), seed, epoch), BATCHES_A_GROUP * batch_size):
+        sorted_group = group[torch.from_numpy(lengths[group.numpy()].argsort(kind="stable"))]
+        batches += torch.split(sorted_group, batch_size)
+    return [batches[number] for number in epoch_order(len(batches), seed, epoch).tolist()]
+
+
 class DeviceData:
     """Examples and their features on one device; batches hold hard negatives where `hard`."""
 
     def __init__(
         self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, batch_size: int = 32,
-        hard: bool = False, fixed_size: bool = False,
+        hard: bool = False, fixed_size: bool = False, group_by_length: bool = False,
     ) -> None:  # fmt: skip
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
-        self.batch_size, self.hard = batch_size, hard
+        self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
         self.videos = Ragged(videos.values, videos.offsets, device)
         self.texts = Ragged(texts.values, texts.offsets, device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
@@ -138,6 +151,8 @@ class DeviceData:
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         """The rows of each batch of an epoch."""
+        if self.group_by_length:
+            return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> Batch:

@@ -28,7 +28,7 @@ class Sources:
     in_video_negatives: Artifact | None = None
     visual_dynamic_queries: Artifact | None = None
     patch_features: Artifact | None = None
-    tags: Artifact | None = None  # no parent: what visual_dynamic_queries are made of
+    tags: Artifact | None = None  # no parent of a training: what visual_dynamic_queries are made of
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -81,18 +81,20 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
     patches = named.get("patch_features")
     if model.patches_of and patches is None:
         patches = _patches(store, dataset, model.patches_of)
+    tags = (newest_tags(annotations) or store.newest(dataset, "tags")) if model.reads_parts else None
     return Sources(
         annotations, named.get("text_features") or store.newest(dataset, "text_features"),
         named.get("video_features") or (store.newest(dataset, "video_features"),),
         find("negatives", model.reads_negatives), find("in_video_negatives", model.reads_in_video), None,
-        patches if model.patches_of else None, newest_tags(store, annotations) if model.reads_parts else None,
+        patches if model.patches_of else None, tags,
     )  # fmt: skip
 
 
-def newest_tags(store: Store, annotations: Artifact) -> Artifact:
-    """The newest tags of these queries; raises `ArtifactError` where build-negatives has not run."""
+def newest_tags(annotations: Artifact) -> Artifact | None:
+    """The tags of these queries that were made last, if there are any."""
+    store = Store()
     several = [m for m in store.find(annotations.dataset, "tags") if annotations in m.parents]
-    return store.reference(several[-1]) if several else store.newest(annotations.dataset, "tags")
+    return store.reference(several[-1]) if several else None
 
 
 def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:

@@ -50,16 +50,19 @@ def called(metrics: Manifest) -> str:
         return metrics.key
 
 
-def sources_of_run(metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None) -> Sources:
+def sources_of_run(
+    metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None, tags: Artifact | None = None
+) -> Sources:
     """What the run was trained on, with the annotations given.
 
-    `negatives` are those by which a run is judged that was trained on none: is saliency in their order?
+    `negatives` are those by which a run is judged that was trained on none: is saliency in their order? `tags` tell
+    the verbs of queries, for the constant window by verb.
     """
     parents = work_of(metrics).parents
     of = {parent.stage: parent for parent in parents}
     return Sources(
         annotations, of["text_features"], tuple(it for it in parents if it.stage == "video_features"),
-        of.get("negatives", negatives), of.get("in_video_negatives"), of.get("visual_dynamic_queries"),
+        of.get("negatives", negatives), of.get("in_video_negatives"), of.get("visual_dynamic_queries"), tags=tags,
     )  # fmt: skip
 
 

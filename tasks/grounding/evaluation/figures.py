@@ -1,28 +1,34 @@
 """Stage `evaluation`: every figure of a run, by split and by type of novel composition.
 
 Retrieval (R@1 and R@5, mIoU, mAP), highlights where the data have them, and how often saliency inside the moment is in
-SHINE's order over queries that were held out of training.
+SHINE's order over queries that were held out of training. Beside them is what knows less than the model does
+(`baselines`), so that nobody takes a prior for grounding.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.grounding.batches.inputs import Sources, load
-from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, guesses, whole_figures, with_other_queries
+from penumbra.tasks.grounding.evaluation.constant import Fitted, fitted
+from penumbra.tasks.grounding.evaluation.predictions import predict_rows
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.metric import Split
 from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
 from penumbra.tasks.grounding.metrics.windows import Windows, align
+from penumbra.tasks.grounding.settings import Ranking
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
+from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"
@@ -74,44 +80,65 @@ def aligned(
     ).until(end)
 
 
-def own_figures(metrics: Artifact, sources: Sources) -> dict[str, float]:
+class Trained(NamedTuple):
+    """The best model of a run, its settings, and what it is called."""
+
+    model: nn.Module
+    settings: Settings
+    name: str
+
+
+def own_figures(run: Trained, loaded: Loaded) -> dict[str, float]:
     """The model family's own figures on queries that were held out of training, or on those trained on if none were.
 
     For the DETR models that is SHINE's order, for BM-DETR its clips' probabilities, both over queries with negatives.
     """
-    model, settings = load_run(metrics)
-    loaded = load(sources, settings.inputs)
-    train, validation = split_rows(loaded, settings)
+    train, validation = split_rows(loaded, run.settings)
     known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
     with_negatives = [row for row in validation if row["qid"] in known]
     prepared = loaded.prepare(with_negatives or train, STAGE)
     if not len(prepared.examples):
         return {}
-    device, system = device_of(settings.training.device), system_of(settings)
-    return system.figures(model.to(device), system.data(prepared.examples, loaded.videos, loaded.texts, device))
+    device, system = device_of(run.settings.training.device), system_of(run.settings)
+    return system.figures(run.model.to(device), system.data(prepared.examples, loaded.videos, loaded.texts, device))
+
+
+def baseline_figures(
+    run: Trained, loaded: Loaded, split: str, judged: Sequence[Mapping[str, Any]], fit: Fitted
+) -> Iterator[tuple[str, str, float]]:
+    """(subset, metric, value) of what the run is held against, over the queries `judged` of a split."""
+    end = run.settings.ranking.truth_ends
+    annotations = {row["qid"]: row for row in judged}
+    asked = with_other_queries(judged)
+    other = predict_rows(loaded, asked, run.model, system_of(run.settings), split, run.name).rows.to_pylist()
+    for subset, predictions in (*guesses(judged, fit), (OTHER_QUERY, other)):
+        figures = whole_figures(judged_split(predictions, annotations, end))
+        yield from ((subset, name, value) for name, value in figures)
 
 
 def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
     """All figures of a run."""
     store = Store()
-    run, end = name_of(store.manifest(metrics)), truth_end(store.manifest(predictions))
-    annotations = {row["qid"]: row for part in store.parts(sources.annotations) for row in part.to_pylist()}
+    model, settings = load_run(metrics)
+    ranking = Ranking.model_validate(store.manifest(predictions).parameters["ranking"])
+    run = Trained(model, settings.model_copy(update={"ranking": ranking}), name_of(store.manifest(metrics)))
+    loaded = load(sources, settings.inputs)
+    annotations = {row["qid"]: row for row in loaded.rows}
+    fit = fitted(sources.annotations, sources.tags, ranking.truth_ends)
     by_split: defaultdict[str, Rows] = defaultdict(list)
     for part in store.parts(predictions):
         for row in part.to_pylist():
             by_split[row["split"]].append(row)
-    found = [
-        {"run": run, "split": split, "subset": subset, "metric": metric, "value": value}
-        for split, rows in by_split.items()
-        for subset, metric, value in figures_of_split(rows, annotations, end)
-    ]
+    found: list[tuple[str, str, str, float]] = []
+    for split, rows in by_split.items():
+        judged = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
+        found += [(split, *figure) for figure in figures_of_split(rows, annotations, ranking.truth_ends)]
+        found += [(split, *figure) for figure in baseline_figures(run, loaded, split, judged, fit)]
     if sources.negatives or sources.in_video_negatives:
-        found += [
-            {"run": run, "split": "train", "subset": "held out", "metric": name, "value": value}
-            for name, value in own_figures(metrics, sources).items()
-        ]
+        found += [("train", "held out", name, value) for name, value in own_figures(run, loaded).items()]
+    table = [dict(zip(SCHEMAS[STAGE].names, (run.name, *figure), strict=True)) for figure in found]
     queries = sum(len(rows) for rows in by_split.values())
-    return Part(table_of(STAGE, found), queries, queries)
+    return Part(table_of(STAGE, table), queries, queries)
 
 
 def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -144,7 +171,7 @@ class Evaluation(Stage):
     """Every figure of a run."""
 
     name = STAGE
-    version = 1
+    version = 2
     pieces = (0,)
 
     metrics: Artifact
@@ -154,7 +181,8 @@ class Evaluation(Stage):
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """The run, its predictions, and what they are held against."""
-        return (self.metrics, self.predictions, *self.sources.parents)
+        tags = (self.sources.tags,) if self.sources.tags else ()
+        return (self.metrics, self.predictions, *self.sources.parents, *tags)
 
     def parameters(self) -> dict[str, Any]:
         """Which metrics there are, by version."""

@@ -28,7 +28,14 @@ SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and
 
 def predict_split(loaded: Loaded, model: Any, system: System[Any], split: str, run: str) -> Part:
     """Predictions of one split; queries without features are rejected with their reason."""
-    prepared = loaded.prepare(loaded.of_split([split]), STAGE)
+    return predict_rows(loaded, loaded.of_split([split]), model, system, split, run)
+
+
+def predict_rows(
+    loaded: Loaded, queries: Sequence[dict[str, Any]], model: Any, system: System[Any], split: str, run: str
+) -> Part:
+    """Predictions of some rows of `annotations`, whatever text they have; it needs features."""
+    prepared = loaded.prepare(queries, STAGE)
     device = device_of(system.settings.training.device)
     rows: list[dict[str, Any]] = []
     seconds = 0.0

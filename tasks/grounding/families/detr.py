@@ -160,6 +160,7 @@ class DETRSystem(System[ADETR]):
         return DeviceData(
             examples, videos, texts, device,
             batch_size=training.batch_size, hard=hard, fixed_size=training.compiled != "no",
+            group_by_length=training.group_by_length,
         )  # fmt: skip
 
     def objective(self, model: nn.Module) -> Objective:

@@ -5,9 +5,10 @@ for found in grounder.ground("video.mp4", ["a person opens the door.", "the pers
     found.query, found.windows[0].start, found.windows[0].end, found.saliency
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.clip import Clip, ClipError, Encoder, digests, load
 from penumbra.tasks.features.reading import Float16Array
-from penumbra.tasks.features.text import Texts, encode_texts
+from penumbra.tasks.features.simulated import SIMULATED
+from penumbra.tasks.features.text import Texts
+from penumbra.tasks.features.text_encoders import TextEncoder, load_text_encoder
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import Features, joined, normalised
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
@@ -27,8 +30,10 @@ from penumbra.tasks.grounding.prediction.watching import Watched, watch
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, run_name
 from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.text.embeddings import EncoderError
 
 VIDEO = "video"
+Loaded = TypeVar("Loaded")
 
 
 class PredictionError(PenumbraError):
@@ -66,14 +71,14 @@ class Grounder:
         model: its best weights
         settings: the run's
         video_encoders: CLIP, one for each source of video features, as the model takes them side by side
-        text_encoder: CLIP
+        text_encoder: CLIP's text side, or another
         clip_length: seconds of a clip
 
     """
 
     def __init__(
-        self, name: str, model: nn.Module, settings: Settings, video_encoders: Sequence[Encoder], text_encoder: Encoder,
-        clip_length: float,
+        self, name: str, model: nn.Module, settings: Settings, video_encoders: Sequence[Encoder],
+        text_encoder: TextEncoder, clip_length: float,
     ) -> None:  # fmt: skip
         self.name, self.settings, self.clip_length = name, settings, clip_length
         self.video_encoders, self.text_encoder = video_encoders, text_encoder
@@ -97,7 +102,8 @@ class Grounder:
         videos = [_own(name, parent, told) for parent, told in parents if parent.stage == "video_features"]
         [text] = [_own(name, parent, told) for parent, told in parents if parent.stage == "text_features"]
         lengths = {told.parameters["clip_length"] for parent, told in parents if parent.stage == "video_features"}
-        return cls(name, model, settings, [_loaded(name, clip) for clip in videos], _loaded(name, text), lengths.pop())
+        encoders = [_loaded(name, clip, load) for clip in videos]
+        return cls(name, model, settings, encoders, _loaded(name, text, load_text_encoder), lengths.pop())
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
         """Find each query's moments in a video file; the video is decoded and encoded once for all of them.
@@ -146,7 +152,7 @@ class Grounder:
 
     def _texts(self, texts: Sequence[str]) -> Features:
         distinct = list(dict.fromkeys(texts))
-        tokens, _, _ = encode_texts(distinct, self.text_encoder, Texts().batch_size)
+        tokens, _, _ = self.text_encoder.encode(distinct, Texts().batch_size)
         return normalised(_features(distinct, tokens), self.settings.inputs.longest_text)
 
 
@@ -172,9 +178,10 @@ def _own(run: str, features: Artifact, manifest: Manifest) -> Clip:
     """The CLIP that made an artifact of features; raises `PredictionError` where others' features were imported."""
     made = manifest.parameters
     if "encoder" not in made or "precision" not in made:
-        names = ", ".join(source["name"] for source in made.get("imported", [])) or features.path
+        kind = "simulated" if made.get("encoder") == SIMULATED else "imported"
+        names = ", ".join(source["name"] for source in made.get("imported", [])) or made.get("encoder", features.path)
         raise PredictionError(
-            f"{run} was trained on imported features ({names}), which can't be computed from a video here: train a run "
+            f"{run} was trained on {kind} features ({names}), which can't be computed from a video here: train a run "
             "on features of extract-features' CLIP"
         )
     clip = Clip(encoder=made["encoder"], precision=made["precision"])
@@ -186,8 +193,8 @@ def _own(run: str, features: Artifact, manifest: Manifest) -> Clip:
     return clip
 
 
-def _loaded(run: str, clip: Clip) -> Encoder:
+def _loaded(run: str, clip: Clip, loading: Callable[[Clip], Loaded]) -> Loaded:
     try:
-        return load(clip)
-    except ClipError as error:
-        raise PredictionError(f"{run} was trained on features of CLIP {clip.encoder!r}: {error}") from None
+        return loading(clip)
+    except (ClipError, EncoderError) as error:
+        raise PredictionError(f"{run} was trained on features of {clip.encoder!r}: {error}") from None

@@ -41,22 +41,22 @@ class FilmStrip:
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, bytes]] = []
-        self._every, self._clip = 1, 0
+        self._every, self._place = 1, 0
 
     def see(self, messages: Iterable[DecoderMessage]) -> Iterator[DecoderMessage]:
         """Hand on what is told of a video, and keep every so many frames, fewer the longer it gets."""
         for message in messages:
             if message.picture is not None:
-                if self._clip % self._every == 0:
-                    self.kept.append((self._clip, thumbnail(message.picture)))
+                if self._place % self._every == 0:
+                    self.kept.append((self._place, thumbnail(message.picture)))
                 if len(self.kept) > 2 * FRAMES:
                     self.kept, self._every = self.kept[::2], 2 * self._every
-                self._clip += 1
+                self._place += 1
             yield message
 
 
 def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watched:
-    """Decode a video in a process of its own, and encode the frame of each clip; raises `UnreadableError`."""
+    """Decode a video in a process of its own, and encode the frames of each clip; raises `UnreadableError`."""
     if not path.is_file():
         raise UnreadableError(f"no file {path}")
     features: list[Float16Array] = []
@@ -69,14 +69,15 @@ def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watche
         features.append(encoded.features)
         summary = encoded.summary
     notes = changes(Draft(path.name, summary), summary.duration, clip_length)
-    frames = tuple(((clip + 0.5) * clip_length, frame) for clip, frame in strip.kept)
+    seconds = clip_length / encoders[-1].frames
+    frames = tuple(((place + 0.5) * seconds, frame) for place, frame in strip.kept)
     return Watched(tuple(features), clip_length, summary.duration, frames, tuple(notes))
 
 
 def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
     usual = Videos(clip_length=clip_length)
-    ahead = BATCHES_AHEAD * usual.batch_size
-    pool = Pool(1, clip_length, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
+    ahead = BATCHES_AHEAD * usual.batch_size * encoder.frames
+    pool = Pool(1, clip_length / encoder.frames, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
     try:
         messages = strip.see(pool.decode([Video(path.name, path)]))
         [encoded] = FrameEncoder(encoder, usual.batch_size).encode(messages)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, file_digest
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import runs_folder
+from penumbra.artifacts.settings import PROJECT, runs_folder
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
@@ -29,6 +29,7 @@ from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "metrics"
+SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 USUAL_VALIDATION = "val"
 
 
@@ -76,9 +77,17 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes)
 
 
+def weights_path(source: str) -> Path:
+    """The file or folder that `training.start_from` names."""
+    return SHIPPED.get(source) or Path(source).expanduser()
+
+
 def read_weights(source: str) -> dict[str, Tensor]:
-    """Weights of an official checkpoint file, or of a run's folder; raises `RunError` where it is neither."""
-    path = Path(source).expanduser()
+    """Weights of an official checkpoint file, of a run's folder, or those that come with the project, by their name.
+
+    Raises `RunError` where it is none of these.
+    """
+    path = weights_path(source)
     try:
         if path.is_dir():
             found = read_checkpoint(path, "best") or read_checkpoint(path, "last")
@@ -168,7 +177,7 @@ class TrainingRun(Stage):
 
     def inputs(self) -> dict[str, str]:
         """The digest of the weights that it starts from."""
-        start = Path(self.settings.training.start_from or "").expanduser()
+        start = weights_path(self.settings.training.start_from or "")
         return {"start_from": file_digest(start)} if self.settings.training.start_from and start.exists() else {}
 
     def part(self, piece: int) -> Part:
@@ -177,6 +186,11 @@ class TrainingRun(Stage):
         return make_part(self.sources, self.settings, run_folder(self.artifact), run_name(self.settings, key))
 
 
+def training_run(sources: Sources, settings: Settings) -> TrainingRun:
+    """The training of a model on what of these it reads."""
+    return TrainingRun(sources.read_by(settings.model), settings)
+
+
 def train_model(sources: Sources, settings: Settings) -> Artifact:
     """Train a model, or find it trained."""
-    return run(TrainingRun(sources, settings))
+    return run(training_run(sources, settings))

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS, BaseSettings, ModelConfig
@@ -78,6 +79,19 @@ def presets() -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
+def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
+    """What a preset says, by group; nothing where none is named. Raises `SettingsError` naming an unknown one."""
+    if name is not None and name not in presets():
+        raise SettingsError(f"no preset {name!r}: {what_there_is(name, list(presets()))}")
+    return presets()[name] if name else {}
+
+
+def features_with_preset(name: str | None, said: FeaturesParameters) -> FeaturesParameters:
+    """How features are made: what a preset says, with what was said explicitly on top."""
+    features = preset_named(name).get("features", {})
+    return FeaturesParameters.model_validate(merge(features, said.model_dump(exclude_unset=True)))
+
+
 def with_preset(name: str | None, groups: Mapping[str, Parameters]) -> Settings:
     """Settings from a preset, with what was said explicitly on top; a preset is named after its data set and model.
 
@@ -106,12 +120,10 @@ def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Set
 
     Raises `SettingsError` naming an unknown preset.
     """
-    if preset is not None and preset not in presets():
-        raise SettingsError(f"no preset {preset!r}: {what_there_is(preset, list(presets()))}")
-    first = presets()[preset] if preset else {}
-    every = [{group: dict(values) for group, values in layer.items()} for layer in (first, *layers)]
+    every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
     merged = reduce(merge, every)
-    merged.pop("needs", None)
+    for told_elsewhere in ("needs", "features"):
+        merged.pop(told_elsewhere, None)
     return Settings.model_validate({**merged, "model": model_of([layer.get("model", {}) for layer in every])})
 
 

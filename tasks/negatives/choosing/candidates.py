@@ -49,15 +49,20 @@ class Query:
         return tuple(placed[slot.token] for slot in fewer)
 
     def chains(self, levels: Sequence[int], nested: bool) -> list[Chain]:
-        """What could be chosen together for these levels: no two texts alike and, if nested, each keeping the last."""
+        """What could be chosen together for these levels: no two texts alike and, if nested, each keeping the last.
+
+        The first are of what their providers gave first.
+        """
         rows: Iterator[Chain]
         if not nested:
-            several = [self.candidates[level] for level in levels]
-            most = max(map(len, several), default=0)
-            rows = (tuple(some[i % len(some)] for some in several) for i in range(most))
+            offered = [self.candidates[level] for level in levels]
+            most = max(map(len, offered), default=0)
+            rows = (tuple(some[i % len(some)] for some in offered) for i in range(most))
         else:
             rows = self._nested(list(levels))
-        return list(islice((row for row in rows if len({c.query for c in row}) == len(row)), MOST_CHAINS))
+        several = list(islice((row for row in rows if len({c.query for c in row}) == len(row)), MOST_CHAINS))
+        place = {id(c): place for level in levels for place, c in enumerate(self.candidates[level])}
+        return sorted(several, key=lambda row: max(place[id(candidate)] for candidate in row))
 
     def _nested(self, levels: list[int]) -> Iterator[Chain]:
         *before, last = levels

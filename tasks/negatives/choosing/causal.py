@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.choosing.matching import Floats
-from penumbra.tasks.negatives.choosing.plausibility import Scorer
+from penumbra.tasks.negatives.choosing.plausibility import Floats, Scorer
 
 BATCH = 256
 

@@ -1,6 +1,6 @@
 """Negatives that are an artifact of this store: `negatives`, or the first fills of one provider."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,9 +43,9 @@ class ArtifactNegatives:
 
     @cached_property
     def made_from(self) -> dict[str, list[Artifact]]:
-        """Its ancestors; raises `NegativesError` where it names no annotations, tags or masks."""
+        """Its ancestors; raises `NegativesError` where it names no annotations or tags."""
         parents = ancestors(self.store, self.artifact)
-        lacking = [stage for stage in ("annotations", "tags", "masks") if stage not in parents]
+        lacking = [stage for stage in ("annotations", "tags") if stage not in parents]
         if self.artifact.stage not in STAGES:
             raise NegativesError(f"{self.name} holds no negatives: give DATASET/negatives or DATASET/fills")
         if lacking:
@@ -78,9 +78,9 @@ class ArtifactNegatives:
         return self.made_from["tags"][0]
 
     @property
-    def masks(self) -> Artifact:
-        """Their masks."""
-        return self.made_from["masks"][0]
+    def masks(self) -> Artifact | None:
+        """Their masks; None for negatives that are whole sentences."""
+        return next(iter(self.made_from.get("masks", ())), None)
 
     def parts(self) -> Iterator[list[Negative]]:
         """Yield the rows of each part; of several fills of a query and level the first."""
@@ -89,11 +89,17 @@ class ArtifactNegatives:
         streams = (
             self.store.parts(self.annotations, ["qid", "vid", "query"]),
             self.store.parts(self.tags, ["tokens"]),
-            self.store.parts(self.masks, ["qid", "level", "masked_query", "slots"]),
+            self._masks(),
             self.store.parts(self.artifact, [*columns, "similarity" if chosen else "status"]),
         )
         for queries, tags, masks, negatives in zip(*streams, strict=True):
             yield list(_join(queries, tags, masks, negatives if chosen else _first(negatives)))
+
+    def _masks(self) -> Iterable[pa.Table | None]:
+        """The masks, part by part."""
+        if self.masks is None:
+            return [None] * len(self.store.manifest(self.artifact).parts)
+        return self.store.parts(self.masks, ["qid", "level", "masked_query", "slots"])
 
 
 def _first(fills: pa.Table) -> pa.Table:
@@ -105,16 +111,16 @@ def _first(fills: pa.Table) -> pa.Table:
     return done.take(pa.array(places.values(), pa.int64()))
 
 
-def _join(queries: pa.Table, tags: pa.Table, masks: pa.Table, negatives: pa.Table) -> Iterator[Negative]:
+def _join(queries: pa.Table, tags: pa.Table, masks: pa.Table | None, negatives: pa.Table) -> Iterator[Negative]:
     about = {row["qid"]: row for row in queries.to_pylist()}
-    masked = {(row["qid"], row["level"]): row for row in masks.to_pylist()}
+    masked = {(row["qid"], row["level"]): row for row in masks.to_pylist()} if masks else {}
     tokens = dict(zip(queries["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True))
     for row in negatives.to_pylist():
         qid = row["qid"]
-        mask = masked[qid, row["level"]]
+        mask = masked.get((qid, row["level"]))
         yield Negative(
             qid, about[qid]["vid"], row["level"], about[qid]["query"], row["query"], row["provider"],
-            mask["masked_query"], _slots(mask["slots"], tokens[qid]), row.get("similarity"),
+            mask and mask["masked_query"], mask and _slots(mask["slots"], tokens[qid]), row.get("similarity"),
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ LEVEL = re.compile(r"level (\d+)")
 def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
     """Rows `yield` and `refused: REASON`, by level: of each provider's fills, and of the negatives themselves (all)."""
     store = negatives.store
-    asked = Counter(_levels(store, negatives.masks))
+    asked = Counter(_levels(store, negatives.masks)) if negatives.masks else Counter[int]()
     rows: list[dict[str, Any]] = []
     for fills in negatives.fills:
         rows += _of(store, fills, provider_name(store, fills), asked)

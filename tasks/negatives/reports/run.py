@@ -67,21 +67,21 @@ def _examples(store: Store, masks: Artifact, negatives: Artifact) -> Iterator[li
                 ]
 
 
-def write_report(store: Store, made: Negatives) -> str:
+def write_report(store: Store, made: Negatives, masks: Artifact) -> str:
     """The report's markdown: the run's outcome first, then examples, figures, stages and refusals."""
-    stages = [made.annotations, made.tags, made.dictionary, made.masks, *made.fills, made.negatives,
+    stages = [made.annotations, made.tags, made.dictionary, masks, *made.fills, made.negatives,
               made.in_video_negatives, made.rejected, *([made.quality] if made.quality else [])]  # fmt: skip
     manifests = [store.manifest(artifact) for artifact in stages]
     figures = LevelFigures()
     for part in store.parts(made.negatives, ["qid", "level", "words", "provider", "similarity"]):
         figures.add(part.to_pylist())
-    masked = store.manifest(made.masks)
+    masked = store.manifest(masks)
     complete = figures.levels_a_query[3]
     outcome = (
         f"**{figures.rows.total():,} negatives for {masked.taken:,} training queries; {complete:,} queries "
         f"({complete / max(1, masked.taken):.1%}) have all three levels.** They lie in `{made.negatives.path}`."
     )
-    examples = islice(_examples(store, made.masks, made.negatives), EXAMPLES)
+    examples = islice(_examples(store, masks, made.negatives), EXAMPLES)
     reasons = store.manifest(made.rejected)
     counted = Counter(reason for m in manifests for reason in m.rejected.items())
     refused = sorted(((f"{reason}", count) for reason, count in counted), key=lambda pair: -pair[1])
@@ -97,14 +97,15 @@ def write_report(store: Store, made: Negatives) -> str:
         "## Providers on the same queries",
         comparison(store, made.annotations, made.tags, made.fills),
         "## Stages",
-        _stage_table(manifests),
+        stage_table(manifests),
         f"## Rejected: {reasons.rows:,}",
         markdown_table(("reason", "count"), refused) if refused else "Nothing was rejected.",
     ]
     return "\n\n".join(sections)
 
 
-def _stage_table(manifests: Iterable[Manifest]) -> str:
+def stage_table(manifests: Iterable[Manifest]) -> str:
+    """A line for each stage: what went in and came out, how long it took, and its key."""
     rows = [
         (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"`{m.key}`")
         for m in manifests
@@ -126,10 +127,10 @@ def outcome(store: Store, masks: Artifact, fills: Sequence[Artifact], negatives:
 
 
 @step("report")
-def report_negatives(made: Negatives) -> str:
+def report_negatives(made: Negatives, masks: Artifact) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()
-    publish_report(made.annotations.dataset, FLOW, write_report(store, made))
-    line = outcome(store, made.masks, made.fills, made.negatives)
+    publish_report(made.annotations.dataset, FLOW, write_report(store, made, masks))
+    line = outcome(store, masks, made.fills, made.negatives)
     logger().info(line)
     return line

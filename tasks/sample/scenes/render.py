@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from penumbra.artifacts.processes import end_with_parent
 from penumbra.tasks.sample.scenes.encoding import encode_script, is_whole
 from penumbra.tasks.sample.scenes.generate import DATA
 from penumbra.tasks.sample.scenes.initial_scene import Record
@@ -120,24 +120,12 @@ def _all(scripts: list[Record], folder: Path, processes: int) -> Iterator[Render
         yield from map(work, scripts)
         return
     spawn = multiprocessing.get_context("spawn")  # to fork is not safe where threads run, as they do under Prefect
-    with ProcessPoolExecutor(min(processes, len(scripts)), spawn, _end_with_parent) as pool:
+    with ProcessPoolExecutor(min(processes, len(scripts)), spawn, end_with_parent) as pool:
         try:
             yield from pool.map(work, scripts, chunksize=2)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when the process that started it is killed, rather than wait for work for ever."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _render_one(folder: Path, script: Record) -> Rendered:

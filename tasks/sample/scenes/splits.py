@@ -120,7 +120,7 @@ def _describe_events(script: Script, accept: Acceptance, chance: random.Random, 
     return list(sentences.values())
 
 
-def _annotated_videos(
+def annotated_videos(
     count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False
 ) -> list[AnnotatedVideo]:
     """So many videos with acceptable sentences."""
@@ -162,7 +162,7 @@ def _composition(
             fresh = not wanted.isdisjoint(sentence.pairs) and sentence.pairs - held <= seen.pairs
             return fresh and seen.words.issuperset(words_of(sentence.text))
 
-        videos += _annotated_videos(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
+        videos += annotated_videos(count // len(TYPES) + (i < count % len(TYPES)), accept, chance)
     return videos
 
 
@@ -181,13 +181,13 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     counts = {name: round(share * videos) for name, share in SHARES.items()}
     counts["train"] += videos - sum(counts.values())
     held, seen = hold_out(chance), TrainingVocabulary()
-    train = _annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
+    train = annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
     for sentence in _sentences(train):
         seen.add(sentence)
-    trivial = _annotated_videos(counts["test_trivial"], lambda it: it.pairs <= seen.pairs and it.text not in seen.texts
+    trivial = annotated_videos(counts["test_trivial"], lambda it: it.pairs <= seen.pairs and it.text not in seen.texts
                     and seen.words.issuperset(words_of(it.text)), chance)  # fmt: skip
     composition = _composition(counts["novel_composition"], held, seen, chance)
-    word = _annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
+    word = annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
     for video in composition:
         video.labels = [composition_label(sentence, seen) for sentence in video.sentences]
     for video in word:

@@ -1,26 +1,23 @@
-"""Zero-shot retrieval: which of all held-out sentences a moment's pictures find."""
+"""Zero-shot retrieval: which of all held-out sentences a moment's clips find."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from penumbra.tasks.sample.tiny_clip.moments import Moment, Pictures
+from penumbra.tasks.sample.tiny_clip.clips import Moment
+from penumbra.tasks.sample.tiny_clip.model import to_pixels
 
-MOMENTS_AT_ONCE = 64
+MOMENTS_AT_ONCE = 32
 
 
 @torch.inference_mode()
 def embed_moments(
-    model: Any,
-    tokenizer: Any,
-    to_pixels: Callable[[Pictures], torch.Tensor],
-    several: Sequence[Moment],
-    texts: Sequence[str],
+    model: Any, tokenizer: Any, several: Sequence[Moment], texts: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors of moments (mean of their frames') and of sentences, each (moments, dimension)."""
+    """Unit vectors of moments (mean of their clips') and of sentences, each (moments, dimension)."""
     images = []
     for start in range(0, len(several), MOMENTS_AT_ONCE):
         some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])

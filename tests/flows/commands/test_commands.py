@@ -199,7 +199,10 @@ def test_a_run_starts_from_its_deployment() -> None:
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
 
 
-def test_a_dry_run_says_what_comes_first_and_makes_nothing(store: Store) -> None:
+def test_a_dry_run_says_what_comes_first_and_makes_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing rendered"))
     done = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--dry-run"])
     assert done.exit_code == 0, done.output
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]

@@ -7,14 +7,9 @@ from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, ClipError, load
-from penumbra.tasks.features.text import (
-    Texts,
-    batches_of_one_length,
-    chosen_negatives,
-    distinct_texts,
-    encode_texts,
-    text_features_part,
-)
+from penumbra.tasks.features.text import Texts, chosen_negatives, distinct_texts, text_features_part
+from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts, load_text_encoder
+from penumbra.tasks.text.embeddings import Encoding, encode
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
 
@@ -37,7 +32,7 @@ def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
     texts = ["a person runs.", "a person opens the door slowly and then walks.", "x"]
     tokens, pooled, cut = encode_texts(texts, encoder, 2)
     assert [len(states) for states in tokens] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
-    assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, 96), 0)
+    assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, encoder.model.config.projection_dim), 0)
 
 
 def test_a_text_s_states_don_t_depend_on_its_company() -> None:
@@ -51,7 +46,7 @@ def test_a_text_s_states_don_t_depend_on_its_company() -> None:
 
 def test_long_and_strange_texts() -> None:
     texts = ["word " * 300, "naïve 🙂 日本", "\u200b", "a" * 2000]
-    part = text_features_part(texts, load(TINY), 8)
+    part = text_features_part(texts, load_text_encoder(TINY), 8)
     assert part.kept == 4
     lengths = [len(row) for row in part.rows["tokens"].to_pylist()]
     assert max(lengths) == lengths[0] == 77
@@ -80,3 +75,20 @@ def test_an_encoder_that_is_none_is_one_line_with_the_remedy(tmp_path: object) -
         with pytest.raises(ClipError, match="can't be loaded") as caught:
             load(Clip(encoder=encoder))
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_any_text_encoder_of_sentence_transformers() -> None:
+    encoder = load_text_encoder(Texts(encoder="all-MiniLM-L6-v2").with_encoder(TINY))
+    texts = ["a person opens the door.", "a person runs.", "word " * 300]
+    tokens, pooled, cut = encoder.encode(texts, 2)
+    assert [states.shape for states in tokens] == [(8, 384), (6, 384), (256, 384)], "start and end token among them"
+    assert (pooled.shape, cut) == ((3, 384), 1)
+    [alone], _, _ = encoder.encode(texts[:1], 2)
+    assert np.abs(alone.astype(float) - tokens[0]).max() < 4e-3
+    wanted = encode(texts[:1], Encoding())[0]
+    assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
+
+
+def test_a_clip_is_known_by_its_files() -> None:
+    assert load_text_encoder(TINY).width == load(TINY).model.config.text_config.hidden_size
+    assert Texts().with_encoder(TINY) is TINY

@@ -125,6 +125,13 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
         next(export_rows(store, "scenes", "shine"))
 
 
+def test_whole_sentences_have_no_masks_to_export(store: Store) -> None:
+    annotations = build(store, "annotations", [[annotation("a1")]])
+    build(store, "negatives", [[negative("a1", 1)]], (annotations,))
+    with pytest.raises(ArtifactError, match="holds whole sentences, which have no masks to export"):
+        next(export_rows(store, "scenes", "jsonl"))
+
+
 def test_sources_that_are_gone_are_named(built: Store) -> None:
     annotations = built.newest("scenes", "annotations")
     shutil.rmtree(annotations.path)

@@ -54,6 +54,12 @@ def encode(encoder: Encoder, frames: dict[str, list[Picture]], batch_size: int) 
     return {each.video.vid: each.features for each in done if each.features is not None}
 
 
+def clips_of(pixels: torch.Tensor, frames: int) -> torch.Tensor:
+    """Frames (n, 3, rows, columns) as clips of so many, the last one filled up with its last frame."""
+    filled = torch.cat([pixels, pixels[-1:].expand(-len(pixels) % frames, -1, -1, -1)])
+    return filled.reshape(-1, 3 * frames, *pixels.shape[2:])
+
+
 def plainly(pictures: list[Picture]) -> torch.Tensor:
     """transformers' own preprocessing."""
     processor = CLIPImageProcessorPil.from_pretrained(FOLDER)
@@ -71,13 +77,31 @@ def test_preprocessing_is_clip_s_own(encoder: Encoder, size: tuple[int, int]) ->
     assert ((ours - theirs).abs() > 0.5 * step).float().mean() < 0.004
 
 
+def test_frames_of_a_clip_are_preprocessed_as_each_by_itself(encoder: Encoder) -> None:
+    pictures = [picture(97, 150, seed) for seed in range(3)]
+    together = pixels.preprocess([np.concatenate(pictures, axis=2)], encoder.processing, encoder.device)
+    apart = pixels.preprocess(pictures, encoder.processing, encoder.device)
+    assert torch.equal(together[0], apart.flatten(0, 1))
+
+
+def test_a_clip_has_as_many_frames_as_the_encoder_sees(encoder: Encoder) -> None:
+    """The shipped one sees three, in their order; the last frame fills the last clip up."""
+    assert encoder.frames == 3
+    first, second, third, fourth = (picture(64, 80, seed) for seed in range(4))
+    found = encode(encoder, {"a": [first, second, third, fourth], "b": [third, second, first]}, 8)
+    assert [len(found[vid]) for vid in "ab"] == [2, 1]
+    assert not np.allclose(found["a"][0], found["b"][0], atol=1e-2)
+    filled = encode(encoder, {"a": [first, second, third, fourth, fourth, fourth]}, 8)["a"]
+    assert filled.tobytes() == found["a"].tobytes()
+
+
 def test_features_are_those_of_a_plain_call(encoder: Encoder) -> None:
     frames = {f"v{i}": [picture(*size, seed) for seed in range(4)] for i, size in enumerate(SIZES)}
     found = encode(encoder, frames, 8)
-    model = CLIPModel.from_pretrained(FOLDER)
+    model = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
     for vid, pictures in frames.items():
         with torch.inference_mode():
-            plain = model.get_image_features(plainly(pictures)).pooler_output.numpy()
+            plain = model.get_image_features(clips_of(plainly(pictures), encoder.frames)).pooler_output.numpy()
         assert found[vid].dtype == np.float16
         assert np.abs(found[vid] - plain).max() < 1e-3 * max(1.0, np.abs(plain).max())
 

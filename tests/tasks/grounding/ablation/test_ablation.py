@@ -21,6 +21,7 @@ from penumbra.tasks.grounding.ablation.grids import (
     plan,
 )
 from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, Scored, marks_of
+from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Parameters
 
@@ -75,7 +76,7 @@ def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
     def chosen(labels: list[str], *providers: str) -> list[str]:
         return [row.label for row in chosen_rows(grid, labels, set(providers))]
 
-    assert chosen([]) == ["base", "random", "corpus"]
+    assert chosen([]) == ["base", "random", "nearest", "corpus"]
     assert chosen([], "openai", "random") == ["base", "random", "gpt"]
     assert chosen(["llama", "base"]) == ["base", "llama"]
     assert "fine-1" not in [row.label for row in chosen_rows(grid_of("losses"), [], {"openai"})]
@@ -151,6 +152,14 @@ def test_the_table_has_the_papers_form() -> None:
     assert "2 seeds" in remarks[0]
     assert "'Moment-DETR'" in remarks[1]
     assert remarks[2] == "**Failed**: QD-DETR + SHINE: no key"
+
+
+def test_the_constant_window_is_the_first_line() -> None:
+    results = Results(grid_of("llms"), seeds=2, labels=["base"])
+    results.figures = [*rows_of(CONSTANT, 0, 29.5), *rows_of("base", 0, 10.0)]
+    _, _, first, second, *_ = results.table().split("\n")
+    assert first.startswith("| constant window |  | 29.50 | 29.50 | 29.50 |")
+    assert second.startswith("| base | nobody | 10.00 |")
 
 
 def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:

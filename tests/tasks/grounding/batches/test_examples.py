@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from penumbra.tasks.grounding.batches.device_data import DeviceData, Ragged, draw_pairs, endpoint_features
+from penumbra.tasks.grounding.batches.device_data import (
+    DeviceData,
+    Ragged,
+    draw_pairs,
+    endpoint_features,
+    length_groups,
+)
 from penumbra.tasks.grounding.batches.examples import clip_range, prepare
 from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, normalised
 from tests.golden.reading import Golden, close, golden_files, read_golden
@@ -220,3 +226,31 @@ def test_graded_pairs_are_the_extremes_and_a_random_pair() -> None:
     assert {four[1] for four in found} == {1, 2}
     assert {four[3] for four in found} == {0, 3, 4}
     assert pairs([0, 1], 2, extremes=(1, 0)) == {(1, 1, 0, 0)}  # no clip outside: the pair is repeated
+
+
+# -- batches of like length -----------------------------------------------------------------------------------------
+
+
+def test_batches_of_like_length_hold_every_query_once_and_pad_little() -> None:
+    lengths = np.random.default_rng(0).integers(5, 200, size=1000)
+    batches = length_groups(lengths, 32, seed=1, epoch=0)
+    assert sorted(torch.cat(batches).tolist()) == list(range(1000))
+    assert {len(batch) for batch in batches} == {32, 1000 % 32}
+
+    def filled(several: list[Tensor]) -> float:
+        return float(lengths.sum() / sum(len(batch) * lengths[batch.numpy()].max() for batch in several))
+
+    assert filled(batches) > 0.9
+    assert filled(list(torch.randperm(1000).split(32))) < 0.6
+    again, later = (length_groups(lengths, 32, 1, epoch) for epoch in (0, 1))
+    assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
+    assert not torch.equal(batches[0], later[0])
+
+
+def test_an_epoch_is_grouped_where_that_is_asked_for() -> None:
+    grouped, plain = device_data(64, batch_size=8, group_by_length=True), device_data(64, batch_size=8)
+    spread = [
+        np.mean([np.ptp(found.videos.host_lengths[found.host["video"]][rows]) for rows in found.batches(0, 0)])
+        for found in (grouped, plain)
+    ]
+    assert spread[0] < spread[1]

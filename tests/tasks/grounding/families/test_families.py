@@ -11,6 +11,7 @@ import pytest
 from pydantic import Field, create_model
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.families.bm_detr import BMDETR
 from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
@@ -149,7 +150,7 @@ def settings_that_repeat(said: dict[str, Any], group: Any) -> list[str]:
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_a_preset_repeats_no_default(name: str) -> None:
     groups = {group: values for group, values in presets()[name].items() if group != "needs"}
-    usual = {**dict(Settings()), "model": MODELS[groups["model"]["name"]]()}
+    usual = {**dict(Settings()), "model": MODELS[groups["model"]["name"]](), "features": FeaturesParameters()}
     assert [settings_that_repeat(said, usual[group]) for group, said in groups.items()] == [[]] * len(groups)
 
 

@@ -1,22 +1,21 @@
-"""The choice among candidates: what is counted and matched, what is natural, what is given away."""
+"""The choice among candidates: which come first, which hold together, what is natural."""
 
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from spacy.language import Language
 
-from penumbra.tasks.negatives.choosing import nearness
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Query, level_sets
 from penumbra.tasks.negatives.choosing.causal import CausalModelError, log_probability
-from penumbra.tasks.negatives.choosing.matching import Matching, counts
-from penumbra.tasks.negatives.choosing.nearness import Nearness
+from penumbra.tasks.negatives.choosing.choose import Nearness, Rules, first_that_hold
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.selection import TextError, human_text
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
+from penumbra.tasks.text.embeddings import Vectors
 from penumbra.tasks.text.relations import Preferences, Relation, edges, named, relations
 from penumbra.tasks.text.tags import tag_texts
 from tests.tiny_llama import build
@@ -65,70 +64,36 @@ def test_as_many_levels_as_can_be_had_the_mildest_first() -> None:
     assert list(level_sets((3, 1, 2))) == [(1, 2, 3), (1, 2), (1, 3), (2, 3), (1,), (2,), (3,)]
 
 
-def test_the_chosen_have_the_words_that_the_queries_have() -> None:
-    """Every query offers the same words, the likeliest first: by cost alone all would take one."""
-    words = ["opens", "closes", "takes", "holds"]
-    positives = [f"person {word} it" for word in words for _ in range(25)]
-    texts = sorted(set(positives))
-    number = {text: i for i, text in enumerate(texts)}
-    offered = [[number[t] for t in texts if t != own] for own in positives]
-    chains = np.array([offered])
-    matching = Matching(
-        counts(texts), np.array([number[t] for t in positives]), chains, np.ones((1, 100), dtype=bool), seed=0
-    )
-    cost = np.tile(np.arange(3) * 0.01, (100, 1))
-    matching.minimise(cost, np.ones((100, 3), dtype=bool), np.arange(100))
-    chosen = Counter(texts[chains[0, i, pick]] for i, pick in enumerate(matching.picked))
-    assert all(22 <= count <= 28 for count in chosen.values())
-    assert (cost.argmin(axis=1) == 0).all(), "without matching all would take their first"
+def test_first_of_each_come_first() -> None:
+    levels = ((slot(0),), (slot(0), slot(1)))
+    some = query(levels, l1=["a", "b", "c"], l2=["c k", "b k", "a k", "a l"])
+    chains = [tuple(c.query for c in chain) for chain in some.chains((1, 2), nested=True)]
+    assert chains[0] == ("b", "b k"), "second of level 1 and of level 2"
+    assert set(chains[1:3]) == {("c", "c k"), ("a", "a k")}
+    assert chains[3] == ("a", "a l")
 
 
-def test_what_is_not_allowed_is_never_taken_and_the_seed_decides() -> None:
-    random = np.random.default_rng(1)
-    texts = [f"w{i} w{j}" for i in range(6) for j in range(6)]
-    positives = random.integers(36, size=200)
-    chains = random.integers(36, size=(3, 200, 8))
-    chains[:, :, 7] = -1  # most queries have fewer chains than the one that has most
-    allowed = (random.random((200, 8)) < 0.5) & (chains[0] >= 0)
-    matched = random.random((3, 200)) < 0.8
-
-    def picked(seed: int) -> list[int]:
-        matching = Matching(counts(texts), positives, chains, matched, seed)
-        matching.minimise(np.zeros((200, 8)), allowed, np.arange(200))
-        for level in range(3):
-            mine = matched[level] & (matching.picked >= 0)
-            chosen = counts(texts)[chains[level, mine, matching.picked[mine]]].sum(axis=0)
-            human = counts(texts)[positives[matched[level]]].sum(axis=0)
-            assert np.allclose(matching.surplus[level], chosen - human), "the running sums are those of the choice"
-        return list(matching.picked)
-
-    first = picked(0)
-    assert first == picked(0)
-    assert first != picked(1)
-    assert all(allowed[i, pick] for i, pick in enumerate(first) if pick >= 0)
-    assert all(not allowed[i].any() for i, pick in enumerate(first) if pick < 0)
-
-
-def test_only_what_is_picked_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    angles = {"a": 0.95, "b": 0.7, "c": 0.5, "d": 0.6}
+def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
+    angles = {"a": 0.95, "b": 0.7, "a x": 0.5, "b x": 0.6, "b y": 0.65, "c": 0.4, "c x": 0.3}
     asked: list[str] = []
 
-    def encode(texts: list[str]) -> nearness.Vectors:
+    def encode(texts: Sequence[str]) -> Vectors:
         asked.extend(texts)
-        return np.array([[angles[t], (1 - angles[t] ** 2) ** 0.5] for t in texts], dtype=np.float32)
+        return np.array([[angles[text], (1 - angles[text] ** 2) ** 0.5] for text in texts], dtype=np.float32)
 
-    texts = ["a", "b", "c", "d"]
-    chains = np.array([[[0, 1, 1, -1]], [[2, 2, 3, -1]]])
-    known = Nearness(texts, np.array([[1.0, 0.0]], dtype=np.float32), chains, encode)
-    assert known.allowed(0.9, 0.1).tolist() == [[True, True, True, False]]
-    assert known.learn(np.array([0])).tolist() == [0]
-    assert asked == ["a", "c"]
-    assert known.allowed(0.9, 0.1).tolist() == [[False, True, True, False]], "a is a paraphrase"
-    assert known.allowed(1.0, 0.1).tolist() == [[True, True, True, False]]
-    known.learn(np.array([1]))
-    assert asked == ["a", "c", "b"]
-    assert known.allowed(0.6, 0.1).tolist() == [[False, False, False, False]]
-    assert known.learn(np.array([1])).tolist() == []
+    levels = ((slot(0),), (slot(0), slot(1)))
+    some = query(levels, l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
+    nearness = Nearness({"text": np.array([1.0, 0.0], dtype=np.float32)}, encode)
+    chains = some.chains((1, 2), nested=True)
+    [(_, (chain, cosines))] = first_that_hold([(some, chains)], nearness, Rules(ceiling=0.9, nested=True))
+    assert [candidate.query for candidate in chain] == ["b", "b x"], "a is a paraphrase"
+    assert cosines == (0.7, 0.6)
+    assert asked == ["a", "a x", "b", "b x"]
+    assert first_that_hold([(some, chains)], nearness, Rules(ceiling=0.3, nested=True)) == []
+    some = query(levels, l1=["b"], l2=["b x"])
+    rising = {"b": 0.7, "b x": 0.8}
+    nearness = Nearness(nearness.positives, lambda texts: np.array([[rising[t], 0.0] for t in texts], np.float32))
+    assert first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.9, True)) == [], "it does not fall"
 
 
 def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]]) -> None:
@@ -137,7 +102,6 @@ def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]])
     assert preferences.seen[seen] == 1
     assert 0 < preferences.counts[lent] < 1, "cups are washed and filled as mugs are"
     assert preferences.counts[lent] > 10 * preferences.counts[strange], "letters are not"
-    assert preferences.surprise([seen]) < preferences.surprise([lent]) < preferences.surprise([strange]) <= 1
 
 
 def test_relations_follow_their_words(parsed: list[list[dict[str, object]]]) -> None:
@@ -206,6 +170,5 @@ def test_a_text_of_the_users_joins_both_halves(tmp_path: Path) -> None:
     file.write_text("person peels an orange.\n\nperson peels a banana.\n", encoding="utf-8")
     human = human_text([], str(file), "penumbra")
     assert [len(half) for half in human.halves] == [2, 2]
-    assert Preferences(human.parsed).seen[Relation("peel", "verb-object", "", "orange")] == 1
     with pytest.raises(TextError, match=r"missing\.txt"):
         human_text([], str(tmp_path / "missing.txt"), "penumbra")

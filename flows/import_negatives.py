@@ -1,0 +1,39 @@
+"""`import-negatives`: hard negatives that others have made, as those that are built here.
+
+penumbra run import-negatives charades-cg --param file=release.jsonl
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from prefect import State, flow
+from prefect.states import Completed
+from pydantic import Field
+
+from penumbra.flows.build_negatives import negatives_of
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.selection import Choosing
+from penumbra.tasks.negatives.whole.reading import read_entries
+from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.text.embeddings import Encoding
+from penumbra.tasks.text.tags import Tagging
+
+File = Annotated[
+    str, Field(description="JSON lines as SHINE's release, or one negative a row: JSON lines, CSV or TSV.")
+]
+
+
+@flow(name="import-negatives", flow_run_name="{dataset.name}")
+def import_negatives(
+    dataset: Dataset, file: File = "", tagging: Tagging = Tagging(), encoding: Encoding = Encoding(),
+    choosing: Choosing = Choosing(), judging: Judging = Judging(),
+) -> State[Negatives]:  # fmt: skip
+    """Take the file's negatives as they are, and tell of each which of the checks of `choosing` it passes."""
+    read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
+    sourcing = Sourcing(source="imported", file=file)
+    made = negatives_of(dataset, NegativesParameters(
+        sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging))  # fmt: skip
+    return Completed(message=made.outcome, data=made)

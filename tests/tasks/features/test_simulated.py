@@ -1,0 +1,142 @@
+"""Clips made of sentences: what is planted where, that the seed decides all, and what can't be simulated."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.reading import read_features
+from penumbra.tasks.features.simulated import (
+    Planted,
+    SimulatedFeatures,
+    Simulation,
+    SimulationError,
+    World,
+    concepts_of,
+    covered,
+)
+from penumbra.tasks.stage import build
+
+QUIET = {"other_events": 0.0, "background": 0.0, "noise": 0.0}
+OPEN, CLOSE, RUN = (("door", 1.0), ("open", 1.0)), (("close", 1.0), ("window", 1.0)), (("run", 1.0),)
+TRAINING = [OPEN, CLOSE, RUN, (("close", 1.0), ("door", 1.0))]
+
+
+def world(**changes: Any) -> World:
+    simulation = Simulation(difficulty="medium", **{**QUIET, **changes})
+    return World([OPEN, CLOSE, RUN], TRAINING, simulation.resolved())
+
+
+def token(lemma: str, primitive: str | None, is_subject: bool = False) -> dict[str, Any]:
+    return {"text": lemma, "space_after": True, "lemma": lemma, "pos": "X", "tag": "X", "dep": "dep", "head": 0,
+            "primitive": primitive, "is_subject": is_subject}  # fmt: skip
+
+
+def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
+    tokens = [token("person", "noun", is_subject=True), token("be", None), token("open", "verb"),
+              token("big", "adjective"), token("door", "noun"), token("door", "noun")]  # fmt: skip
+    assert concepts_of(tokens, Simulation().weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
+
+
+def test_a_clip_is_covered_as_far_as_the_window_reaches() -> None:
+    assert covered(0.5, 2.25, 4, 1.0).tolist() == [0.5, 1.0, 0.25, 0.0]
+
+
+def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
+    found = world()
+    clips = found.video("v", 6.0, [Planted(OPEN, ((1.0, 3.0),))], 1.0).astype(np.float64)
+    wanted = found.vector(OPEN) @ found.map
+    assert clips.shape == (6, 256)
+    assert np.abs(clips[1:3] - wanted).max() < 0.01
+    assert not clips[[0, 3, 4, 5]].any()
+
+
+def test_words_of_like_meaning_are_nearer_than_others() -> None:
+    sentences = [((word, 1.0),) for word in ("sofa", "couch", "door", "laugh", "eat", "cook", "window", "broom")]
+    found = World(sentences, sentences, Simulation(difficulty="easy", own=0.0).resolved())
+    near, far = (found.vectors["sofa"] @ found.vectors[other] for other in ("couch", "laugh"))
+    assert near > far + 0.3
+
+
+def test_an_other_event_never_says_what_the_video_s_own_sentence_does() -> None:
+    found, own = world(sharing=1.0), [Planted(OPEN, ((0.0, 1.0),))]
+    draws = np.random.default_rng(0)
+    events = {found.other_event(own, draws) for _ in range(200)}
+    assert OPEN not in events
+    assert (("close", 1.0), ("door", 1.0)) in events, "it shares a word"
+    assert RUN not in events, "it shares none"
+
+
+def test_background_is_seen_all_the_time() -> None:
+    found = world(background=1.0, background_strength=0.5)
+    clips = found.video("v", 3.0, [Planted(RUN, ((0.0, 1.0),))], 1.0).astype(np.float64)
+    word = found.vectors["run"] @ found.map
+    assert np.abs(clips - np.outer([1.5, 0.5, 0.5], word)).max() < 0.01
+
+
+def test_difficulties_are_numbers_and_beaten_by_what_is_said() -> None:
+    easy, hard = (Simulation(difficulty=name).resolved() for name in ("easy", "hard"))
+    assert easy["noise"] < hard["noise"]
+    assert "difficulty" not in easy
+    assert Simulation(difficulty="hard", noise=0.0).resolved()["noise"] == 0.0
+
+
+# -- the stage -------------------------------------------------------------------------------------------------------
+
+
+def made(dataset: str, rows: list[dict[str, Any]], tokens: list[list[dict[str, Any]]]) -> tuple[Artifact, Artifact]:
+    store = Store()
+    full = [{"qid": str(i), "split": "train", "query": "q", "novel": [], "saliency": None, **row}
+            for i, row in enumerate(rows)]  # fmt: skip
+    tags = [{"qid": str(i), "tokens": several} for i, several in enumerate(tokens)]
+    several = (("annotations", full), ("tags", tags))
+    found = [
+        store.build(Work("mine", stage, 1), [lambda stage=stage, table=table: Part(table_of(stage, table), 1, 1)])
+        for stage, table in several
+    ]
+    return found[0], found[1]
+
+
+OPENS = [token("person", "noun", is_subject=True), token("open", "verb"), token("door", "noun")]
+RUNS = [token("person", "noun", is_subject=True), token("run", "verb")]
+
+
+def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> None:
+    rows = [
+        {"vid": "good", "duration": 5.0, "windows": [[0.0, 2.0]]},
+        {"vid": "short", "duration": 0.5, "windows": [[0.0, 0.5]]},
+        {"vid": "hidden", "duration": 5.0, "windows": []},
+        {"vid": "wordless", "duration": 5.0, "windows": [[0.0, 2.0]]},
+        {"vid": "good", "duration": 5.5, "windows": [[3.0, 4.0]]},
+    ]
+    annotations, tags = made(store, rows, [OPENS, OPENS, OPENS, [token("person", "noun", is_subject=True)], RUNS])
+    stage = SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0)
+    artifact = build(stage)
+    found = read_features(artifact)
+    assert found.names == ["good"]
+    assert found["good"].shape == (6, 256)
+    reasons = {row["qid"]: row["reason"] for part in store.rejected(artifact) for row in part.to_pylist()}
+    assert reasons == {
+        "short": "video is shorter than a clip",
+        "hidden": "no sentence with a window and a word that could be planted",
+        "wordless": "no sentence with a window and a word that could be planted",
+    }
+    assert store.manifest(artifact).parameters["encoder"] == "simulated"
+
+
+def test_a_data_set_without_windows_or_words_says_so(store: Store) -> None:
+    annotations, tags = made(store, [{"vid": "v", "duration": 5.0, "windows": []}], [OPENS])
+    with pytest.raises(SimulationError, match="no query has both a window and a word"):
+        build(SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0))
+
+
+def test_a_video_s_clips_depend_on_its_id_and_the_seed_alone() -> None:
+    own = [Planted(OPEN, ((1.0, 3.0),))]
+    simulation = {"other_events": 4.0, "background": 0.6, "noise": 2.5}
+    first, again = (world(**simulation).video("v", 9.0, own, 1.0) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, world(**simulation).video("w", 9.0, own, 1.0))
+    assert not np.array_equal(first, world(**simulation, seed=1).video("v", 9.0, own, 1.0))

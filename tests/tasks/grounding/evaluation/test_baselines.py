@@ -1,0 +1,140 @@
+"""What runs are held against: windows that suit the training queries best, and queries of other videos."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.data.annotations import Annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.grounding.evaluation.baselines import (
+    BY_VERB,
+    CONSTANT,
+    guesses,
+    whole_figures,
+    with_other_queries,
+)
+from penumbra.tasks.grounding.evaluation.constant import STEPS, Fitted, fit, main_verbs
+from penumbra.tasks.grounding.evaluation.figures import judged_split
+from penumbra.tasks.text.tags import load_pipeline, tag_part
+
+Rows = list[dict[str, Any]]
+
+
+def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:
+    return {"qid": f"q{number}", "vid": f"v{number}", "query": f"text {number}", "duration": duration,
+            "windows": [list(window) for window in windows], "novel": [], "split": "train"}  # fmt: skip
+
+
+DURATIONS = (10.0, 20.0, 40.0, 80.0)
+SHARES = [query(n, d, (0.25 * d, 0.5 * d)) for n, d in enumerate(DURATIONS)]
+SECONDS = [query(n, d, (2.0, 8.0)) for n, d in enumerate(DURATIONS)]
+
+
+def test_a_window_is_of_shares_or_of_seconds_as_suits_training() -> None:
+    shares, seconds = fit(SHARES, {}, None), fit(SECONDS, {}, None)
+    assert shares
+    assert seconds
+    assert (shares.relative, shares.window.tolist(), shares.mean_iou) == (True, [0.25, 0.5], 1.0)
+    assert shares.of(60.0) == (15.0, 30.0)
+    assert not seconds.relative
+    assert seconds.of(60.0) == seconds.of(600.0) == pytest.approx((2.0, 8.0))
+    assert seconds.of(5.0) == pytest.approx((2.0, 5.0))
+    assert seconds.mean_iou == pytest.approx(1.0)
+
+
+def test_true_windows_are_cut_and_the_best_of_several_counts() -> None:
+    several = fit([query(0, 10.0, (0.0, 1.0), (5.0, 10.0)), query(1, 10.0, (5.0, 10.0))], {}, None)
+    assert several
+    assert several.of(10.0) == (5.0, 10.0)
+    cut = fit([query(0, 10.0, (0.0, 8.0))], {}, 4.0)
+    assert cut
+    assert cut.of(10.0) == (0.0, 4.0)
+    assert fit([query(0, 10.0)], {}, None) is None
+    assert fit([], {}, None) is None
+
+
+def test_a_verb_has_its_own_window_once_it_is_seen_often_enough() -> None:
+    first, last = ([query(n, 10.0, window) for n in range(at, at + 30)] for at, window in ((0, (0, 5)), (100, (5, 10))))
+    rare = query(200, 10.0, (9.0, 10.0))
+    verbs = {row["qid"]: "open" for row in [*first, query(99, 10.0)]} | {row["qid"]: "close" for row in last}
+    found = fit([*first, query(99, 10.0, (0, 5)), *last, rare], {**verbs, "q200": "sneeze"}, None)
+    assert found
+    assert found.of(10.0, "open") == found.of(10.0) == (0.0, 5.0)
+    assert found.of(10.0, "close") == (5.0, 10.0)
+    assert found.of(10.0, "sneeze") != (9.0, 10.0), "one query tells little"
+    assert found.of(10.0, "never seen") == found.of(10.0)
+
+
+@pytest.fixture(scope="module")
+def charades(shared: Path) -> Rows:
+    dataset = Dataset(name="charades-cg", folder=str(shared / "data/charades-cg"))
+    return [row for make in Annotations(dataset).parts() for row in make().rows.to_pylist()]
+
+
+def iou(first: tuple[float, float], second: list[float]) -> float:
+    inter = min(first[1], second[1]) - max(first[0], second[0])
+    return max(inter, 0.0) / (first[1] - first[0] + second[1] - second[0] - max(inter, 0.0))
+
+
+def test_no_window_of_the_grid_is_better_on_charades_cg(charades: Rows) -> None:
+    train = [row for row in charades if row["split"] == "train"]
+    found = fit(train, {}, None)
+    assert found
+    assert found.relative
+    assert found.mean_iou == pytest.approx(np.mean([iou(found.of(r["duration"]), r["windows"][0]) for r in train]))
+    for start in range(0, STEPS, 5):
+        for end in range(start + 5, STEPS + 1, 5):
+            share = start / STEPS, end / STEPS
+            guessed = [iou((share[0] * r["duration"], share[1] * r["duration"]), r["windows"][0]) for r in train[::8]]
+            assert np.mean(guessed) < found.mean_iou + 0.01
+
+
+def test_verbs_tell_much_on_charades_cg_and_less_on_novel_compositions(charades: Rows) -> None:
+    annotations = {row["qid"]: row for row in charades}
+    verbs = dict(main_verbs(tag_part(table_of("annotations", charades), load_pipeline("penumbra")).rows))
+    assert len(verbs) > 0.95 * len(charades)
+    train = [row for row in charades if row["split"] == "train"]
+    found = Fitted(fit(train, verbs, None), verbs)
+    means: dict[tuple[str, str], float] = {}
+    for split in ("train", "test", "composition"):
+        queries = [row for row in charades if row["split"] == split]
+        for name, predictions in guesses(queries, found):
+            figures = dict(whole_figures(judged_split(predictions, annotations, None)))
+            means[split, name] = figures["mIoU"]
+            assert figures["queries"] == len(queries)
+    gains = {split: means[split, BY_VERB] - means[split, CONSTANT] for split in ("train", "test", "composition")}
+    assert means["train", CONSTANT] == pytest.approx(29.48, abs=0.05)
+    assert gains["train"] > gains["test"] > gains["composition"] > 0
+
+
+def test_every_video_is_asked_a_query_of_another_one(charades: Rows) -> None:
+    test = [row for row in charades if row["split"] == "test"]
+    asked = with_other_queries(test, most=500)
+    assert len(asked) == len({row["qid"] for row in asked}) == 500
+    own = {row["qid"]: row for row in test}
+    videos: dict[str, set[str]] = {}
+    for row in test:
+        videos.setdefault(row["query"], set()).add(row["vid"])
+    for row in asked:
+        assert {**row, "query": own[row["qid"]]["query"]} == own[row["qid"]]
+        assert videos[row["query"]] != {row["vid"]}
+    assert asked == with_other_queries(test[::-1], most=500)
+    assert with_other_queries([row for row in test if row["vid"] == test[0]["vid"]]) == []
+
+
+def token(lemma: str, primitive: str | None, dep: str) -> dict[str, Any]:
+    return {"text": lemma, "space_after": True, "lemma": lemma, "pos": "", "tag": "", "dep": dep, "head": 0,
+            "primitive": primitive, "is_subject": False}  # fmt: skip
+
+
+def test_main_verbs_are_roots_or_the_first_verb() -> None:
+    tokens = [
+        [token("hold", "verb", "acl"), token("walk", "verb", "ROOT")],
+        [token("be", None, "ROOT"), token("hold", "verb", "acl"), token("walk", "verb", "xcomp")],
+        [token("box", "noun", "ROOT")],
+    ]
+    rows = [{"qid": f"q{number}", "tokens": several} for number, several in enumerate(tokens)]
+    assert dict(main_verbs(table_of("tags", rows))) == {"q0": "walk", "q1": "hold"}

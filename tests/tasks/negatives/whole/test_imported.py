@@ -1,0 +1,118 @@
+"""The authors' release as an artifact, on the real queries; what is no negative is refused, each with its reason."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.errors import ArtifactError
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.selection import Choosing
+from penumbra.tasks.negatives.whole.imported import ImportedNegatives
+from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.whole.taking import take_negatives
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.embeddings import Encoding
+from tests.tasks.negatives.whole.corner import described
+
+Make = Callable[[Path], ImportedNegatives]
+
+
+@pytest.fixture
+def make(shared: Path, store: Store, tmp_path: Path) -> Make:
+    """A stage that imports a file for the release's first videos, and some of a test split."""
+    release = shared / "data/charades-cg/shine_release_first200.jsonl"
+    vids = list(dict.fromkeys(json.loads(line)["vid"] for line in release.read_text().splitlines()))[:40]
+    for name, wanted in (("train", vids), ("test_trivial", None)):
+        videos = json.loads((shared / f"data/charades-cg/{name}.json").read_text())
+        some = {vid: videos[vid] for vid in wanted or list(videos)[:20]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(some))
+    stages = described(Dataset(name="corner", folder=str(tmp_path)), rows_a_part=30)
+    return lambda file: stages(ImportedNegatives, Sourcing(source="imported", file=str(file)))
+
+
+@pytest.fixture
+def release(shared: Path) -> list[dict[str, Any]]:
+    lines = (shared / "data/charades-cg/shine_release_first200.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def put(file: Path, *rows: dict[str, Any]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_the_release_is_taken_as_it_is(make: Make, store: Store, release: list[dict[str, Any]], tmp_path: Path) -> None:
+    stage = make(put(tmp_path / "release.jsonl", *release))
+    made = build(stage)
+    assert len(store.manifest(made).parts) == len(store.manifest(stage.annotations).parts) > 2
+    there = {qid for qid, split in stage.splits.items() if split == "train"}
+    mine = [row for row in release if row["qid"] in there]
+    assert len(mine) >= 40
+    rows = {(row["qid"], row["level"]): row for row in store.table(made).to_pylist()}
+    assert {place: row["query"] for place, row in rows.items()} == {
+        (row["qid"], level): text for row in mine for level, text in enumerate(row["recomposed_queries"], 1)
+    }
+    assert store.manifest(made).rejected == {"no query has its qid": 3 * (len(release) - len(mine))}
+    first = rows["IGDIE_train_0", 1]
+    assert first["words"] == ["stops"]
+    assert (first["provider"], first["model"]) == ("imported", "release.jsonl")
+    assert {"template", "ceiling", "falling"} <= set(first["checks"])
+    assert first["similarity"] == pytest.approx(0.8603, abs=1e-3)
+    assert all(isinstance(row["plausibility"], float) for row in rows.values())
+    assert not all("known_words" in row["checks"] for row in rows.values()), "told, and not enforced"
+
+
+QID, QUERY = "IGDIE_train_0", "person starts watching television."
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"qid": "nobody"}, "no query has its qid"),
+        ({"qid": "TEST"}, "its query is of split test, not of train"),
+        ({"level": 4}, "level is not 1, 2 or 3"),
+        ({"level": 0}, "level is not 1, 2 or 3"),
+        ({"level": 1}, "its query has another of this level"),
+        ({"negative": "  "}, "negative is empty"),
+        ({"negative": "42"}, "negative has no letter"),
+        ({"negative": "Person starts watching television"}, "equals its query"),
+        ({"query": "person eats."}, "its query is not what the data set has under its qid"),
+    ],
+)
+def test_what_is_no_negative_is_refused_with_its_reason(
+    make: Make, store: Store, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    good = {"qid": QID, "level": 1, "query": QUERY, "negative": "person stops watching television."}
+    stage = make(tmp_path / "mixed.jsonl")
+    changes = {
+        **changes,
+        **({"qid": next(q for q in stage.splits if "_test_" in q)} if "TEST" in changes.values() else {}),
+    }
+    other = {**good, "level": 2, "negative": "person stops eating."} | changes
+    put(tmp_path / "mixed.jsonl", good, other)
+    made = build(stage)
+    assert store.manifest(made).rejected == {reason: 1}
+    assert [row["query"] for row in store.table(made).to_pylist()] == [good["negative"]]
+    [refused] = [row for part in store.rejected(made) for row in part.to_pylist()]
+    assert refused["qid"] == other["qid"]
+
+
+def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> None:
+    file = put(tmp_path / "other.jsonl", {"qid": "x_1", "level": 1, "query": "a dog eats."})
+    with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is x_1"):
+        build(make(file))
+
+
+def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:
+    stage = make(put(tmp_path / "one.csv", {}))
+    (tmp_path / "one.csv").write_text(f"qid,level,query\n{QID},2,person eats.\n")
+    parents = stage.annotations, stage.tags, stage.dictionary, stage.embeddings
+    newest = Sourcing(source="imported"), Choosing(), Encoding()
+    with pytest.raises(ArtifactError, match="no negatives of corner were imported: penumbra run import-negatives"):
+        take_negatives(*parents, *newest)
+    assert build(stage) == take_negatives(*parents, *newest)

@@ -1,0 +1,88 @@
+"""Files of others' negatives: every form and every fault, told by the row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.whole.reading import Entry, read_entries
+
+SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
+ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
+
+
+def written(folder: Path, content: bytes | str, name: str = "negatives.jsonl") -> Path:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+def test_the_release_is_read_whole(shared: Path) -> None:
+    found = read_entries(shared / "data/charades-cg/shine_release_first200.jsonl")
+    assert len(found) == 600
+    assert not any(entry.fault for entry in found)
+    text = "person stops watching television."
+    assert found[0] == Entry(f"level 1: {text}", "IGDIE_train_0", 1, text, "person starts watching television.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "positive"),
+    [
+        ("a.jsonl", json.dumps(ONE), "a person runs."),
+        ("a.jsonl", "\ufeff" + json.dumps(ONE) + "\r\n\r\n", "a person runs."),
+        ("a.jsonl", json.dumps({"qid": "q", "level": "1", "query": " a person sits. "}), ""),
+        ("a.csv", "qid,level,query\nq,1,a person sits.\n", ""),
+        ("a.csv", "\ufeffqid,level,negative,query\r\nq,1,a person sits.,a person runs.\r\n", "a person runs."),
+        ("a.TSV", "level\tqid\tquery\tpositive\n1\tq\ta person sits.\ta person runs.\n", "a person runs."),
+    ],
+)
+def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str, positive: str) -> None:
+    [entry] = read_entries(written(tmp_path, content, name))
+    assert (entry.qid, entry.level, entry.text, entry.positive) == ("q", 1, "a person sits.", positive)
+    assert not entry.fault
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (json.dumps(SHINE | {"query": "caf\u00e9"}, ensure_ascii=False).encode("latin-1"), "row is not UTF-8"),
+        (json.dumps(ONE | {"negative": "\ud800"}).encode(), "row is not UTF-8"),
+        (b"{", "row is no JSON"),
+        (b"[" * 100_000, "row is no JSON"),
+        (b"[1]", "row is no object"),
+        (b'{"query": "a person sits.", "level": 1}', "row lacks its qid, its level or its negative"),
+        (b'{"qid": "q", "query": "a person sits."}', "row lacks its qid, its level or its negative"),
+        (b'{"qid": "q", "query": "", "recomposed_queries": "a person sits."}', "recomposed_queries is no list"),
+        (b'{"qid": "q", "level": 1, "negative": null}', "negative is no text"),
+    ],
+)
+def test_a_row_that_can_t_be_read_costs_itself_alone(tmp_path: Path, row: bytes, fault: str) -> None:
+    found = read_entries(written(tmp_path, json.dumps(SHINE).encode() + b"\n" + row + b"\n" + json.dumps(ONE).encode()))
+    assert [entry.fault for entry in found] == ["", "", "", fault, ""]
+
+
+@pytest.mark.parametrize("level", ["x", 1.5, None, True, "-1"])
+def test_what_is_no_level_is_none(tmp_path: Path, level: object) -> None:
+    [entry] = read_entries(written(tmp_path, json.dumps(ONE | {"level": level})))
+    assert entry.level == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (json.dumps(SHINE).encode("utf-16"), "row is not UTF-8"),
+        (b"\x89PNG\r\n\x1a\n", "row is not UTF-8"),
+        (b"qid,level,query\nq,1,a person sits.\n", "row is no JSON"),
+    ],
+)
+def test_a_file_that_is_none_is_named_at_once(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = written(tmp_path, content)
+    with pytest.raises(NegativesError, match=f"{file} is no file of negatives .*{reason}.*: give SHINE's JSON lines"):
+        read_entries(file)
+
+
+def test_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NegativesError, match=r"no file of negatives at '.*none.jsonl'"):
+        read_entries(tmp_path / "none.jsonl")

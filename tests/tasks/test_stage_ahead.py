@@ -1,0 +1,130 @@
+"""Stages begun ahead in other processes: same bytes, several at once, what fails is told where it is waited for."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.settings import PREFECT_API_URL
+
+from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.stage import Parameters, Stage, made_ahead, planning, run
+
+DEADLINE = 120
+
+
+class Tried(Parameters):
+    """What the toy stage does."""
+
+    number: int = 0
+    fails: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Toy(Stage):
+    """A row that says in which process it was made, and with how many threads."""
+
+    name = "rejected"
+    version = 1
+    pieces = (0,)
+
+    tried: Tried
+
+    @property
+    def dataset(self) -> str:
+        return "toy"
+
+    def part(self, piece: Any) -> Part:
+        import torch
+
+        Path(os.environ["TOYS"], f"{os.getpid()}").touch()
+        time.sleep(self.tried.seconds)
+        if self.tried.fails:
+            raise ValueError(f"toy {self.tried.number} is broken")
+        row = {"qid": "", "stage": "", "reason": str(torch.get_num_threads()), "value": str(os.getpid())}
+        return Part(table_of("rejected", [row]), 1, 1)
+
+
+@flow
+def several(processes: int) -> tuple[list[Artifact], str]:
+    toys = [Toy(Tried(number=number, seconds=0.5)) for number in range(3)]
+    with made_ahead(processes) as ahead:
+        waits = [ahead(toy) for toy in toys]
+        broken = ahead(Toy(Tried(fails=True)))
+        for wait in waits:
+            wait()
+        try:
+            broken()
+            said = ""
+        except ValueError as error:
+            said = str(error)
+        return [run(toy) for toy in toys], said
+
+
+def test_stages_are_made_in_other_processes(
+    store: Store, prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOYS", str(tmp_path))
+    found, said = several(2)
+    rows = [store.table(artifact).to_pylist()[0] for artifact in found]
+    assert str(os.getpid()) not in {row["value"] for row in rows}
+    assert len({row["value"] for row in rows}) == 2
+    assert {row["reason"] for row in rows} == {"1"} or (os.cpu_count() or 1) > 3, "each has its share of the cores"
+    assert said == "toy 0 is broken"
+
+
+def test_nothing_is_begun_in_one_process_or_in_a_plan(store: Store, tmp_path: Path) -> None:
+    with made_ahead(1) as ahead:
+        ahead(Toy(Tried(fails=True)))()
+    with planning(), made_ahead(2) as ahead:
+        ahead(Toy(Tried(fails=True)))()
+
+
+def test_processes_end_with_the_one_that_began_them(prefect_server: None, tmp_path: Path) -> None:
+    toys = tmp_path / "toys"
+    toys.mkdir()
+    code = """
+from tests.tasks.test_stage_ahead import Toy, Tried, flow, made_ahead
+
+@flow
+def long():
+    with made_ahead(2) as ahead:
+        for wait in [ahead(Toy(Tried(number=number, seconds=600))) for number in range(2)]:
+            wait()
+
+if __name__ == "__main__":
+    long()
+"""
+    (tmp_path / "long.py").write_text(code)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ, "TOYS": str(toys), "PENUMBRA_ARTIFACTS": str(tmp_path / "artifacts"), "PYTHONPATH": path,
+        "PREFECT_API_URL": str(PREFECT_API_URL.value()),
+    }  # fmt: skip
+    process = subprocess.Popen([sys.executable, str(tmp_path / "long.py")], env=environment)
+    until = time.monotonic() + DEADLINE
+    while len(list(toys.iterdir())) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    workers = [int(file.name) for file in toys.iterdir()]
+    process.kill()
+    process.wait()
+    while any(_lives(worker) for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][:3]
+    except FileNotFoundError:
+        return False
