@@ -1,16 +1,14 @@
 """Which artifacts there are below a root: their manifests tell, no part is read and nothing is changed."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pydantic import ValidationError
 
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
-from penumbra.artifacts.manifest import Artifact, Manifest, Work
+from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
 from penumbra.artifacts.settings import artifacts_root
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 MANIFEST = "_manifest.json"
 LISTED = 10  # artifacts in a message
 
@@ -38,22 +36,43 @@ class Catalogue:
         return self.files.exists(path_of(artifact, MANIFEST))
 
     def manifest(self, artifact: Artifact) -> Manifest:
-        """Read the manifest; raises `ArtifactError` where there is none or it can't be read."""
+        """Read the manifest; raises `ArtifactError` where there is none, or it is not as it was written."""
         try:
-            return Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
+            manifest = Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
         except FileNotFoundError:
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): run its flow") from None
         except ValidationError as error:
-            raise ArtifactError(f"{artifact.path}/{MANIFEST} is damaged ({error.error_count()} faults)") from None
+            raise self._damaged(artifact, f"is damaged ({error.error_count()} faults)") from None
+        if not manifest.is_as_written:
+            raise self._damaged(artifact, "was edited")
+        if manifest.reference != (artifact.dataset, artifact.stage, artifact.key):
+            raise self._damaged(artifact, f"is that of {'/'.join(manifest.reference)}")
+        return manifest
+
+    def _damaged(self, artifact: Artifact, fault: str) -> ArtifactError:
+        return ArtifactError(f"{artifact.path}/{MANIFEST} {fault}: run its flow again, which makes it anew")
 
     def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
-        """All whole artifacts, oldest first."""
-        manifests = []
-        for path in self.files.matching(f"{dataset or '*'}/{stage or '*'}/*/{MANIFEST}"):
-            dataset_name, stage_name, key, _ = path.split("/")
-            artifact = Artifact(root=self.root, dataset=dataset_name, stage=stage_name, key=key)
-            manifests.append(self.manifest(artifact))
-        return sorted(manifests, key=lambda manifest: manifest.ended)
+        """All whole artifacts, oldest first; those whose manifest is damaged are left out (`verify` names them)."""
+        manifests = (self._readable_manifest(artifact) for artifact in self.folders(dataset, stage, MANIFEST))
+        return sorted((manifest for manifest in manifests if manifest), key=lambda manifest: manifest.ended)
+
+    def folders(self, dataset: str | None = None, stage: str | None = None, name: str = "*") -> Iterator[Artifact]:
+        """All artifacts, whole or not, that have a file of this name."""
+        for place in sorted(
+            {path.rpartition("/")[0] for path in self.files.matching(f"{dataset or '*'}/{stage or '*'}/*/{name}")}
+        ):
+            dataset_name, stage_name, key = place.split("/")
+            try:
+                yield Artifact(root=self.root, dataset=dataset_name, stage=stage_name, key=key)
+            except ValidationError:
+                continue  # somebody else's folder
+
+    def _readable_manifest(self, artifact: Artifact) -> Manifest | None:
+        try:
+            return self.manifest(artifact)
+        except ArtifactError:
+            return None
 
     def newest(self, dataset: str, stage: str) -> Artifact:
         """The artifact of a stage that was finished last."""

@@ -24,7 +24,7 @@ class Files:
             self.filesystem, self._base = fsspec.core.url_to_fs(self.root)
         except (ImportError, ValueError) as error:
             raise ArtifactError(f"PENUMBRA_ARTIFACTS={without_secrets(self.root)} can't be opened: {error}") from None
-        self._is_local = isinstance(self.filesystem, fsspec.implementations.local.LocalFileSystem)
+        self.is_local = isinstance(self.filesystem, fsspec.implementations.local.LocalFileSystem)
 
     def read(self, path: str) -> bytes:
         """A file's content; raises `FileNotFoundError`."""
@@ -33,28 +33,62 @@ class Files:
 
     def map(self, path: str) -> memoryview:
         """A file's content, on a disk without reading it yet; raises `FileNotFoundError`."""
-        if self._is_local:
+        if self.is_local:
             return memoryview(pa.memory_map(self._absolute(path)).read_buffer()).cast("B")
         return memoryview(self.read(path))
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file in one step: a rename on a disk, one PUT on an object store."""
-        if not self._is_local:
+        if not self.is_local:
             self._call("pipe_file", self._absolute(path), content)
             return
+        target = self.local(path)
+        draft = target.with_name(f".{uuid.uuid4().hex}")
+        try:
+            with draft.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(draft, target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise self._refused(error) from None
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a file that is not there, on an object store: False where somebody else has written it first."""
+        try:
+            self._call("pipe_file", self._absolute(path), content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def local(self, path: str) -> Path:
+        """Where a file lies on this disk, its folder made; only of a root that `is_local`."""
         target = Path(self._absolute(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        with draft.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from None
+        return target
+
+    def stamp(self, path: str) -> tuple[int, ...] | None:
+        """What changes with a file on a disk (inode, size, time of its last change); None elsewhere."""
+        if not self.is_local:
+            return None
+        found = os.stat(self._absolute(path))
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder now, whoever made it."""
         self._call("invalidate_cache")
         return bool(self._call("exists", self._absolute(path)))
+
+    def below(self, path: str) -> dict[str, int]:
+        """All files of a folder, by their paths below it, and their sizes in bytes."""
+        self._call("invalidate_cache")
+        folder = self._absolute(path)
+        found = self._call("find", folder, detail=True)
+        return {name.removeprefix(f"{folder}/"): int(info["size"]) for name, info in sorted(found.items())}
 
     def matching(self, pattern: str) -> list[str]:
         """The paths, in order, that match a pattern such as `*/masks/*/part-*`."""
@@ -72,13 +106,21 @@ class Files:
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         try:
             return getattr(self.filesystem, name)(*arguments, **options)
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # each protocol's client has its own
-            if self._is_local:
+            if isinstance(error, OSError) and self.is_local:
+                raise self._refused(error) from None
+            if self.is_local:
                 raise
             reason = f"{type(error).__name__}: {without_secrets(str(error))}"
             raise ArtifactError(f"{without_secrets(self.root)} can't be reached ({reason})") from None
+
+    def _refused(self, error: OSError) -> ArtifactError:
+        """What to raise where the disk is full, the folder can't be written, or a file is in its place."""
+        where = f" ({error.filename})" if error.filename else ""
+        reason = error.strerror or str(error)
+        return ArtifactError(f"{self.root} can't be written: {reason}{where}: PENUMBRA_ARTIFACTS names another folder")
 
 
 class JsonFolder:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import platform
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,21 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
 
 
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder, and none outside the root
+
+
 class Artifact(BaseModel):
-    """A reference to one artifact: small enough to travel between Prefect tasks."""
+    """A reference to one artifact: small enough to travel between Prefect tasks. Its names lead nowhere else."""
 
     model_config = ConfigDict(frozen=True)
 
     root: str
-    dataset: str
-    stage: str
-    key: str
+    dataset: str = Field(pattern=NAME)
+    stage: str = Field(pattern=NAME)
+    key: str = Field(pattern=r"^[0-9a-f]*$")
 
     @property
     def path(self) -> str:
@@ -38,15 +42,20 @@ class Artifact(BaseModel):
 class PartRecord(BaseModel):
     """One part in a manifest: file name, rows, SHA-256, and what was counted while it was made."""
 
-    name: str
+    name: str = Field(pattern=r"^part-\d+\.parquet$")
     rows: int
     sha256: str
-    rejected: str | None = None
+    rejected: str | None = Field(None, pattern=r"^_rejected/part-\d+\.parquet$")
     rejected_sha256: str | None = None
     taken: int
     kept: int
     notes: dict[str, int] = {}
     cost_usd: float | None = None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of its file, and of that of its refused rows."""
+        return {self.name: self.sha256} | ({self.rejected: self.rejected_sha256 or ""} if self.rejected else {})
 
 
 class Manifest(BaseModel):
@@ -73,6 +82,29 @@ class Manifest(BaseModel):
     seconds: float
     cost_usd: float | None = None  # None: nothing of the stage can cost money
     measured: dict[str, float] = {}
+    sha256: str = ""  # of all the rest; empty in manifests that are older than it
+
+    @property
+    def reference(self) -> tuple[str, str, str]:
+        """Data set, stage and key."""
+        return self.dataset, self.stage, self.key
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file, by name."""
+        return {name: digest for part in self.parts for name, digest in part.digests.items()}
+
+    def sealed(self) -> "Manifest":
+        """The manifest with its digest."""
+        return self.model_copy(update={"sha256": self._digest()})
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether nobody has edited it."""
+        return not self.sha256 or self.sha256 == self._digest()
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
     @classmethod
     def of(
@@ -102,7 +134,7 @@ class Manifest(BaseModel):
             seconds=seconds,
             cost_usd=math.fsum(costs) if costs else None,
             measured=measured,
-        )
+        ).sealed()
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,52 @@
 """The artifact store: content-derived keys, parts that appear whole or not at all, a manifest written last.
 
 An artifact is `<root>/<dataset>/<stage>/<key>/` with `part-*.parquet`, `_rejected/part-*.parquet` where rows were
-refused, and `_manifest.json`. Arrow, pandas, Spark and DuckDB skip names that begin with `_` or `.`, so each of them
-opens the folder as one table. The key is a digest of everything that determines the content, so the same work has
-the same key: `Store.build` does nothing when a whole artifact is there, goes on after the last whole part when a
-run was killed, and lets two runs write the same bytes side by side.
+refused, `_records/part-*.json`, each written before its part with the part's digest, and `_manifest.json`. Arrow,
+pandas, Spark and DuckDB skip names that begin with `_` or `.`, so each of them opens the folder as one table. The key
+is a digest of everything that determines the content, so the same work has the same key: `Store.build` does nothing
+when a whole artifact is there, and otherwise makes the parts that are missing or unlike their records. One process
+makes an artifact at a time. Whatever is read is held against its digest.
 """
 
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import pyarrow as pa
+from pydantic import ValidationError
 
-from penumbra.artifacts.catalogue import MANIFEST, NAME, Catalogue, path_of
+from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import JsonFolder
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, PartRecord, Work
-from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name, record_of
+from penumbra.artifacts.leases import lease
+from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Part, PartRecord, Work
+from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
 from penumbra.artifacts.schemas import conform
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
 DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whole
+PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z")
+REMEDY = "run its flow again, which makes what is damaged anew"
+RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
+Bytes = TypeVar("Bytes", bytes, memoryview)
+
+_SEEN: dict[
+    tuple[str, str], tuple[int, ...] | None
+] = {}  # path and digest of a file that was whole, and its stamp then
 
 
 class Store(Catalogue):
     """All artifacts below one root: a folder or any URL that fsspec opens."""
+
+    def __init__(self, root: str | None = None) -> None:
+        super().__init__(root)
+        self._digests: dict[Artifact, dict[str, str]] = {}
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -54,43 +71,71 @@ class Store(Catalogue):
                 yield self._table(artifact, record.rejected)
 
     def raw(self, artifact: Artifact, index: int) -> memoryview:
-        """The bytes of a part's file; on a disk they are mapped, not read."""
-        return self.files.map(path_of(artifact, part_name(index)))
-
-    def has_part(self, artifact: Artifact, index: int) -> bool:
-        """Whether a part's file is there."""
-        return self.files.exists(path_of(artifact, part_name(index)))
+        """The bytes of a part's file; on a disk they are mapped."""
+        return self._whole(artifact, part_name(index), self.files.map)
 
     def _table(self, artifact: Artifact, name: str, columns: list[str] | None = None) -> pa.Table:
-        return decode(self.files.read(path_of(artifact, name)), columns)
+        return decode(self._whole(artifact, name, self.files.read), columns)
+
+    def _whole(self, artifact: Artifact, name: str, read: Callable[[str], Bytes]) -> Bytes:
+        """A file's bytes; raises `ArtifactError` unless they are those that the manifest tells of."""
+        try:
+            data = read(path_of(artifact, name))
+        except FileNotFoundError:
+            self.manifest(artifact)  # says so where the artifact is not there at all
+            raise ArtifactError(f"{artifact.path}/{name} is missing: {REMEDY}") from None
+        if not (self._is(artifact, name, data) or self._is(artifact, name, data, made_anew=True)):
+            raise ArtifactError(f"{artifact.path}/{name} was changed since it was made: {REMEDY}")
+        return data
+
+    def _is(self, artifact: Artifact, name: str, data: bytes | memoryview, made_anew: bool = False) -> bool:
+        """Whether these are the bytes that the manifest tells of, which is read once, or once more."""
+        if made_anew or artifact not in self._digests:
+            self._digests[artifact] = self.manifest(artifact).digests
+        digest = self._digests[artifact].get(name)
+        return digest is not None and self._has_digest(path_of(artifact, name), digest, data)
+
+    def _has_digest(self, path: str, digest: str, data: bytes | memoryview) -> bool:
+        """Whether a file's bytes have this digest; a file on a disk that has not changed is asked once a process."""
+        place, stamp = (f"{self.root}/{path}", digest), self.files.stamp(path)
+        if stamp and _SEEN.get(place) == stamp:
+            return True
+        if hashlib.sha256(data).hexdigest() != digest:
+            return False
+        _SEEN[place] = stamp
+        return True
 
     # -- whether it is what its manifest says ------------------------------------------------------------------
 
     def intact(self, artifact: Artifact) -> Manifest | None:
         """The manifest if it is there and every digest is right; reads every part and changes nothing."""
         manifest = self._readable_manifest(artifact)
-        return manifest if manifest and not self.verify(artifact) else None
+        return manifest if manifest and not self._damaged_parts(artifact, manifest) else None
+
+    def _damaged_parts(self, artifact: Artifact, manifest: Manifest) -> list[str]:
+        told = ((name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items())
+        return [f"{artifact.path}/{name} {fault}" for name, fault in told if fault]
+
+    def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
+        path = path_of(artifact, name)
+        try:
+            return "" if self._has_digest(path, digest, self.files.map(path)) else "was changed"
+        except FileNotFoundError:
+            return "is missing"
 
     def verify(self, artifact: Artifact) -> list[str]:
-        """What is wrong with an artifact: every part that is missing or whose digest differs."""
-        problems = []
-        for record in self.manifest(artifact).parts:
-            pairs = ((record.name, record.sha256), (record.rejected, record.rejected_sha256))
-            problems += [self._problem(artifact, name, digest) for name, digest in pairs if name and digest]
-        return [problem for problem in problems if problem]
-
-    def _problem(self, artifact: Artifact, name: str, digest: str) -> str:
+        """What is wrong with an artifact: its manifest, and every part that is missing, changed or none of it."""
         try:
-            data = self.files.read(path_of(artifact, name))
-        except FileNotFoundError:
-            return f"{artifact.path}/{name} is missing"
-        return "" if hashlib.sha256(data).hexdigest() == digest else f"{artifact.path}/{name} was changed"
+            manifest = self.manifest(artifact)
+        except ArtifactError as error:
+            return [str(error)]
+        extra = [f"{artifact.path}/{name} is no part of it" for name in self._extra(artifact, manifest)]
+        return self._damaged_parts(artifact, manifest) + extra
 
-    def _readable_manifest(self, artifact: Artifact) -> Manifest | None:
-        try:
-            return self.manifest(artifact)
-        except ArtifactError:
-            return None
+    def _extra(self, artifact: Artifact, manifest: Manifest) -> list[str]:
+        """Parts that the manifest knows nothing of."""
+        there = self.files.below(path_of(artifact))
+        return [name for name in there if PART.match(name) and name not in manifest.digests]
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -101,65 +146,81 @@ class Store(Catalogue):
         *,
         total: int = 0,
         progress: Progress = lambda done, total: None,
+        waits: Callable[[str], None] = lambda holder: None,
     ) -> Artifact:
-        """Make the parts that are not there yet, then write the manifest; a damaged artifact is made anew.
+        """Make the parts that are missing or damaged, then write the manifest.
 
-        `parts` are called in order, each only if its file is missing; `progress(done, total)` follows each part.
+        `parts` are called in order, each only if it is to be made; `progress(done, total)` follows each part. Where
+        another process makes the artifact, this waits for it, and `waits` is told whom for.
         """
         artifact = self.artifact(work)
-        manifest = self._readable_manifest(artifact)  # before the parts are read: another run may write it meanwhile
         if self.intact(artifact):
             return artifact
-        if manifest:
-            self.files.remove(path_of(artifact))
+        with lease(self.files, "-".join((work.dataset, work.stage, work.key)), waits):
+            if not self.intact(artifact):  # made meanwhile
+                self._build(artifact, work, parts, total, progress)
+        return artifact
+
+    def _build(
+        self, artifact: Artifact, work: Work, parts: Iterable[Callable[[], Part]], total: int, progress: Progress
+    ) -> None:
+        if self.has(artifact):
+            self.files.remove(path_of(artifact, MANIFEST))
         started, clock = datetime.now(UTC), time.perf_counter()
         records: list[PartRecord] = []
         measured: dict[str, float] = {}
         for index, make in enumerate(parts):
-            record = self._record(artifact, index)
+            record = self.record(artifact, index)
             if record is None:
                 part = make()
-                self._write(artifact, index, part)
+                record = self._write(artifact, index, part)
                 measured |= {name: measured.get(name, 0.0) + value for name, value in part.measured.items()}
-                record = self._record(artifact, index)
-            if record is None:
-                raise ArtifactError(f"{artifact.path}/{part_name(index)} could not be read back after writing")
             records.append(record)
             progress(index + 1, max(total, index + 1))
         seconds = round(time.perf_counter() - clock, 3)
         manifest = Manifest.of(work, records, self._reasons(artifact, records), started, seconds, measured)
+        for name in self._extra(artifact, manifest):
+            self.files.remove(path_of(artifact, name))
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
-        return artifact
 
-    def _write(self, artifact: Artifact, index: int, part: Part) -> None:
-        """Write a part's file, after that of its refused rows."""
+    def _write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
+        """Write a part's file, after that of its refused rows and its record."""
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(
                 f"{artifact.stage}: {part.taken} in, but {part.kept} out and {len(part.rejected)} rejected"
             )
-        rejected = f"{REJECTED}/{part_name(index)}" if part.rejected else ""
-        data = encode(part, artifact.stage, rejected)
-        if rejected:
-            self.files.write(path_of(artifact, rejected), encode_rejected(part))
-        self.files.write(path_of(artifact, part_name(index)), data)
-
-    def _record(self, artifact: Artifact, index: int) -> PartRecord | None:
-        """What a part's file says of itself, or None where it is missing or can't be trusted."""
         name = part_name(index)
+        data, refused = encode(part, artifact.stage), encode_rejected(part) if part.rejected else None
+        record = PartRecord(
+            name=name, rows=len(part.rows), sha256=hashlib.sha256(data).hexdigest(), taken=part.taken, kept=part.kept,
+            rejected=f"{REJECTED}/{name}" if refused else None,
+            rejected_sha256=hashlib.sha256(refused).hexdigest() if refused else None,
+            notes=dict(sorted(part.notes.items())), cost_usd=part.cost_usd,
+        )  # fmt: skip
+        self.files.write(path_of(artifact, _record_name(index)), record.model_dump_json().encode())
+        if record.rejected and refused:
+            self.files.write(path_of(artifact, record.rejected), refused)
+        self.files.write(path_of(artifact, name), data)
+        return record
+
+    def record(self, artifact: Artifact, index: int) -> PartRecord | None:
+        """What was noted of a part when it was made, or None where it is missing, or not as it was made."""
         try:
-            data = self.files.read(path_of(artifact, name))
-        except FileNotFoundError:
+            record = PartRecord.model_validate_json(self.files.read(path_of(artifact, _record_name(index))))
+        except (FileNotFoundError, ValidationError):
             return None
-        return record_of(name, data, artifact.stage, lambda other: self.files.read(path_of(artifact, other)))
+        whole = not any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
+        return record if whole and record.name == part_name(index) else None
 
     def _reasons(self, artifact: Artifact, records: Iterable[PartRecord]) -> Counter[str]:
         """How many rows were refused for which reason."""
         reasons: Counter[str] = Counter()
         for record in records:
             if record.rejected:
-                reasons.update(self._table(artifact, record.rejected, ["reason"])["reason"].to_pylist())
+                refused = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
+                reasons.update(refused["reason"].to_pylist())
         return reasons
 
     # -- beside the parts ------------------------------------------------------------------------------------
@@ -181,3 +242,7 @@ class Store(Catalogue):
     def json_folder(self, name: str) -> JsonFolder:
         """The hidden folder `.name` of the store, for what a later run must know."""
         return JsonFolder(self.files, name)
+
+
+def _record_name(index: int) -> str:
+    return f"{RECORDS}/{part_name(index).removesuffix('.parquet')}.json"

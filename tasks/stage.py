@@ -279,7 +279,11 @@ def make(stage: Stage) -> Artifact:
 
 def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
     """The artifact of a stage, made now where it is not there: needs no Prefect."""
-    return Store().build(stage.work, stage.parts(), total=stage.total, progress=progress)
+
+    def waits(holder: str) -> None:
+        logger().info("%s: waits for %s, which is making it", stage.name, holder)
+
+    return Store().build(stage.work, stage.parts(), total=stage.total, progress=progress, waits=waits)
 
 
 Ahead = Callable[[Stage], Callable[[], None]]  # begins a stage, and gives back what waits for it

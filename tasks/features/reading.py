@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.pages import plain_values
-from penumbra.artifacts.parts import counts_of
+from penumbra.artifacts.parts import lengths_of
 from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
 from penumbra.artifacts.store import Store
 
@@ -104,7 +104,7 @@ class _Part:
         small = [field.name for field in SCHEMAS[artifact.stage] if not is_features(field.type)]
         self.table = self._file.read(small)
         self.names: list[str] = self.table[NAMES[artifact.stage]].to_pylist()
-        self._lengths: dict[str, list[int]] = counts_of(self._file.schema_arrow).get("lengths", {})
+        self._lengths = lengths_of(self._file.schema_arrow)
         self._read: dict[str, pa.Array] = {}
 
     def lengths(self, column: str) -> npt.NDArray[np.int64]:

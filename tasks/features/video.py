@@ -224,7 +224,7 @@ class FrameStage(Stage):
     def parts(self) -> Iterator[Callable[[], Part]]:
         """Yield the work of each part; workers decode the videos of all missing parts ahead of it."""
         store, artifact, videos = Store(), self.artifact, self.videos
-        missing = [vid for i, chunk in enumerate(self.pieces) if not store.has_part(artifact, i) for vid in chunk]
+        missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(artifact, i) for vid in chunk]
         files = {vid: self.wanted.files[vid] for vid in missing if vid in self.wanted.files}
         extraction = Extraction(files, Drafts(store, artifact), self.encoder, self.on_sheet, self.states)
         with extraction.start(videos.workers or cores(), self.interval, videos.decoder.replace("software", ""),

@@ -1,9 +1,11 @@
 """Files below a root: whole or absent, found by pattern, and JSON files that outlive a run."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import Files, JsonFolder
 
 
@@ -31,12 +33,28 @@ def test_a_broken_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     files.write("a", b"old")
 
     def fail(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(ArtifactError, match=f"{tmp_path} can't be written: No space left on device"):
         files.write("a", b"new")
     assert files.read("a") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"], "no draft is left behind"
+
+
+def test_a_root_that_is_a_file_or_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for root in (tmp_path / "file", tmp_path / ("x" * 300)):
+        with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
+            Files(str(root)).write("a/b", b"new")
+
+
+def test_of_several_one_creates_a_file(tmp_path: Path) -> None:
+    files = Files(f"memory://{tmp_path.name}/root")
+    assert files.create("a/b", b"first")
+    assert not files.create("a/b", b"second")
+    assert files.read("a/b") == b"first"
+    assert files.below("a") == {"b": 5}
 
 
 def test_a_json_folder_is_its_own(files: Files) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
@@ -300,19 +301,44 @@ def test_two_processes_at_once_make_one_whole_artifact(store: Store, undisturbed
     assert contents(artifact) == undisturbed
 
 
-def test_two_threads_that_make_the_same_part_at_once(store: Store, undisturbed: dict[str, bytes]) -> None:
-    meet = threading.Barrier(2, timeout=20)
+def test_a_second_run_waits_for_the_first_and_is_told_for_whom(store: Store, undisturbed: dict[str, bytes]) -> None:
+    begun, told = threading.Event(), threading.Event()
+    holders: list[str] = []
+    second = Makers()
 
     def make(index: int) -> Part:
-        if index == 0:
-            meet.wait()  # both have seen that part 0 is missing
+        begun.set()
+        assert told.wait(20), "the second run was not told whom it waits for"
         return part(index)
 
+    def waits(holder: str) -> None:
+        holders.append(holder)
+        told.set()
+
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(store.build, WORK, [partial(make, i) for i in range(PARTS)]) for _ in range(2)]
-    assert runs[0].result() == runs[1].result()
-    assert store.verify(runs[0].result()) == []
-    assert contents(runs[0].result()) == undisturbed
+        first = pool.submit(store.build, WORK, [partial(make, i) for i in range(PARTS)])
+        assert begun.wait(20)
+        other = pool.submit(store.build, WORK, second, waits=waits)
+    assert first.result() == other.result()
+    assert second.made == [], "nothing is made twice"
+    assert [f"process {os.getpid()} on " in holder for holder in holders] == [True]
+    assert store.verify(first.result()) == []
+    assert contents(first.result()) == undisturbed
+
+
+def test_a_lease_ends_with_its_killed_holder(store: Store) -> None:
+    with child(store.root, stops_at=2) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        resumed = Makers()
+        told = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            run = pool.submit(store.build, WORK, resumed, waits=lambda holder: told.set())
+            assert told.wait(20)
+            assert not run.done()
+            os.kill(process.pid, signal.SIGKILL)
+            run.result(20)
+    assert resumed.made == [2, 3]
 
 
 def test_a_draft_of_a_killed_run_is_no_part(store: Store, undisturbed: dict[str, bytes]) -> None:
@@ -328,6 +354,21 @@ def test_a_draft_of_a_killed_run_is_no_part(store: Store, undisturbed: dict[str,
 
 def without_metadata(path: Path) -> None:
     pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+
+
+def with_a_bit_flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def without_its_record(path: Path) -> None:
+    (path.parent / "_records" / path.with_suffix(".json").name).unlink()
+
+
+def with_anothers_record(path: Path) -> None:
+    records = path.parent / "_records"
+    (records / path.with_suffix(".json").name).write_bytes((records / "part-00000.json").read_bytes())
 
 
 def of_another_stage(path: Path) -> None:
@@ -372,6 +413,9 @@ def without_its_refusals(path: Path) -> None:
         emptied,
         replaced_by_text,
         without_its_refusals,
+        with_a_bit_flipped,
+        without_its_record,
+        with_anothers_record,
         Path.unlink,
     ],
 )
@@ -415,7 +459,7 @@ def test_damage_is_found_named_and_mended(
     assert files(artifact) == damaged, "a question changes nothing"
     makers = Makers()
     store.build(WORK, makers)
-    assert makers.made == [0, 1, 2, 3], "what was damaged is made anew"
+    assert makers.made == [2], "what was damaged is made anew"
     assert contents(artifact) == undisturbed
     assert store.intact(artifact)
 
@@ -432,11 +476,68 @@ def test_a_damaged_manifest_is_named_and_rebuilt(store: Store, text: str) -> Non
     assert store.intact(artifact)
 
 
-def test_reading_a_part_checks_its_schema(store: Store) -> None:
+@pytest.mark.parametrize("change", [{"rows": 9}, {"parameters": {"ratio": 0.6}}, {"parts": []}, {"dataset": "other"}])
+def test_an_edited_manifest_is_told_and_rebuilt(store: Store, change: dict[str, Any]) -> None:
     artifact = store.build(WORK, Makers())
-    pq.write_table(pa.table({"word": ["a"]}), folder(artifact) / "part-00000.parquet")
-    with pytest.raises(SchemaError, match="dictionary"):
-        store.part(artifact, 0)
+    manifest = store.manifest(artifact)
+    path = folder(artifact) / "_manifest.json"
+    path.write_text(manifest.model_copy(update=change).model_dump_json())
+    (problem,) = store.verify(artifact)
+    assert problem == f"{path} was edited: run its flow again, which makes it anew"
+    assert store.find() == []
+    store.build(WORK, Makers())
+    assert store.manifest(artifact).model_dump(exclude={"started", "ended", "seconds", "sha256"}) == (
+        manifest.model_dump(exclude={"started", "ended", "seconds", "sha256"})
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dataset": "elsewhere"}, {"dataset": ".."}, {"stage": "../.."}, {"key": "../x"}],
+    ids=str,
+)
+def test_a_manifest_of_another_place_leads_nowhere(store: Store, change: dict[str, Any]) -> None:
+    artifact = store.build(WORK, Makers())
+    path = folder(artifact) / "_manifest.json"
+    path.write_text(store.manifest(artifact).model_copy(update=change).sealed().model_dump_json())
+    assert store.find() == []
+    assert [f"{path} is" in problem for problem in store.verify(artifact)] == [True]
+    with pytest.raises(ValidationError):
+        Artifact(**{"root": store.root, "dataset": "scenes", "stage": "tags", "key": "0", **change} | {"dataset": ".."})
+
+
+def test_a_damaged_manifest_hides_no_other_artifact(store: Store) -> None:
+    damaged, other = store.build(WORK, Makers()), store.build(replace(WORK, version=2), Makers())
+    (folder(damaged) / "_manifest.json").write_text("{")
+    assert [store.reference(manifest) for manifest in store.find()] == [other]
+    assert store.newest("scenes", "dictionary") == other
+    assert sorted(store.folders(), key=str) == sorted((damaged, other), key=str)
+
+
+def test_an_extra_part_is_told_and_taken_away(store: Store, undisturbed: dict[str, bytes]) -> None:
+    artifact = store.build(WORK, Makers())
+    extra = folder(artifact) / "part-00004.parquet"
+    extra.write_bytes((folder(artifact) / "part-00000.parquet").read_bytes())
+    assert store.verify(artifact) == [f"{extra} is no part of it"]
+    (folder(artifact) / "_manifest.json").unlink()
+    store.build(WORK, Makers())
+    assert contents(artifact) == undisturbed
+
+
+@pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, emptied, replaced_by_text, Path.unlink])
+def test_what_is_read_is_held_against_its_digest(store: Store, spoil: Callable[[Path], None]) -> None:
+    artifact = store.build(WORK, Makers())
+    assert len(store.part(artifact, 1)) == 2, "was whole when it was first read"
+    spoil(folder(artifact) / "part-00001.parquet")
+    spoil(folder(artifact) / "_rejected" / "part-00001.parquet")
+    for read in (
+        lambda: store.part(artifact, 1), lambda: store.raw(artifact, 1), lambda: store.table(artifact, ["word"]),
+        lambda: list(store.rejected(artifact)),
+    ):  # fmt: skip
+        with pytest.raises(ArtifactError, match=r"part-00001\.parquet (was changed|is missing).*: run its flow again"):
+            read()
+    store.build(WORK, Makers())
+    assert len(store.part(artifact, 1)) == 2, "made anew, by the same store"
 
 
 # --- finding ---------------------------------------------------------------------------------------------------------
@@ -448,7 +549,7 @@ def test_newest_is_the_one_finished_last(store: Store) -> None:
     assert store.newest("scenes", "dictionary") == second
     manifest = store.manifest(first)
     later = manifest.model_copy(update={"ended": manifest.ended + timedelta(hours=1)})
-    (folder(first) / "_manifest.json").write_text(later.model_dump_json())
+    (folder(first) / "_manifest.json").write_text(later.sealed().model_dump_json())
     assert store.newest("scenes", "dictionary") == first
 
 

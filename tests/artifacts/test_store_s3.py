@@ -1,10 +1,15 @@
 """The same store on an object store: built, read, verified, mended and found by URL."""
 
+import json
 import logging
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from penumbra.artifacts import leases
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -104,3 +109,45 @@ def test_damage_is_found_and_mended(bucket: str) -> None:
     assert store.intact(artifact) is None
     Makers().build(store)
     assert store.verify(artifact) == []
+
+
+def test_one_run_makes_an_artifact_and_the_other_waits(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LOOK_EVERY", 0.05)
+    begun, told = threading.Event(), list[str]()
+    second = Makers()
+
+    def slow(index: int) -> Part:
+        begun.set()
+        while not told:
+            time.sleep(0.02)
+        return Makers().make(index)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Store(bucket).build, WORK, [lambda i=i: slow(i) for i in range(3)])
+        assert begun.wait(20)
+        parts = [lambda i=i: second.make(i) for i in range(3)]
+        other = pool.submit(Store(bucket).build, WORK, parts, waits=told.append)
+    assert first.result() == other.result()
+    assert (len(told), second.made) == (1, [])
+    assert Store(bucket).files.below(leases.LEASES) == {}, "the lease is given back"
+
+
+def test_a_lease_that_is_not_renewed_lapses(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LAPSES", 2.0)
+    monkeypatch.setattr(leases, "LOOK_EVERY", 0.05)
+    files = Store(bucket).files
+    dead = f"{leases.LEASES}/x.000007"
+    assert files.create(dead, json.dumps({"holder": "one that was killed", "renewed": time.time()}).encode())
+    told = list[str]()
+    began = time.monotonic()
+    with leases.lease(files, "x", told.append):
+        assert time.monotonic() - began > 1
+        assert sorted(files.below(leases.LEASES)) == ["x.000007", "x.000008"]
+        time.sleep(3)
+        with pytest.raises(TimeoutError), leases.lease(files, "x", stop):
+            raise AssertionError("it was renewed: nobody else gets it")
+    assert told == ["one that was killed"]
+
+
+def stop(holder: str) -> None:
+    raise TimeoutError(holder)
