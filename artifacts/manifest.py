@@ -31,7 +31,7 @@ class Artifact(BaseModel):
     root: str
     dataset: str = Field(pattern=NAME)
     stage: str = Field(pattern=NAME)
-    key: str = Field(pattern=r"^[0-9a-f]*$")
+    key: str = Field(pattern=r"^[0-9a-z]*$")
 
     @property
     def path(self) -> str:

@@ -137,7 +137,22 @@ class Store(Catalogue):
         there = self.files.below(path_of(artifact))
         return [name for name in there if PART.match(name) and name not in manifest.digests]
 
+    def missing_parents(self, artifact: Artifact) -> list[Artifact]:
+        """What a whole artifact was made from and is not there, or not whole, any more."""
+        parents = (parent.model_copy(update={"root": self.root}) for parent in self.manifest(artifact).parents)
+        return [parent for parent in parents if not self.has(parent)]
+
+    def size(self, artifact: Artifact) -> int:
+        """Bytes of all its files."""
+        return sum(self.files.below(path_of(artifact)).values())
+
     # -- writing ---------------------------------------------------------------------------------------------
+
+    def remove(self, artifact: Artifact) -> None:
+        """Take an artifact away, its manifest first: what is left by a kill is none."""
+        if self.has(artifact):
+            self.files.remove(path_of(artifact, MANIFEST))
+        self.files.remove(path_of(artifact))
 
     def build(
         self,

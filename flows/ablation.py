@@ -26,11 +26,10 @@ from penumbra.tasks.grounding.ablation.results import Results, SeededRun
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import training_run
-from penumbra.tasks.grounding.training.settings import Model, Preset, Settings
+from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, logger, made_ahead
@@ -43,19 +42,19 @@ SideBySide = Annotated[
 @flow(name="ablation", flow_run_name="{name}: {dataset.name}")
 def ablation(
     dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
-    preset: Preset = None, negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(), model: Model = QDDETR(), training: Training = Training(),
-    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(), side_by_side: SideBySide = 0,
+    preset: Preset = None, negatives: NegativesParameters | None = None, features: FeaturesParameters | None = None,
+    model: SaidModel = None, training: Training | None = None, inputs: Inputs | None = None,
+    ranking: Ranking | None = None, side_by_side: SideBySide = 0,
 ) -> Artifact:  # fmt: skip
     """Build, train and judge every row of a grid with several seeds, and print one table.
 
     While the first rows' trainings run, each on its share of the cores, what later rows train on is made.
     """
-    groups = {**dict(negatives), **dict(features), "model": model, "training": training, "inputs": inputs,
-              "ranking": ranking}  # fmt: skip
+    groups = {**dict(negatives or {}), **dict(features or {}), "model": model, "training": training,
+              "inputs": inputs, "ranking": ranking}  # fmt: skip
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
-    with made_ahead(side_by_side or trainings_at_once(training)) as ahead:
+    with made_ahead(side_by_side or trainings_at_once(training or Training())) as ahead:
         begun = [begin_row(row, materials, results, ahead) for row in plans]
         for number, trainings in enumerate(begun, 1):
             place = f"row {number} of {len(plans)}"

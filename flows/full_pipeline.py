@@ -15,10 +15,9 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_evaluation
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.settings import Model, Preset, features_with_preset, with_preset
+from penumbra.tasks.grounding.training.settings import Preset, SaidModel, features_with_preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 
@@ -26,8 +25,8 @@ from penumbra.tasks.stage import planned_if
 @flow(name="full-pipeline", flow_run_name="{dataset.name}")
 def full_pipeline(
     dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters = FeaturesParameters(), preset: Preset = None, model: Model = QDDETR(),
-    training: Training = Training(), inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+    features: FeaturesParameters | None = None, preset: Preset = None, model: SaidModel = None,
+    training: Training | None = None, inputs: Inputs | None = None, ranking: Ranking | None = None,
     choice: Choice = Choice(),
 ) -> Artifact:  # fmt: skip
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""

@@ -28,7 +28,7 @@ def described(name: str) -> str:
         description = next((info.description for info in said if getattr(info, "description", None)), "")
         kinds = kinds_of(parameter.annotation)
         if len(kinds) > 1:
-            parts += ["", *_union(parameter.name, kinds, parameter.default)]
+            parts += ["", *_union(parameter.name, kinds)]
         else:
             parts += ["", *_lines(parameter.name, parameter.annotation, parameter.default, description)]
     return "\n".join(parts)
@@ -45,14 +45,13 @@ def _lines(name: str, annotation: Any, default: Any, description: str) -> Iterat
     if group is None:
         return
     if not several:
-        none = " Default: none." if default is None else ""
-        yield fill(f"{name}: {(group.__doc__ or '').strip().splitlines()[0]}{none}", WIDTH)
+        yield fill(f"{name}: {(group.__doc__ or '').strip().splitlines()[0]}", WIDTH)
     for field, info in group.model_fields.items():
         inner = f"{name}[].{field}" if several else f"{name}.{field}"
         yield from _lines(inner, info.annotation, info.get_default(call_default_factory=True), info.description or "")
 
 
-def _union(name: str, members: list[type[BaseModel]], default: Any) -> Iterator[str]:
+def _union(name: str, members: list[type[BaseModel]]) -> Iterator[str]:
     """Groups that are told apart by their name: each field once, under the names of the groups that have it."""
     owners: dict[tuple[str, ...], list[str]] = {}
     names = [member.model_fields["name"].default for member in members]
@@ -60,7 +59,7 @@ def _union(name: str, members: list[type[BaseModel]], default: Any) -> Iterator[
         for lines in _leaves(name, member):
             owners.setdefault(lines, []).append(own)
     yield fill(f"{name}: One of these, by its name.", WIDTH)
-    yield f"  {name}.name: {' | '.join(names)} = {json.dumps(default.name)}"
+    yield f"  {name}.name: {' | '.join(names)} = {json.dumps(names[0])}"
     for some in dict.fromkeys(map(tuple, owners.values())):
         yield fill(f"{name}, of {', '.join(some)}:", WIDTH)
         yield from (line for lines, of in owners.items() if tuple(of) == some for line in lines)

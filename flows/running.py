@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import yaml
@@ -69,8 +70,14 @@ def kinds_of(annotation: Any) -> list[type[BaseModel]]:
         return [annotation] if issubclass(annotation, BaseModel) else []
     if get_origin(annotation) is Annotated:
         return kinds_of(get_args(annotation)[0])
-    kinds = [kinds_of(kind) for kind in get_args(annotation)] if get_origin(annotation) is Union else []
+    kinds = [kinds_of(kind) for kind in members_of(annotation)]
     return [kind for found in kinds for kind in found] if all(kinds) else []
+
+
+def members_of(annotation: Any) -> list[Any]:
+    """The types of a union, but for null; empty for other types."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return [kind for kind in get_args(annotation) if kind is not NoneType] if is_union else []
 
 
 def _member(union: str, members: list[type[BaseModel]], said: dict[str, Any]) -> type[BaseModel]:

@@ -11,18 +11,17 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
-from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.report.pages import report_training
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import Model, Preset, Settings, with_preset
+from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings, with_preset
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 
 
 @flow(name="train-grounding", flow_run_name="{dataset.name}")
 def train_grounding(
-    dataset: Dataset, preset: Preset = None, model: Model = QDDETR(), training: Training = Training(),
-    inputs: Inputs = Inputs(), ranking: Ranking = Ranking(),
+    dataset: Dataset, preset: Preset = None, model: SaidModel = None, training: Training | None = None,
+    inputs: Inputs | None = None, ranking: Ranking | None = None,
 ) -> Artifact:  # fmt: skip
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})

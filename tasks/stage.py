@@ -5,6 +5,7 @@ back a reference to its artifact. In a run that artifact is there then. Inside `
 computes the key and notes whether the artifact is there. So `--dry-run` is the flow itself.
 """
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import publish_stage, stage_key
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.processes import cores, end_with_parent
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import REJECTED, Store
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 IS_THERE, TO_MAKE = "is there", "would be made"
@@ -38,10 +39,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _as_forms_read(schema: dict[str, Any]) -> None:
+    """Defaults become a part of the description, and a switch a choice.
+
+    A form of the Prefect UI posts what it shows, and switches even if nobody touched them. So it shows what was said
+    alone, and a preset may say the rest.
+    """
+    for said in schema.get("properties", {}).values():
+        if "const" in said:
+            continue  # tells the members of a union apart
+        default = said.pop("default", None)
+        if default is not None and "$ref" not in said:
+            told = f"Default: {json.dumps(default, ensure_ascii=False)}."
+            said["description"] = f"{said.get('description', '')} {told}".strip()
+        if {"type": "boolean"} in (*said.get("anyOf", ()), {"type": said.get("type")}):
+            said.pop("anyOf", said.pop("type", None))
+            said["enum"] = [True, False]
+
+
 class Parameters(BaseModel):
     """Base of the flows' parameter groups: a name that a group does not know is an error, not ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_as_forms_read)
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +80,10 @@ def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
         return logging.getLogger("penumbra")
 
 
+class EmptyError(PenumbraError):
+    """A stage has refused all that came in: nothing is left to go on with."""
+
+
 class NotYetError(PenumbraError):
     """A key can't be told before something else is made; the message says what."""
 
@@ -78,6 +101,7 @@ class Stage(ABC):
     name: ClassVar[str]  # of the table, in `artifacts.schemas`
     version: ClassVar[int]  # raised by every change of what the stage computes
     unit: ClassVar[str] = "query"  # what `taken` and `kept` count
+    may_be_empty: ClassVar[bool] = False  # whether others go on where all that came in was refused
 
     @property
     def label(self) -> str:
@@ -274,6 +298,12 @@ def make(stage: Stage) -> Artifact:
             manifest.taken - manifest.kept, manifest.seconds, artifact.path,
         )  # fmt: skip
     publish_stage(store, artifact, manifest)
+    if manifest.taken and not manifest.kept and not stage.may_be_empty:
+        reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
+        raise EmptyError(
+            f"{stage.name}: nothing is left, {manifest.taken:,} {stage.unit}: rejected, most often ({times:,} times): "
+            f"{reason}; each is told in {artifact.path}/{REJECTED}"
+        )
     return artifact
 
 

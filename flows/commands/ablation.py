@@ -45,8 +45,8 @@ def ablation(
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
-    groups = {**dict(known["negatives"]), **dict(known["features"]), **known}
-    said = {group: groups[group] for group in (*GROUPS, *TRAINING)}
+    groups = {**dict(known["negatives"] or {}), **dict(known["features"] or {}), **known}
+    said = {group: groups.get(group) for group in (*GROUPS, *TRAINING)}
     grid, plans = plan(name, row or [], dataset, known["preset"], said)
     if dry_run:
         table = Table("row", "changes", "model", "negatives", title=grid.title, title_justify="left")

@@ -1,10 +1,12 @@
-"""`penumbra artifacts ls | show | path | verify`."""
+"""`penumbra artifacts ls | show | path | verify | du | rm`."""
 
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
-    help="What is there, its first rows, where it lies, and whether it is whole.", no_args_is_help=True
+    help="What is there, its first rows, where it lies, how large and whether whole it is, and taking it away.",
+    no_args_is_help=True,
 )
 Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
 
@@ -110,14 +113,78 @@ def path(reference: Reference) -> None:
 def verify(
     reference: Annotated[str | None, typer.Argument(help="DATASET/STAGE; default: every artifact.")] = None,
 ) -> None:
-    """Hold every part against its digest; exit 1 if one is missing or changed."""
+    """Hold every manifest and part against its digest; exit 1 if something is missing, changed or too much."""
     from penumbra.artifacts.references import named
     from penumbra.artifacts.store import Store
 
     store = Store()
-    several = [named(store, reference)] if reference else [store.reference(m) for m in store.find()]
-    problems = [problem for artifact in several for problem in store.verify(artifact)]
-    for problem in problems:
-        console.print(f"[red]{problem}[/]: delete the folder and run its flow again", soft_wrap=True)
-    console.print(f"{len(several)} artifacts, {len(problems)} faults")
-    raise typer.Exit(1 if problems else 0)
+    several = [named(store, reference)] if reference else list(store.folders())
+    unfinished = [artifact for artifact in several if not store.has(artifact)]
+    faults = {artifact.path: store.verify(artifact) for artifact in several if store.has(artifact)}
+    for artifact in several:
+        if store.has(artifact) and not faults[artifact.path]:
+            gone = [parent.path for parent in store.missing_parents(artifact)]
+            faults[artifact.path] = [f"{artifact.path} was made from {path}, which is not there" for path in gone]
+    for problem in (problem for problems in faults.values() for problem in problems):
+        console.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
+    for artifact in unfinished:
+        console.print(f"{escape(artifact.path)} is not finished: its flow goes on from it", soft_wrap=True)
+    count = sum(map(len, faults.values()))
+    console.print(f"{len(faults)} artifacts, {count} faults, {len(unfinished)} not finished")
+    if count:
+        console.print("The flow that made an artifact makes what is damaged anew; penumbra artifacts rm takes it away.")
+    raise typer.Exit(1 if count else 0)
+
+
+@artifacts.command()
+def du(dataset: Annotated[str | None, typer.Argument(help="Only this data set's.")] = None) -> None:
+    """How much room artifacts take, the largest stages first."""
+    from penumbra.artifacts.store import Store
+
+    store = Store()
+    sizes: Counter[tuple[str, str]] = Counter()
+    numbers: Counter[tuple[str, str]] = Counter()
+    for artifact in store.folders(dataset):
+        sizes[artifact.dataset, artifact.stage] += store.size(artifact)
+        numbers[artifact.dataset, artifact.stage] += 1
+    table = Table("data set", "stage", "artifacts", "MB")
+    for (name, stage), size in sizes.most_common():
+        table.add_row(name, stage, f"{numbers[name, stage]:,}", f"{size / 1e6:,.1f}")
+    table.add_row("all", "", f"{numbers.total():,}", f"{sizes.total() / 1e6:,.1f}", style="bold")
+    console.print(table)
+
+
+@artifacts.command()
+def rm(
+    reference: Annotated[
+        str | None, typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; default: everything.")
+    ] = None,
+    older: Annotated[
+        float | None, typer.Option("--older-than", min=0, help="Only what was finished more than so many days ago.")
+    ] = None,
+    unneeded: Annotated[
+        bool, typer.Option("--unneeded", help="Only what is not the newest of its stage, and nothing kept needs.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be taken away, and how large it is.")
+    ] = False,
+) -> None:
+    """Take artifacts away, and what was made from them stays; a run that needs them makes them again.
+
+    Checkpoints of trainings are not touched.
+    """
+    from penumbra.artifacts.disposal import to_remove
+    from penumbra.artifacts.store import Store
+
+    if not reference and older is None and not unneeded:
+        raise typer.BadParameter("name a data set, a stage or a key, or say --older-than or --unneeded")
+    store = Store()
+    chosen = to_remove(store, reference, older, unneeded)
+    for artifact in chosen:
+        size = store.size(artifact)
+        if not dry_run:
+            store.remove(artifact)
+        console.print(
+            f"{'would take' if dry_run else 'took'} {escape(artifact.path)} ({size / 1e6:,.1f} MB)", soft_wrap=True
+        )
+    console.print(f"{len(chosen)} artifacts")

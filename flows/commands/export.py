@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from penumbra.flows.commands.terminal import warn
+
 
 class Format(StrEnum):
     """File formats that `export` writes."""
@@ -36,4 +38,4 @@ def export(
     if format_ is Format.review:
         write_text([review_sheet(Store(), dataset, count, seed)], output)
     else:
-        write_lines(export_rows(Store(), dataset, format_.value), output)
+        write_lines(export_rows(Store(), dataset, format_.value, warn), output)

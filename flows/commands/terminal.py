@@ -15,6 +15,11 @@ from rich.console import Console
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 
 
+def warn(line: str) -> None:
+    """Say on standard error what the output does not hold."""
+    sys.stderr.write(f"penumbra: {line}\n")
+
+
 def parse_parameters(pairs: list[str]) -> dict[str, Any]:
     """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (so JSON too), as in providers=[openai]."""
     parameters: dict[str, Any] = {}

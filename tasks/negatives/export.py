@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,14 @@ def _ancestors(store: Store, negatives: Artifact) -> dict[str, Artifact]:
     return {parent.stage: parent for parent in store.manifest(negatives).parents}
 
 
-def export_rows(store: Store, dataset: str, format_: str) -> Iterator[dict[str, Any]]:
+def export_rows(
+    store: Store, dataset: str, format_: str, told: Callable[[str], None] = lambda line: None
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
-    `jsonl` gives one row a negative.
+    `jsonl` gives one row a negative. `told` hears at the end how many training queries are not among them. Raises
+    `ArtifactError` where that is all of them.
     """
     negatives = store.newest(dataset, "negatives")
     sources = _ancestors(store, negatives)
@@ -34,18 +37,26 @@ def export_rows(store: Store, dataset: str, format_: str) -> Iterator[dict[str, 
         raise ArtifactError(
             f"{negatives.path} holds whole sentences, which have no masks to export: read it as Parquet"
         )
+    needed, queries, left_out = set(LEVELS), 0, 0
     streams = (store.parts(a) for a in (sources["annotations"], sources["masks"], negatives))
     for annotations, masks, chosen in zip(*streams, strict=True):
         masked = {(row["qid"], row["level"]): row["masked_query"] for row in masks.to_pylist()}
         filled = {(row["qid"], row["level"]): row for row in chosen.to_pylist()}
         for row in annotations.to_pylist():
+            levels = {level for level in LEVELS if (row["qid"], level) in filled}
+            queries += row["split"] == "train"
+            left_out += row["split"] == "train" and levels != needed
             if format_ == "shine":
-                if all((row["qid"], level) in filled for level in LEVELS):
+                if levels == needed:
                     yield _shine_row(row, masked, filled)
                 continue
-            for level in LEVELS:
-                if (row["qid"], level) in filled:
-                    yield _negative_row(row, level, masked, filled)
+            for level in sorted(levels):
+                yield _negative_row(row, level, masked, filled)
+    if left_out == queries and not store.manifest(negatives).rows:
+        raise ArtifactError(f"{negatives.path} holds no negative: penumbra run build-negatives {dataset} says why")
+    if left_out:
+        rest = "they are left out" if format_ == "shine" else "only what they have is written"
+        told(f"{left_out:,} of {queries:,} training queries have not all three levels: {rest}")
 
 
 def _shine_row(row: dict[str, Any], masked: dict[Any, str], filled: dict[Any, dict[str, Any]]) -> dict[str, Any]:

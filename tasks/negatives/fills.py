@@ -114,6 +114,7 @@ class Fills(Stage):
     name = STAGE
     version = 2
     unit = "query and level"
+    may_be_empty = True  # others fill what one provider does not
 
     annotations: Artifact
     tags: Artifact
@@ -200,6 +201,7 @@ class Substitutes(Stage):
     name = STAGE
     version = 2
     unit = "query and level"
+    may_be_empty = True  # others fill what one provider does not
 
     annotations: Artifact
     tags: Artifact

@@ -194,6 +194,8 @@ def test_a_run_is_a_table_of_losses_and_figures_that_learns(trained: Artifact, r
     assert set(figures) == {4, 8, 12}
     assert {row["run"] for row in table} == {f"qd_detr+shine-{trained.key[:6]}"}
     manifest = Store().manifest(trained)
+    assert "seconds" not in {row["name"] for row in table}, "the same training gives the same bytes"
+    assert manifest.measured["seconds"] > 0
     missing = [row for row in rows if row["split"] == "train"][-1]["vid"]
     assert manifest.rejected == {
         "no features of its video": sum(row["vid"] == missing for row in rows if row["split"] == "train")
@@ -273,6 +275,17 @@ def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None
     assert train(world) == trained
     assert (run_folder(trained) / "last.json").stat().st_mtime_ns == before
     assert train(world, epochs=1).key != trained.key
+
+
+def test_damaged_features_are_not_trained_on(world: Path) -> None:
+    part = Path(Store().newest("tiny", "video_features").path) / "part-00000.parquet"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    try:
+        with pytest.raises(ArtifactError, match=f"{part} was changed since it was made: run its flow again"):
+            train(world, epochs=1, seed=5)
+    finally:
+        part.write_bytes(whole)
 
 
 def test_artifacts_are_handed_over_by_key(world: Path, trained: Artifact) -> None:

@@ -120,7 +120,7 @@ class RowPlan:
 
 
 def plan(
-    name: str, labels: Sequence[str], dataset: str, preset: str | None, said: Mapping[str, Parameters]
+    name: str, labels: Sequence[str], dataset: str, preset: str | None, said: Mapping[str, Parameters | None]
 ) -> tuple[Grid, list[RowPlan]]:
     """The grid, and what its chosen rows ask of the flows, on top of what was said.
 

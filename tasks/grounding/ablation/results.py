@@ -18,6 +18,7 @@ from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.metrics.comparison import over_seeds, paired_bootstrap, seeds_differ
 from penumbra.tasks.grounding.metrics.windows import Floats
+from penumbra.tasks.grounding.training.run import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.run import load_run
 
 SPLITS = {"test": "Test-Trivial", "composition": "Novel-Composition", "word": "Novel-Word"}  # as the papers call them
@@ -81,8 +82,7 @@ def costs_of(run: SeededRun) -> Iterator[tuple[str, float]]:
     store = Store()
     model, _ = load_run(run.metrics)
     yield PARAMETERS, float(sum(parameter.numel() for parameter in model.parameters()))
-    epochs = store.table(run.metrics, ["name", "value"]).to_pylist()
-    yield TRAINING_SECONDS, sum(row["value"] for row in epochs if row["name"] == "seconds")
+    yield TRAINING_SECONDS, store.manifest(run.metrics).measured[TRAINED]
     measured = store.manifest(run.predictions).measured
     if measured.get(QUERIES):
         yield MILLISECONDS, 1000 * measured[SECONDS] / measured[QUERIES]

@@ -29,6 +29,7 @@ from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "metrics"
+SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 USUAL_VALIDATION = "val"
 
@@ -70,11 +71,13 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    rows = [{"run": run, **row} for row in run_job(job, Watcher(sources.annotations.dataset, run))]
+    told = list(run_job(job, Watcher(sources.annotations.dataset, run)))
+    rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
+    measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
     rejected = train.rejected + validation.rejected
     kept = len(train.examples) + len(validation.examples)
     notes = train.notes + validation.notes
-    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes)
+    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured)
 
 
 def weights_path(source: str) -> Path:
@@ -151,7 +154,7 @@ class TrainingRun(Stage):
     """A training: the losses of every epoch, and the figures of every evaluation."""
 
     name = STAGE
-    version = 1
+    version = 2
     pieces = (0,)
 
     sources: Sources

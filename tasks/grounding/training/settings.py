@@ -30,18 +30,20 @@ def _named(said: Any) -> Any:
 
 
 class _Forms:
-    """Writes the union as the forms of both Prefect UIs read it."""
+    """Writes the models, or none of them, as one choice: so the forms of both Prefect UIs read them."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler(schema)
-        return {"anyOf" if key == "oneOf" else key: value for key, value in found.items()}
+        models, none = handler(schema)["anyOf"]
+        return {"anyOf": [*models["oneOf"], none]}
 
 
 if TYPE_CHECKING:
     Model = ModelConfig
+    SaidModel = ModelConfig | None
 else:  # told apart by its name
-    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_named), _Forms]  # noqa: UP007 (of a tuple)
+    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_named)]  # noqa: UP007 (of a tuple)
+    SaidModel = Annotated[Model | None, _Forms]
 
 
 class Settings(BaseSettings):
@@ -86,13 +88,13 @@ def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
     return presets()[name] if name else {}
 
 
-def features_with_preset(name: str | None, said: FeaturesParameters) -> FeaturesParameters:
+def features_with_preset(name: str | None, said: FeaturesParameters | None) -> FeaturesParameters:
     """How features are made: what a preset says, with what was said explicitly on top."""
-    features = preset_named(name).get("features", {})
-    return FeaturesParameters.model_validate(merge(features, said.model_dump(exclude_unset=True)))
+    layers = {"features": preset_named(name).get("features", {})}, told({"features": said})
+    return FeaturesParameters.model_validate(reduce(merge, layers).get("features", {}))
 
 
-def with_preset(name: str | None, groups: Mapping[str, Parameters]) -> Settings:
+def with_preset(name: str | None, groups: Mapping[str, Parameters | None]) -> Settings:
     """Settings from a preset, with what was said explicitly on top; a preset is named after its data set and model.
 
     Raises `SettingsError` naming an unknown preset.
@@ -100,9 +102,9 @@ def with_preset(name: str | None, groups: Mapping[str, Parameters]) -> Settings:
     return layered(name, told(groups))
 
 
-def told(groups: Mapping[str, Parameters]) -> dict[str, dict[str, Any]]:
+def told(groups: Mapping[str, Parameters | None]) -> dict[str, dict[str, Any]]:
     """What was said explicitly, by group. A model's name is, where it is not the default's: nobody gets it unasked."""
-    said = {group: values.model_dump(exclude_unset=True) for group, values in groups.items()}
+    said = {group: values.model_dump(exclude_unset=True) for group, values in groups.items() if values is not None}
     model = groups.get("model")
     if isinstance(model, ModelConfig) and model.name != DEFAULT:
         said["model"]["name"] = model.name

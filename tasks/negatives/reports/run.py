@@ -1,7 +1,7 @@
 """The report of a `build-negatives` run: what a person wants to know without the code, in the Prefect UI."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -113,17 +113,21 @@ def stage_table(manifests: Iterable[Manifest]) -> str:
     return markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), rows)
 
 
-def outcome(store: Store, masks: Artifact, fills: Sequence[Artifact], negatives: Artifact) -> str:
+def outcome(store: Store, made: Negatives, masks: Artifact) -> str:
     """How a run ended, in one line: negatives, what was taken from corpus for want of others, what was left out."""
-    made, masked = store.manifest(negatives), store.manifest(masks)
+    read, negatives, masked = (store.manifest(it) for it in (made.annotations, made.negatives, masks))
     substitutes = [
-        store.manifest(artifact) for artifact in fills if "substitutes" in store.manifest(artifact).parameters
+        store.manifest(artifact) for artifact in made.fills if "substitutes" in store.manifest(artifact).parameters
     ]
     taken = sum(manifest.kept for manifest in substitutes)
-    parts = [f"{made.rows:,} negatives for {masked.kept:,} queries"]
+    parts = [f"{negatives.rows:,} negatives for {masked.kept:,} queries"]
     parts += [f"{taken:,} levels that no provider filled were offered corpus's words"] if taken else []
-    missing = masked.rows - made.rows
-    return "; ".join([*parts, f"{missing:,} levels have none" if missing else "none is missing"])
+    refused, unmasked = read.taken - read.kept, masked.taken - masked.kept
+    parts += [f"{refused:,} of {read.taken:,} rows of the files were rejected"] if refused else []
+    parts += [f"{unmasked:,} queries could not be masked"] if unmasked else []
+    missing = masked.rows - negatives.rows
+    parts += [f"{missing:,} levels have none"] if missing else []
+    return "; ".join(parts if refused or unmasked or missing else [*parts, "none is missing"])
 
 
 @step("report")
@@ -131,6 +135,6 @@ def report_negatives(made: Negatives, masks: Artifact) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()
     publish_report(made.annotations.dataset, FLOW, write_report(store, made, masks))
-    line = outcome(store, masks, made.fills, made.negatives)
+    line = outcome(store, made, masks)
     logger().info(line)
     return line

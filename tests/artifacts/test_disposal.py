@@ -1,0 +1,82 @@
+"""Taking artifacts away: by name, by age, and what nothing needs; and what `artifacts` says of what is damaged."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penumbra.artifacts.disposal import to_remove
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.commands.application import app
+
+
+def put(store: Store, stage: str, *parents: Artifact, number: int = 0, days: float = 0.0) -> Artifact:
+    artifact = store.build(
+        Work("mine", stage, 1, {"number": number}, parents), [lambda: Part(table_of(stage, []), 0, 0)]
+    )
+    manifest = store.manifest(artifact)
+    ended = datetime.now(UTC) - timedelta(days=days)
+    path = Path(artifact.path) / "_manifest.json"
+    path.write_text(manifest.model_copy(update={"ended": ended}).sealed().model_dump_json())
+    return artifact
+
+
+@pytest.fixture
+def made(store: Store) -> dict[str, Artifact]:
+    """Tags that were made twice, masks of each, and a training on the first ones."""
+    old = put(store, "tags", days=9)
+    masks = put(store, "masks", old, days=8)
+    run = put(store, "metrics", masks, days=7)
+    lone = put(store, "tags", number=1, days=6)
+    put(store, "metrics", number=2, days=5)
+    newest = put(store, "tags", number=2, days=1)
+    return {"old": old, "masks": masks, "run": run, "lone": lone, "newest": newest}
+
+
+def test_what_is_taken_away_is_what_was_named(store: Store, made: dict[str, Artifact]) -> None:
+    assert set(to_remove(store, "mine/tags", None, False)) == {made["old"], made["lone"], made["newest"]}
+    assert to_remove(store, f"mine/tags/{made['old'].key[:9]}", None, False) == [made["old"]]
+    assert set(to_remove(store, "mine/tags", 5.5, False)) == {made["old"], made["lone"]}
+    for nothing in ("others", "mine/fills", "mine/tags/x", "mine/tags/0/0"):
+        with pytest.raises(ArtifactError, match="nothing is below"):
+            to_remove(store, nothing, None, False)
+
+
+def test_what_a_result_or_the_newest_was_made_from_is_needed(store: Store, made: dict[str, Artifact]) -> None:
+    assert to_remove(store, None, None, True) == [made["lone"]]
+
+
+def test_a_dry_run_takes_nothing_and_a_removal_leaves_no_file(store: Store, made: dict[str, Artifact]) -> None:
+    told = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"])
+    assert f"would take {made['lone'].path}" in told.output
+    assert store.has(made["lone"])
+    done = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
+    assert done.exit_code == 0, done.output
+    assert not Path(made["lone"].path).exists()
+    assert store.has(made["old"])
+    assert CliRunner().invoke(app, ["artifacts", "rm"]).exit_code == 2, "everything is not taken unasked"
+    assert "mine" in CliRunner().invoke(app, ["artifacts", "du"]).output
+
+
+def test_verify_tells_all_faults_and_goes_on(store: Store, made: dict[str, Artifact]) -> None:
+    (Path(made["masks"].path) / "_manifest.json").unlink()
+    (Path(made["newest"].path) / "_manifest.json").write_text("{")
+    (Path(made["lone"].path) / "part-00000.parquet").write_bytes(b"")
+    (Path(made["lone"].path) / "part-00007.parquet").write_bytes(b"")
+    done = CliRunner().invoke(app, ["artifacts", "verify"])
+    assert done.exit_code == 1
+    for fault in (
+        f"{made['run'].path} was made from {made['masks'].path}, which is not there",
+        f"{made['newest'].path}/_manifest.json is damaged",
+        f"{made['lone'].path}/part-00000.parquet was changed",
+        f"{made['lone'].path}/part-00007.parquet is no part of it",
+        f"{made['masks'].path} is not finished",
+        "5 artifacts, 4 faults, 1 not finished",
+    ):
+        assert fault in done.output, done.output
+    listed = CliRunner().invoke(app, ["artifacts", "ls"])
+    assert listed.exit_code == 0
+    assert made["old"].key in listed.output

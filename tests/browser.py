@@ -1,0 +1,91 @@
+"""A real browser for tests: headless Chromium, driven through its DevTools protocol."""
+
+import itertools
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")  # fmt: skip
+PATIENCE = 60.0  # seconds
+
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium to look at pages")
+
+
+class Page:
+    """A tab."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection, self._numbers = connection, itertools.count()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the protocol, and its result."""
+        number = next(self._numbers)
+        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            answer = json.loads(self._connection.recv(timeout=PATIENCE))
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def open(self, address: str) -> None:
+        """Go to an address."""
+        self.call("Page.navigate", url=address)
+
+    def evaluate(self, script: str) -> Any:
+        """What a JavaScript expression gives; a promise is waited for."""
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def wait_for(self, script: str) -> Any:
+        """The value of an expression as soon as it is true."""
+        end = time.monotonic() + PATIENCE
+        while not (value := self.evaluate(script)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{script} stays {value!r} in:\n{self.text()[-3000:]}")
+            time.sleep(0.2)
+        return value
+
+    def text(self) -> str:
+        """What is to be read on the page."""
+        return str(self.evaluate("document.body ? document.body.innerText : ''"))
+
+    def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str, code: int) -> None:
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+
+@contextmanager
+def browser(folder: Path, size: str = "1600,1200") -> Iterator[Page]:
+    """A browser with one empty tab; its profile is in the folder."""
+    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder}", f"--window-size={size}", "--remote-debugging-port=0",
+               "--remote-allow-origins=*", "about:blank"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr
+        address = next(line.split()[-1] for line in process.stderr if line.startswith("DevTools listening on"))
+        port = address.split(":")[2].split("/")[0]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=PATIENCE) as answer:
+            tab = next(found for found in json.load(answer) if found["type"] == "page")
+        with connect(tab["webSocketDebuggerUrl"], max_size=None) as connection:
+            yield Page(connection)
+    finally:
+        process.kill()
+        process.wait()
