@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
+from penumbra.artifacts.schemas import SCHEMAS, making
 from penumbra.artifacts.settings import artifacts_root
 
 MANIFEST = "_manifest.json"
@@ -40,7 +41,8 @@ class Catalogue:
         try:
             manifest = Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
         except FileNotFoundError:
-            raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): run its flow") from None
+            makes = making(artifact.stage, artifact.dataset)
+            raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {makes} makes it") from None
         except ValidationError as error:
             raise self._damaged(artifact, f"is damaged ({error.error_count()} faults)") from None
         if not manifest.is_as_written:
@@ -50,7 +52,7 @@ class Catalogue:
         return manifest
 
     def _damaged(self, artifact: Artifact, fault: str) -> ArtifactError:
-        return ArtifactError(f"{artifact.path}/{MANIFEST} {fault}: run its flow again, which makes it anew")
+        return ArtifactError(f"{artifact.path}/{MANIFEST} {fault}: {making(artifact.stage, artifact.dataset)} mends it")
 
     def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
         """All whole artifacts, oldest first; those whose manifest is damaged are left out (`verify` names them)."""
@@ -111,8 +113,9 @@ class Catalogue:
                 f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
             )
         stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
+        made = f": {making(stage, dataset or 'DATASET')} makes it" if stage in SCHEMAS else ""
         return ArtifactError(
-            f"no {dataset or '*'}/{stage} below {self.root}; there is: {', '.join(stages) or 'nothing yet'}"
+            f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )
 
 

@@ -163,6 +163,18 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
+MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
+    "text_features": "extract-features", "video_features": "extract-features", "patch_features": "extract-features",
+    "metrics": "train-grounding", "visual_dynamic_queries": "train-grounding", "predictions": "evaluate-grounding",
+    "evaluation": "evaluate-grounding", "ablation": "ablation",
+}  # fmt: skip
+
+
+def making(stage: str, dataset: str) -> str:
+    """The command that makes a stage of a data set."""
+    return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
+
+
 def fitted(stage: str, schema: pa.Schema) -> pa.Schema:
     """A stage's schema; where the stage leaves the width of features open, with that of `schema`."""
     fields = []

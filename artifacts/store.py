@@ -25,13 +25,12 @@ from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Part, PartRecord, Work
 from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
-from penumbra.artifacts.schemas import conform
+from penumbra.artifacts.schemas import conform, making
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
 DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whole
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z")
-REMEDY = "run its flow again, which makes what is damaged anew"
 RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
 Bytes = TypeVar("Bytes", bytes, memoryview)
@@ -83,9 +82,12 @@ class Store(Catalogue):
             data = read(path_of(artifact, name))
         except FileNotFoundError:
             self.manifest(artifact)  # says so where the artifact is not there at all
-            raise ArtifactError(f"{artifact.path}/{name} is missing: {REMEDY}") from None
+            raise ArtifactError(
+                f"{artifact.path}/{name} is missing: {making(artifact.stage, artifact.dataset)} mends it"
+            ) from None
         if not (self._is(artifact, name, data) or self._is(artifact, name, data, made_anew=True)):
-            raise ArtifactError(f"{artifact.path}/{name} was changed since it was made: {REMEDY}")
+            mends = making(artifact.stage, artifact.dataset)
+            raise ArtifactError(f"{artifact.path}/{name} was changed since it was made: {mends} mends it")
         return data
 
     def _is(self, artifact: Artifact, name: str, data: bytes | memoryview, made_anew: bool = False) -> bool:

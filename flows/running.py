@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -115,6 +116,39 @@ def _places(name: str, group: type[BaseModel]) -> list[tuple[str, ...]]:
     return [(field, *place) for field, kinds in within for kind in kinds for place in _places(name, kind)]
 
 
+def check_names(flow: "Flow[..., Any]", said: dict[str, Any]) -> None:
+    """Raise `ParameterError` for a parameter that there is not, naming the nearest that there is."""
+    kinds = {name: kinds_of(parameter.annotation) for name, parameter in inspect.signature(flow.fn).parameters.items()}
+    places = [place for name, found in kinds.items() for place in (name, *_all_places(name, found))]
+    by_name = {place.rpartition(".")[2]: place for place in reversed(places)}
+    for unknown in _unknown(said, kinds):
+        alike = get_close_matches(unknown.rpartition(".")[2], by_name, 1)
+        nearest = ("." in unknown and get_close_matches(unknown, places, 1)) or [by_name[name] for name in alike]
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow.name} --help lists them")
+
+
+def _all_places(name: str, kinds: list[type[BaseModel]]) -> Iterator[str]:
+    """The fields of a group, or of those that it is one of, and of the groups within, with dots between."""
+    for kind in kinds:
+        for field, info in kind.model_fields.items():
+            yield f"{name}.{field}"
+            yield from _all_places(f"{name}.{field}", kinds_of(info.annotation))
+
+
+def _unknown(said: dict[str, Any], kinds: dict[str, list[type[BaseModel]]]) -> Iterator[str]:
+    """What was said that no group knows."""
+    for name, value in said.items():
+        if name not in kinds:
+            yield ".".join([name, *list(value)[:1]]) if isinstance(value, dict) else name
+        elif kinds[name] and isinstance(value, dict):
+            fields: dict[str, list[type[BaseModel]]] = {}
+            for kind in kinds[name]:
+                for field, info in kind.model_fields.items():
+                    fields.setdefault(field, []).extend(kinds_of(info.annotation))
+            yield from (f"{name}.{unknown}" for unknown in _unknown(value, fields))
+
+
 def _at(place: tuple[str, ...], value: Any) -> dict[str, Any]:
     """A value as nested parameters."""
     for name in reversed(place):
@@ -168,7 +202,9 @@ def prepare(
     from penumbra.tasks.stage import merge
 
     usual = deployment_parameters(name, dataset)
-    parameters = merge(usual, in_groups(flow, changes, usual))
+    placed = in_groups(flow, changes, usual)
+    check_names(flow, placed)
+    parameters = merge(usual, placed)
     prefect_says = logging.getLogger("prefect.flows")
     prefect_says.disabled = True  # it would say the same at more length
     try:
@@ -177,7 +213,7 @@ def prepare(
         raise ParameterError(str(error).replace("\n - ", " ") + f"; see penumbra run {name} --help") from None
     finally:
         prefect_says.disabled = False
-    validated["dataset"].split_files()  # a missing file is told before a server starts
+    validated["dataset"].check()  # a missing or foreign file is told before a server starts
     return flow, parameters, validated
 
 

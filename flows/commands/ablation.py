@@ -42,6 +42,7 @@ def ablation(
     from penumbra.flows.running import prepare, run_flow
     from penumbra.tasks.grounding.ablation.grids import GROUPS, TRAINING, listing, plan
     from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+    from penumbra.tasks.negatives.export import write_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
@@ -63,7 +64,7 @@ def ablation(
         artifact, failed = error.artifact, error
     text = table_text(artifact)
     if output:
-        output.write_text(text, encoding="utf-8")
+        write_text([text], output)
     sys.stdout.write(f"{text}\n{artifact.path}\n")
     if failed:
         raise failed

@@ -14,14 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
 from penumbra.tasks.stage import Parameters
 
 LONGEST_NUMBER = 300  # digits
+LISTED = 10  # files in a message
+SHOWN = 80  # characters of a line in a message
+LOOKED_AT = 20_000_000  # bytes of a file that is read in a second or two
+EXPECTED = (
+    'a JSON line a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
+    '"relevant_windows": [[0.0, 6.9]]}'
+)
 CG_KEYS = {"sentences", "timestamps", "duration"}
 CG_FILES = {
     "train": "train.json",
@@ -40,7 +48,7 @@ class Dataset(Parameters):
     """Which data set to read."""
 
     name: str = Field(description="Name of the data set: the first folder below the artifacts' root.",
-                      pattern=r"^[a-z0-9][a-z0-9._-]*$")  # fmt: skip
+                      json_schema_extra={"pattern": r"^[a-z0-9][a-z0-9._-]*$"})  # fmt: skip
     folder: str | None = Field(
         None, description="Folder with the annotation files. Default: the folder of this name below PENUMBRA_DATA."
     )
@@ -49,6 +57,16 @@ class Dataset(Parameters):
         description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
         "Default: what lies in the folder under the usual names.",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder(cls, name: str) -> str:
+        if not NAME.match(name):
+            raise ValueError(
+                f"{name!r} is no name of a data set: small letters, digits, '.', '_' and '-', a letter or digit first, "
+                "as in charades-cg"
+            )
+        return name
 
     def location(self) -> Path:
         """The folder that holds the files; the shipped sample's own for `scenes`."""
@@ -64,7 +82,11 @@ class Dataset(Parameters):
             raise DatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
         names = self.files or _usual_files(folder)
         if not names:
-            raise DatasetError(f"{folder} holds no train.json and no *train*.jsonl: name its files with dataset.files")
+            there = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
+            raise DatasetError(
+                f"{folder} holds {there}, but no train.json and no *train*.jsonl: name its files with dataset.files; "
+                f"they hold {EXPECTED}"
+            )
         paths = {split: folder / name for split, name in names.items()}
         for split, path in paths.items():
             if not path.resolve().is_relative_to(folder.resolve()):
@@ -73,6 +95,12 @@ class Dataset(Parameters):
                 fetch = f"run `penumbra fetch {self.name}` or " if self.name in FETCHABLE else ""
                 raise DatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
         return paths
+
+    def check(self) -> None:
+        """Raise `DatasetError` where a file is missing, or is small enough to be looked at and no data set."""
+        for split, path in self.split_files().items():
+            if path.stat().st_size < LOOKED_AT:
+                next(read_rows(path, split))
 
     def _remedy(self) -> str:
         if self.folder:
@@ -238,7 +266,8 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                 row, fault = _json_row(line)
                 if fault and not good:
                     raise DatasetError(
-                        f"{path} line {number}: {fault}: this is no grounding data set; fetch it again or name another"
+                        f"{path} line {number}: {fault}; it has {shortened(line)}: this is no grounding data set, "
+                        f"which holds {EXPECTED}; fetch it again or name another"
                     )
                 good = True
                 labelled = labelled or bool(row.get("relevant_windows"))
@@ -260,6 +289,12 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
                 )
+
+
+def shortened(line: bytes) -> str:
+    """The start of a line, for a message."""
+    text = line.decode("utf-8", "replace").strip()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
@@ -105,5 +106,8 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
     if output is None:
         sys.stdout.writelines(lines)
         return
-    with output.open("w", encoding="utf-8") as stream:
-        stream.writelines(lines)
+    try:
+        with output.open("w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+    except OSError as error:
+        raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None

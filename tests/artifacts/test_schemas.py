@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penumbra.artifacts.schemas import SCHEMAS, SchemaError, conform, table_of
+from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, SchemaError, conform, making, table_of
+from penumbra.flows.running import FLOWS
 
 DESIGN = {  # the contract, word for word; embeddings are a stage between fills and negatives
     "annotations": "qid vid split query duration windows novel saliency",
@@ -149,3 +150,8 @@ def test_no_rows_make_an_empty_table() -> None:
         table = table_of(stage, [])
         assert table.num_rows == 0
         assert table.schema == schema
+
+
+def test_the_flow_that_makes_a_stage_is_one_that_there_is() -> None:
+    assert MADE_BY.keys() <= SCHEMAS.keys()
+    assert {making(stage, "mine").split()[2] for stage in SCHEMAS} < FLOWS.keys()

@@ -237,7 +237,7 @@ def test_a_broken_build_leaves_no_artifact_and_the_next_goes_on(store: Store, un
     assert not store.has(artifact)
     assert store.intact(artifact) is None
     assert store.find() == []
-    with pytest.raises(ArtifactError, match="run its flow"):
+    with pytest.raises(ArtifactError, match="penumbra run build-negatives scenes makes it"):
         store.manifest(artifact)
 
     resumed = Makers()
@@ -483,7 +483,7 @@ def test_an_edited_manifest_is_told_and_rebuilt(store: Store, change: dict[str, 
     path = folder(artifact) / "_manifest.json"
     path.write_text(manifest.model_copy(update=change).model_dump_json())
     (problem,) = store.verify(artifact)
-    assert problem == f"{path} was edited: run its flow again, which makes it anew"
+    assert problem == f"{path} was edited: penumbra run build-negatives scenes mends it"
     assert store.find() == []
     store.build(WORK, Makers())
     assert store.manifest(artifact).model_dump(exclude={"started", "ended", "seconds", "sha256"}) == (
@@ -534,7 +534,10 @@ def test_what_is_read_is_held_against_its_digest(store: Store, spoil: Callable[[
         lambda: store.part(artifact, 1), lambda: store.raw(artifact, 1), lambda: store.table(artifact, ["word"]),
         lambda: list(store.rejected(artifact)),
     ):  # fmt: skip
-        with pytest.raises(ArtifactError, match=r"part-00001\.parquet (was changed|is missing).*: run its flow again"):
+        with pytest.raises(
+            ArtifactError,
+            match=r"part-00001\.parquet (was changed|is missing).*: penumbra run build-negatives scenes mends it",
+        ):
             read()
     store.build(WORK, Makers())
     assert len(store.part(artifact, 1)) == 2, "made anew, by the same store"

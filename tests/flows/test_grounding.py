@@ -282,7 +282,9 @@ def test_damaged_features_are_not_trained_on(world: Path) -> None:
     whole = part.read_bytes()
     part.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
     try:
-        with pytest.raises(ArtifactError, match=f"{part} was changed since it was made: run its flow again"):
+        with pytest.raises(
+            ArtifactError, match=f"{part} was changed since it was made: penumbra run extract-features tiny mends it"
+        ):
             train(world, epochs=1, seed=5)
     finally:
         part.write_bytes(whole)

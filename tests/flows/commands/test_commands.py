@@ -15,12 +15,14 @@ import typer
 from prefect import flow
 from typer.testing import CliRunner
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import goes_on, parse_parameters
 from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
+from penumbra.tasks.negatives.export import write_text
 from penumbra.tasks.stage import IS_THERE, merge
 
 
@@ -64,8 +66,14 @@ def test_show_ls_and_verify(root: Path) -> None:
         (["fetch", "mine"], "nothing to fetch"),
         (["run", "train", "scenes"], "no flow 'train'"),
         (["run", "build-negatives", "nowhere"], "no folder"),
-        (["run", "build-negatives", "scenes", "--param", "filling.candidate=3"], "filling.candidate: Extra inputs"),
-        (["run", "build-negatives", "scenes", "--param", "fill.candidates=3"], "but was provided with"),
+        (
+            ["run", "build-negatives", "scenes", "--param", "filling.candidate=3"],
+            "no parameter filling.candidate: did you mean filling.candidates?",
+        ),
+        (
+            ["run", "build-negatives", "scenes", "--param", "fill.candidates=3"],
+            "no parameter fill.candidates: did you mean filling.candidates?",
+        ),
         (["run", "build-negatives", "scenes", "--param", "masking.ratios=[0.5,0.2,0.9]"], "must rise"),
         (["ablation", "loss", "scenes"], "no grid 'loss'; there is: losses, llms"),
     ],
@@ -197,6 +205,63 @@ def test_a_run_starts_from_its_deployment() -> None:
     assert changed["filling"] == {"seed": 1}
     assert changed["dataset"] == parameters["dataset"]
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("flow", "said", "told"),
+    [
+        ("build-negatives", "masking.ratio=[0.1]", "no parameter masking.ratio: did you mean masking.ratios?"),
+        ("build-negatives", "celing=0.9", "no parameter celing: did you mean choosing.ceiling?"),
+        ("build-negatives", "maskin.ratios=[0.1]", "no parameter maskin.ratios: did you mean masking.ratios?"),
+        ("train-grounding", "epoch=3", "no parameter epoch: did you mean training.epochs?"),
+        (
+            "train-grounding",
+            "model.losses.shin=true",
+            "no parameter model.losses.shin: did you mean model.losses.shine?",
+        ),
+        ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
+    ],
+)
+def test_a_parameter_s_typo_names_the_nearest(store: Store, flow: str, said: str, told: str) -> None:
+    done = CliRunner().invoke(app, ["run", flow, "scenes", "--param", said, "--dry-run"])
+    assert told in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"train.csv": "query,start,end\n"}, "holds train.csv, but no train.json and no"),
+        (
+            {"train.jsonl": '{"qid": 1, "sentence": "a", "vid": "v"}\n'},
+            'line 1: row lacks qid, query or vid; it has {"qid"',
+        ),
+        ({"train.json": "[]"}, "train.json"),
+        (
+            {"train.jsonl": "query,start,end\n"},
+            "line 1: line is not JSON; it has query,start,end: this is no grounding",
+        ),
+    ],
+)
+def test_a_foreign_file_is_told_before_a_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], told: str
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    monkeypatch.setattr("penumbra.flows.running.ask_server", lambda: pytest.fail("a server was asked"))
+    (tmp_path / "mine").mkdir()
+    for name, text in files.items():
+        (tmp_path / "mine" / name).write_text(text)
+    done = CliRunner().invoke(app, ["run", "build-negatives", "mine"])
+    assert told in str(done.exception)
+
+
+def test_a_name_of_a_data_set_is_ruled_in_words(store: Store) -> None:
+    done = CliRunner().invoke(app, ["run", "build-negatives", "My Data"])
+    assert "'My Data' is no name of a data set: small letters, digits" in str(done.exception)
+
+
+def test_a_bad_output_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(PenumbraError, match=r"--output .*/none/x can't be written \(No such file or directory\)"):
+        write_text(["x"], tmp_path / "none" / "x")
 
 
 def test_a_dry_run_says_what_comes_first_and_makes_nothing(
