@@ -28,6 +28,7 @@ from penumbra.tasks.negatives.providers.service import (
     ServiceError,
     UnavailableError,
     api_key,
+    redirected,
     retry_after,
 )
 
@@ -89,9 +90,11 @@ class GeminiService:
         model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
         client = get_default_generative_client()
         model._client = client
+        session = client.transport._session
+        session.max_redirects = 0  # one would hand key and prompts to whoever it names
         pool = HTTPAdapter(pool_connections=1, pool_maxsize=self.settings.in_flight)  # requests keeps ten otherwise
         for scheme in ("http://", "https://"):
-            client.transport._session.mount(scheme, pool)
+            session.mount(scheme, pool)
         return model
 
     @cached_property
@@ -129,6 +132,8 @@ class GeminiService:
             return reply(response.to_dict(), self.settings.model)
         except exceptions.GoogleAPICallError as error:
             raise classed(error) from None
+        except requests.TooManyRedirects as error:
+            raise redirected(error.response.status_code if error.response is not None else 302) from None
         except (requests.RequestException, exceptions.RetryError) as error:
             raise UnavailableError(type(error).__name__) from None
         except (ParseError, *MALFORMED):

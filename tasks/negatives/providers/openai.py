@@ -28,6 +28,7 @@ from penumbra.tasks.negatives.providers.service import (
     ServiceError,
     UnavailableError,
     api_key,
+    redirected,
     retry_after,
 )
 
@@ -100,7 +101,9 @@ class OpenAIService:
             base_url=settings.address,
             max_retries=0,  # whoever sends tells retries apart and counts them
             timeout=settings.timeout,
-            http_client=openai.DefaultAioHttpClient(limits=connections, timeout=settings.timeout),
+            http_client=openai.DefaultAioHttpClient(  # a redirect would hand prompts to whoever it names
+                limits=connections, timeout=settings.timeout, follow_redirects=False
+            ),
         )
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
@@ -178,6 +181,8 @@ class OpenAIService:
         """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
         status, code = error.status_code, str(error.code or error.type or "")
         reason = f"status {status} {code}".strip()
+        if status < 400:
+            return redirected(status)
         if status in CLOSED or OUT_OF_MONEY in (error.code, error.type):
             return ClosedError(reason)
         if status in REFUSED:

@@ -178,6 +178,11 @@ def api_key(service: str, variable: str, block: str, base_url: str | None) -> st
         ) from None
 
 
+def redirected(status: int) -> ClosedError:
+    """The error of a redirect, which is never followed: where it leads must not learn the key or the prompts."""
+    return ClosedError(f"status {status}: redirects are not followed, so give the address that answers as base_url")
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a response asks to wait: `retry-after-ms`, or `Retry-After` in seconds."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):

@@ -572,3 +572,14 @@ def test_an_answer_is_cached_by_what_determines_it(server: ProtocolServer, talk:
 def test_pick_is_what_the_stand_in_says() -> None:
     """What these tests take the stand-in's answers from."""
     assert json.loads(well_said({"offered": {"1": ["A", "B"]}})) == {"1": pick(["A", "B"], "1", 0)}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, talk: Talk, status: int) -> None:
+    with ProtocolServer() as elsewhere:
+        location = f"{elsewhere.url}/v1/chat/completions"
+        server.script({"do": "status", "status": status, "headers": {"location": location}})
+        client = talk.ask(questions(8))
+        assert elsewhere.requests() == []
+    assert client.stopped.startswith(f"status {status}: redirects are not followed")
+    assert client.statistics.sent <= talk.settings.in_flight

@@ -280,3 +280,14 @@ def test_the_schema_is_sent_as_enums_and_a_temperature_is_passed_on(server: Prot
     assert form["required"] == ["1", "2", "3", "4", "5", "6"]
     assert form["properties"]["4"] == {"type": "STRING", "format": "enum", "enum": ["A", "B"]}
     assert body["generation_config"]["temperature"] == 0.3
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, talk: Talk, status: int) -> None:
+    with ProtocolServer() as elsewhere:
+        location = f"{elsewhere.url}/v1beta/models/gemini-2.5-flash:generateContent"
+        server.script({"do": "status", "status": status, "headers": {"location": location}})
+        client = talk.ask(questions(8))
+        assert elsewhere.requests() == []
+    assert client.stopped.startswith(f"status {status}: redirects are not followed")
+    assert client.statistics.sent <= talk.settings.in_flight
