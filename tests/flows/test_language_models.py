@@ -33,10 +33,10 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.budget import BudgetError
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.openai import OpenAI
-from penumbra.tasks.negatives.providers.prices import BudgetError
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from tests.protocol_server import ProtocolServer
 from tests.talks import SLOT, lines_of, tokens_of

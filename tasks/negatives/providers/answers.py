@@ -132,8 +132,8 @@ class Answers:
             )  # fmt: skip
         except (sqlite3.DatabaseError, OSError) as error:
             raise AnswersError(
-                f"{self.folder}: the cache of answers can't be opened ({error}): restore the folder from a copy, or have "
-                "PENUMBRA_ANSWERS name another"
+                f"{self.folder}: the cache of answers can't be opened ({error}): restore the folder from a copy, or "
+                "have PENUMBRA_ANSWERS name another"
             ) from None
 
     def find(self, key: str) -> CacheEntry | None:

@@ -1,9 +1,11 @@
 """The client of a hosted model: many requests under way, limits kept, faults told apart, every answer stored at once.
 
 Two kinds of retry. Transport: a lost request goes out again as it was, after an exponentially growing pause with
-jitter or as long as the service says. Validation: what an answer got wrong is asked for again, alone, so that one
-query can't spoil another's; at most twice. A limit is neither: it means waiting. A service that only fails is left
-alone after a while (circuit breaker), and what it left unanswered is asked for by the next run.
+jitter or as long as the service says. Validation: what an answer got wrong is asked for again, in requests of half the
+size and then alone, so that one query can't spoil another's. A limit is neither: it means waiting. A service that only
+fails is left alone after a while (circuit breaker), and what it left unanswered is asked for by the next run.
+
+Runs that would ask the same service the same take turns (`claims`), and spend from one account (`budget`).
 """
 
 import asyncio
@@ -13,14 +15,17 @@ import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any, Protocol
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers.accounting import Statistics, TokenEstimate, most_cost, most_tokens
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, Place
+from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.claims import claim
 from penumbra.tasks.negatives.providers.dialogue import dialogue
 from penumbra.tasks.negatives.providers.limits import RateLimiter
-from penumbra.tasks.negatives.providers.prices import Budget
-from penumbra.tasks.negatives.providers.questions import Question, first_numbers, read
+from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question, first_numbers, read
 from penumbra.tasks.negatives.providers.service import (
     ClosedError,
     LimitedError,
@@ -31,10 +36,12 @@ from penumbra.tasks.negatives.providers.service import (
     ServiceSettings,
     UnavailableError,
 )
+from penumbra.tasks.stage import logger
 
 TRANSPORT_RETRIES = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 FAILURES = 5  # in a row for each request in flight, without an answer between: the service is left alone
+WORTH_TELLING = 5.0  # seconds of a wait
 LOOKUPS = 64  # questions looked up in the cache before other tasks of the event loop run
 
 
@@ -69,11 +76,13 @@ class Client:
         self.service, self.answers, self.settings = service, answers, settings
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
         self.price = settings.known_price
-        self.limiter = RateLimiter(settings.requests_a_minute, settings.tokens_a_minute)
+        self.limiter = RateLimiter(
+            settings.requests_a_minute, settings.tokens_a_minute, longest=settings.longest_wait, tell=self._wait
+        )
         self.statistics = Statistics(total)
         self.estimate = TokenEstimate()
         self.stopped = ""
-        self._again: deque[Question] = deque()
+        self._again: deque[list[Question]] = deque()  # each to be a request
         self._refusals: list[tuple[Question, str]] = []  # not stored before the service has shown that it can answer
         self._same: dict[str, list[Question]] = {}  # the questions of one key, while it is open
         self._workers: list[asyncio.Task[None]] = []
@@ -82,7 +91,15 @@ class Client:
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
-        """Ask until nothing is open, or until the service or the budget ends it: then `stopped` says why."""
+        """Ask until nothing is open, or until the service or the budget ends it: then `stopped` says why.
+
+        Where another run is asking the same it goes first, and what it has paid for is not asked again.
+        """
+        async with claim(self.answers, self.service.cache_key, self.run, self._let_go_first):
+            self.statistics.waits = ""
+            return await self._ask(blocks)
+
+    async def _ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
         fresh = self._unanswered(iter(blocks))
         self._workers = [asyncio.create_task(self._work(fresh)) for _ in range(self.settings.in_flight)]
         try:
@@ -98,7 +115,10 @@ class Client:
         return self.statistics
 
     async def _unanswered(self, blocks: Iterator[Sequence[Question]]) -> AsyncIterator[Question]:
-        """What the cache leaves open, like shapes together; the next block is drawn aside while answers come in."""
+        """What was never asked, like shapes together; the next block is drawn aside while answers come in.
+
+        What an earlier run got a wrong answer to goes where this run's wrong answers go.
+        """
         while block := await asyncio.to_thread(next, blocks, None):
             unknown = []
             for count, question in enumerate(block):
@@ -110,8 +130,11 @@ class Client:
                     self.statistics.at_start += 1
                 elif self._is_first(left):
                     unknown.append(left)
-            for question in sorted(unknown, key=lambda question: question.shape):
-                yield question
+            unknown.sort(key=lambda question: question.shape)
+            self._ask_again([question for question in unknown if question.attempt > 1])
+            for question in unknown:
+                if question.attempt == 1:
+                    yield question
 
     def _is_first(self, question: Question) -> bool:
         """Whether nobody in this run has asked the same before; who has will tell the others."""
@@ -120,18 +143,22 @@ class Client:
         return len(others) == 1
 
     async def _batch(self, fresh: AsyncIterator[Question]) -> list[Question]:
-        """The questions of the next request, none when all is done: what was wrong goes first, and alone."""
+        """The questions of the next request, none when all is done: what was wrong goes first."""
         async with self._turn:
             while not self.stopped:
                 if self._again:
-                    return [self._again.popleft()]
+                    return self._again.popleft()
                 batch: list[Question] = []
                 async for question in fresh:
                     batch.append(question)
                     if len(batch) == self.queries_a_request:
                         break
-                if batch or not self._busy:
+                if batch:
                     return batch
+                if self._again:
+                    continue
+                if not self._busy:
+                    return []
                 self._changed.clear()
                 await self._changed.wait()
         return []
@@ -147,9 +174,8 @@ class Client:
 
     async def _converse(self, batch: list[Question]) -> None:
         """Send a request and store its answer; what the answer left open is asked again."""
-        payload = self.service.payload(batch)
         try:
-            reply, seconds, retries = await self._deliver(payload)
+            reply, seconds, retries = await self._deliver(batch)
         except RefusedError as error:
             self._refuse(batch, error.reason)
             return
@@ -159,26 +185,42 @@ class Client:
         except UnavailableError:
             return  # left for the next run; the breaker counts it
         self._failures = 0
-        cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) if self.price else 0.0
-        keep(self.answers, places(batch, self.service.cache_key), reply, cost, self.run, seconds, retries)
-        self.statistics.book(reply, cost, seconds)
+        keep(self.answers, places(batch, self.service.cache_key), reply, self._cost(reply), self.run, seconds, retries)
+        self.statistics.book(reply, self._cost(reply), seconds)
         self._keep_refusals()
+        again: list[Question] = []
         for question, first in zip(batch, first_numbers(batch), strict=False):
-            self._close_question(question, bool(read(question, first, reply.text or "")[1]))
+            again += self._close_question(question, bool(read(question, first, reply.text or "")[1]))
+        self.statistics.asked_again += len(again)
+        self._ask_again(again)
 
-    def _close_question(self, question: Question, wrong: bool) -> None:
-        """Count what an answer brought to an end, for all who asked the same; what it got wrong is asked again."""
+    def _close_question(self, question: Question, wrong: bool) -> list[Question]:
+        """Count what an answer brought to an end, for all who asked the same; returns what to ask again."""
+        again = []
         for same in self._same.pop(question.key(self.service.cache_key), [question]):
             unknown = dialogue(same, self.service.cache_key, self.answers).next if wrong else None
             if unknown is None:
                 self.statistics.done += 1
             elif self._is_first(unknown):
-                self.statistics.asked_again += 1
-                self._again.append(unknown)
+                again.append(unknown)
+        return again
 
-    async def _deliver(self, payload: dict[str, Any]) -> tuple[Reply, float, int]:
+    def _ask_again(self, questions: Sequence[Question]) -> None:
+        """Let questions whose answer was wrong be asked next, in requests as large as `company` allows."""
+        for attempt, some in groupby(sorted(questions, key=lambda q: q.attempt), key=lambda q: q.attempt):
+            self._again.extend(map(list, batched(some, company(attempt, self.queries_a_request))))
+
+    def _cost(self, reply: Reply) -> float:
+        tokens = reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens
+        return self.price.cost(*tokens) if self.price else 0.0
+
+    async def _deliver(self, batch: Sequence[Question]) -> tuple[Reply, float, int]:
         """Send a request until it is answered; the reply, its latency and how often it was sent again."""
-        characters = len(json.dumps(payload))
+        payload = self.service.payload(batch)
+        content = json.dumps(payload)
+        attempts = [question.attempt for question in batch]  # the same text is another request when asked again
+        key = hashlib.sha256(f"{content} {attempts}".encode()).hexdigest()
+        characters = len(content)
         tokens = self.estimate.prompt_tokens(characters) + most_tokens(payload)
         most = most_cost(payload, characters, self.estimate, self.price)
         retries = limited = 0
@@ -188,16 +230,11 @@ class Client:
                 raise ClosedError(self.stopped)
             if not await self.budget.wait_and_reserve(most):
                 raise ClosedError(OVER_BUDGET)
-            started, cost = time.monotonic(), 0.0
-            self._sending.add(asyncio.current_task())
-            self.statistics.in_flight += 1
-            self.statistics.sent += 1
+            started = time.monotonic()
             try:
-                reply = await self.service.send(payload)
+                reply = await self._send(payload, key, most)
                 self.estimate.learn(characters, reply.prompt_tokens)
                 self.limiter.learn(reply.requests, reply.tokens)
-                if self.price:
-                    cost = self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
                 return reply, time.monotonic() - started, retries
             except LimitedError as error:
                 limited += 1
@@ -209,11 +246,45 @@ class Client:
                 if retries > TRANSPORT_RETRIES:
                     raise
                 self.statistics.retries += 1
-                await asyncio.sleep(pause_of(error, retries))
-            finally:
-                self._sending.discard(asyncio.current_task())
-                self.statistics.in_flight -= 1
-                self.budget.charge(most, cost)
+                pause = min(pause_of(error, retries), self.settings.longest_wait)
+                self._wait(pause)
+                await asyncio.sleep(pause)
+
+    async def _send(self, payload: dict[str, Any], key: str, most: float) -> Reply:
+        """Send a request once and book what it cost: the most that it can have, unless it is known to be less."""
+        cost = most
+        self._sending.add(asyncio.current_task())
+        self.statistics.in_flight += 1
+        self.statistics.sent += 1
+        self.statistics.waits = ""
+        try:
+            reply = await self.service.send(payload, key)
+            cost = self._cost(reply) or most  # some servers count no tokens
+            return reply
+        except ServiceError as error:
+            cost = 0.0 if error.free else most
+            self.statistics.lost_usd += cost
+            raise
+        except PenumbraError:  # no key: nothing was sent
+            cost = 0.0
+            raise
+        finally:
+            self._sending.discard(asyncio.current_task())
+            self.statistics.in_flight -= 1
+            self.budget.charge(most, cost)
+
+    def _wait(self, seconds: float) -> None:
+        """Say how long nothing is sent, and for whom, where that is long."""
+        if seconds >= WORTH_TELLING:
+            self._say(f"waits {seconds:,.0f} s for {self.service.name} ({self.settings.model}), whose limit is reached")
+
+    def _let_go_first(self, other: str) -> None:
+        self._say(f"waits for {other}, which asks {self.settings.model} the same; its answers are then taken over")
+
+    def _say(self, waits: str) -> None:
+        if waits != self.statistics.waits:
+            logger().info("%s: %s", self.service.name, waits)
+        self.statistics.waits = waits
 
     def _fail(self, reason: str) -> None:
         """Count a failure, and stop at the last of too many in a row."""
@@ -223,9 +294,9 @@ class Client:
             self._stop(f"nothing but failures, the last: {reason}")
 
     def _refuse(self, batch: list[Question], reason: str) -> None:
-        """Find the query that a refused request was refused for: each is asked alone."""
+        """Find the query that a refused request was refused for: the halves are asked, and their halves."""
         if len(batch) > 1:
-            self._again.extend(batch)
+            self._again.extend(map(list, batched(batch, (len(batch) + 1) // 2)))
             return
         self.statistics.refused[reason] += 1
         self._refusals.append((batch[0], f"request refused: {reason}"))
@@ -250,6 +321,18 @@ class Client:
 
 
 OVER_BUDGET, UNDER_WAY = "max_cost_usd is reached", "batch jobs are under way"
+
+
+def company(attempt: int, queries_a_request: int) -> int:
+    """How many questions may share a request at this attempt: all at first, then half as many, at last none."""
+    return 1 if attempt == MOST_ATTEMPTS else max(1, queries_a_request >> (attempt - 1))
+
+
+def batched(questions: Iterable[Question], size: int) -> Iterator[Sequence[Question]]:
+    """The questions in portions of this size."""
+    rest = iter(questions)
+    while portion := list(islice(rest, size)):
+        yield portion
 
 
 def pause_of(error: ServiceError, times: int) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import sqlite3
 import subprocess
 import sys
