@@ -367,10 +367,10 @@ def test_a_missing_key_costs_the_others_nothing(corner_of: Corner, monkeypatch: 
 
     send = GeminiService.send
 
-    async def later(service: GeminiService, payload: dict[str, Any]) -> Any:
+    async def later(service: GeminiService, payload: dict[str, Any], key: str) -> Any:
         while not (await asyncio.to_thread(corner_of.server.stats))["in_flight"]:
             await asyncio.sleep(0.01)
-        return await send(service, payload)
+        return await send(service, payload, key)
 
     monkeypatch.setattr(GeminiService, "send", later)
     monkeypatch.delenv("GEMINI_API_KEY")
