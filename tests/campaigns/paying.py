@@ -112,11 +112,14 @@ def run(weather: Weather, url: str, folder: Path, begin: Any) -> None:
 class Case:
     """One folder of answers and one server, for as many runs as a case has."""
 
-    def __init__(self, weather: Weather, server: ProtocolServer, folder: Path, row: Row) -> None:
+    def __init__(
+        self, weather: Weather, server: ProtocolServer, folder: Path, row: Row, idempotent: bool = False
+    ) -> None:
         self.weather, self.server, self.row = weather, server, row
         self.talk = talk_of(weather, server, folder)
         self.some = questions(QUESTIONS)
         self.context = get_context("forkserver")  # which imports once
+        server.change(idempotent=idempotent)
         server.script(*script(weather.fault))
         Path(server.settings["log"]).write_text("")
 
@@ -216,19 +219,25 @@ def campaign(pairs: int, kills: int, storms: int | None, seed: int) -> list[Row]
     get_context("forkserver").set_forkserver_preload(["tests.talks", "openai", "google.generativeai"])
     chance = random.Random(seed)
     every = list(weathers())
-    together, dying, alone = Row("two runs at once"), Row("kill -9 while asking"), Row("every storm, alone")
+    together, alone = Row("two runs at once"), Row("every storm, alone")
+    dying, knowing = Row("kill -9 while asking"), Row("the same, the service knows Idempotency-Key")
     stormy = [weather for weather in every if weather.fault]
-    with ProtocolServer(log_text=True, latency=0.02) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        ProtocolServer(log_text=True, latency=0.02) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         for number in range(pairs):
             pair(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together))
-        for number, weather in enumerate(every * kills):
-            if dying.kills == kills:
+        for number, weather in enumerate([weather for weather in every for _ in (dying, knowing)] * kills):
+            left = kills - dying.kills - knowing.kills
+            if not left:
                 break
-            often = min(kills - dying.kills, chance.randint(1, 4))
-            killed(Case(weather, server, Path(folder, f"kill-{number}"), dying), chance, often)
+            often = min(left, chance.randint(1, 4))
+            row = (dying, knowing)[number % 2]
+            killed(Case(weather, server, Path(folder, f"kill-{number}"), row, row is knowing), chance, often)
         for number, weather in enumerate(stormy[:storms]):
             storm(Case(weather, server, Path(folder, f"storm-{number}"), alone))
-    return [together, dying, alone]
+    return [together, dying, knowing, alone]
 
 
 def table(rows: Sequence[Row]) -> str:

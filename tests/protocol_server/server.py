@@ -163,6 +163,8 @@ class Server:
             given = json.loads(request.body)
             self.settings.change({"script": given} if request.path == "/__script" else given)
             self.apply()
+            if request.path == "/__settings":
+                self.known.clear()
         except (ValueError, KeyError, AttributeError) as error:
             return _json(400, {"error": str(error)})
         return _json(200, {"ok": True})

@@ -19,6 +19,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.settings import answers_folder
 
 WITHOUT_LIMIT = 1 << 62
+MOST_IN_FLIGHT = 1024  # requests of one run under way
 
 
 class Place(NamedTuple):
@@ -172,6 +173,15 @@ class Answers:
     def is_isolated(self, key: str) -> bool:
         """Whether a question is to be asked alone."""
         return f"alone {key}" in self.cache
+
+    def note_sent(self, claim: str, worker: int, keys: Sequence[str]) -> None:
+        """Write down what the next request of a worker asks, before it is sent."""
+        self.cache.set(f"sent {claim} {worker}", list(keys), retry=True)
+
+    def last_sent(self, claim: str) -> list[list[str]]:
+        """What the last requests asked, one of each worker of the run that had this claim before."""
+        sent = (self.cache.get(f"sent {claim} {worker}", retry=True) for worker in range(MOST_IN_FLIGHT))
+        return [keys for keys in sent if keys]
 
     def close(self) -> None:
         """Let go of the database."""

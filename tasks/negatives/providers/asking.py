@@ -88,6 +88,7 @@ class Client:
         self._workers: list[asyncio.Task[None]] = []
         self._sending: set[asyncio.Task[None] | None] = set()
         self._failures = self._busy = 0
+        self._claim, self._broken_off = "", BrokenOff([])
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
@@ -95,13 +96,14 @@ class Client:
 
         Where another run is asking the same it goes first, and what it has paid for is not asked again.
         """
-        async with claim(self.answers, self.service.cache_key, self.run, self._let_go_first):
+        async with claim(self.answers, self.service.cache_key, self.run, self._let_go_first) as self._claim:
             self.statistics.waits = ""
             return await self._ask(blocks)
 
     async def _ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
+        self._broken_off = BrokenOff(self.answers.last_sent(self._claim))
         fresh = self._unanswered(iter(blocks))
-        self._workers = [asyncio.create_task(self._work(fresh)) for _ in range(self.settings.in_flight)]
+        self._workers = [asyncio.create_task(self._work(fresh, turn)) for turn in range(self.settings.in_flight)]
         try:
             ended = await asyncio.gather(*self._workers, return_exceptions=True)
         finally:
@@ -117,8 +119,10 @@ class Client:
     async def _unanswered(self, blocks: Iterator[Sequence[Question]]) -> AsyncIterator[Question]:
         """What was never asked, like shapes together; the next block is drawn aside while answers come in.
 
-        What an earlier run got a wrong answer to goes where this run's wrong answers go.
+        What an earlier run got a wrong answer to goes where this run's wrong answers go, and so do whole requests
+        that it was killed over.
         """
+        cache_key = self.service.cache_key
         while block := await asyncio.to_thread(next, blocks, None):
             unknown = []
             for count, question in enumerate(block):
@@ -128,13 +132,19 @@ class Client:
                 if left is None:
                     self.statistics.done += 1
                     self.statistics.at_start += 1
-                elif self._is_first(left):
+                elif self._is_first(left) and not self._broken_off.take(left.key(cache_key), left):
                     unknown.append(left)
-            unknown.sort(key=lambda question: question.shape)
-            self._ask_again([question for question in unknown if question.attempt > 1])
-            for question in unknown:
-                if question.attempt == 1:
-                    yield question
+            self._again += self._broken_off.whole()
+            for question in self._of_first_attempt(unknown):
+                yield question
+        for question in self._of_first_attempt(self._broken_off.rest()):
+            yield question
+
+    def _of_first_attempt(self, questions: list[Question]) -> list[Question]:
+        """These questions, like shapes together, without those that are to be asked again, which are seen to."""
+        questions.sort(key=lambda question: question.shape)
+        self._ask_again([question for question in questions if question.attempt > 1])
+        return [question for question in questions if question.attempt == 1]
 
     def _is_first(self, question: Question) -> bool:
         """Whether nobody in this run has asked the same before; who has will tell the others."""
@@ -163,9 +173,10 @@ class Client:
                 await self._changed.wait()
         return []
 
-    async def _work(self, fresh: AsyncIterator[Question]) -> None:
+    async def _work(self, fresh: AsyncIterator[Question], worker: int) -> None:
         while batch := await self._batch(fresh):
             self._busy += 1
+            self.answers.note_sent(self._claim, worker, [question.key(self.service.cache_key) for question in batch])
             try:
                 await self._converse(batch)
             finally:
@@ -318,6 +329,33 @@ class Client:
         for worker in self._workers:
             if worker not in self._sending and worker is not asyncio.current_task():
                 worker.cancel()
+
+
+class BrokenOff:
+    """Requests that a run was killed over: sent again as they were, they are charged once where their key is known."""
+
+    def __init__(self, requests: Iterable[Sequence[str]]) -> None:
+        self._requests: list[dict[str, Question | None]] = [dict.fromkeys(keys) for keys in requests]
+        self._request_of = {key: request for request in self._requests for key in request}
+
+    def take(self, key: str, question: Question) -> bool:
+        """Put a question in its place; False where it has none."""
+        request = self._request_of.pop(key, None)
+        if request is not None:
+            request[key] = question
+        return request is not None
+
+    def whole(self) -> list[list[Question]]:
+        """Takes out the requests whose questions are all there."""
+        ready = [request for request in self._requests if all(request.values())]
+        self._requests = [request for request in self._requests if not all(request.values())]
+        return [[question for question in request.values() if question] for request in ready]
+
+    def rest(self) -> list[Question]:
+        """Takes out what is left, of requests that are not whole: some of their questions are answered, or gone."""
+        left = [question for request in self._requests for question in request.values() if question]
+        self._requests = []
+        return left
 
 
 OVER_BUDGET, UNDER_WAY = "max_cost_usd is reached", "batch jobs are under way"

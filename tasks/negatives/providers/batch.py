@@ -36,6 +36,7 @@ from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import REFUSED, Reply, Service, ServiceError
+from penumbra.tasks.stage import logger
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -150,7 +151,10 @@ class BatchClient:
         return jobs + (await self._submit(unknown) if unknown and not self.stopped else [])
 
     def _let_go_first(self, other: str) -> None:
-        self.statistics.waits = f"waits for {other}, which asks {self.settings.model} the same"
+        waits = f"waits for {other}, which asks {self.settings.model} the same"
+        if waits != self.statistics.waits:
+            logger().info("%s: %s", self.service.name, waits)
+        self.statistics.waits = waits
 
     def _unknown(self, questions: Iterable[Question], pending: set[str]) -> list[Question]:
         """What has no answer and is in no job, like shapes together; counts what is answered."""

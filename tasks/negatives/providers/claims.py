@@ -41,10 +41,10 @@ def is_held(answers: Answers, name: str) -> bool:
 @asynccontextmanager
 async def claim(
     answers: Answers, cache_key: dict[str, Any], run: str, tell: Callable[[str], None]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[str]:
     """The right to ask what `cache_key` stands for; waits while another run has it, and tells whose turn it is.
 
-    What the other one has paid for is in the cache by then.
+    What the other one has paid for is in the cache by then. Yields the claim's name.
     """
     name = f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}"
     mine = lock(answers, name)
@@ -57,6 +57,6 @@ async def claim(
             await asyncio.sleep(LOOK_EVERY)
     try:
         answers.cache.set(name, f"run {run} (process {os.getpid()} on {socket.gethostname()})", retry=True)
-        yield
+        yield name
     finally:
         mine.release()

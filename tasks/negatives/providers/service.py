@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.providers.answers import MOST_IN_FLIGHT
 from penumbra.tasks.negatives.providers.prices import Price, price_of
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.registry import ProviderSettings
@@ -127,7 +128,7 @@ class ServiceSettings(ProviderSettings):
         description="Prefect Secret block with the API key, used where the environment variable is not set."
     )
     temperature: float | None = Field(None, ge=0, le=2, description="Sampling temperature; none: the service's own.")
-    in_flight: int = Field(16, ge=1, le=1024, description="Requests under way at the same time, at most.")
+    in_flight: int = Field(16, ge=1, le=MOST_IN_FLIGHT, description="Requests under way at the same time, at most.")
     requests_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
     tokens_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
     timeout: float = Field(60.0, gt=0, description="Seconds that a request may take before it is sent again.")

@@ -750,3 +750,34 @@ def test_runs_that_ask_different_models_do_not_wait_for_each_other(server: Proto
     with clients[0].budget, clients[1].budget:
         asyncio.run(both())
     assert {request["in_flight"] for request in server.requests()} >= {3, 4}
+
+
+@pytest.mark.parametrize("queries_a_request", [4, 9], ids=["same", "other"])
+def test_requests_that_a_run_was_broken_off_over_go_out_again_as_they_were(
+    server: ProtocolServer, talk: Talk, queries_a_request: int
+) -> None:
+    """A service that knows their keys answers them again for nothing, whatever the new run's settings are."""
+    some = questions(30)
+    server.change(idempotent=True)
+    talk.ask(questions(4, 90))  # imports take their time, too
+    server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
+    with pytest.raises(TimeoutError):
+        talk.ask(some, within=3)
+    under_way = [request for request in server.requests() if request["outcome"] == "client closed"]
+    assert len(under_way) == 2
+    server.script()
+    client = talk.ask(some[::-1], queries_a_request=queries_a_request)
+    assert (client.stopped, talk.open(some)) == ("", [])
+    charged = Counter(line for request in server.requests() if any(request["charged"]) for line in lines_of(request))
+    assert charged == Counter(one.text() for one in [*some, *questions(4, 90)]), "each once"
+
+
+def test_of_a_request_broken_off_the_rest_is_asked_where_some_of_it_is_gone(server: ProtocolServer, talk: Talk) -> None:
+    some = questions(8)
+    server.script({"do": "slow", "seconds": 5})
+    with pytest.raises(TimeoutError):
+        other(talk, server, in_flight=1).ask(some, within=1.5)
+    server.script()
+    client = talk.ask([*some[1:], *questions(3, 8)])
+    assert (client.stopped, talk.open([*some[1:], *questions(3, 8)])) == ("", [])
+    assert talk.open(some) == some[:1]
