@@ -33,7 +33,9 @@ SETTINGS = {"openai": openai_settings, "gemini": gemini_settings}
 PATIENCE = 120.0  # seconds that a run may take
 QUESTIONS = 48
 ENOUGH, SCARCE = 2.0, 0.12  # USD: for all questions in any weather, and for some of them
+KNOWING = "the same, Idempotency-Key is known"
 LOST = WIRE | {"html", "body"}  # an answer is given, and doesn't arrive
+HALF_WRONG = {"foreign", "missing", "duplicate"}  # the first question is asked again
 WRONG = {"answer", "prose", "long", "length", "null", "empty", "refusal", "blocked", "no_choices"}  # asked again
 STATUSES = (408, 429, 500, 502, 503, 504, 529)
 
@@ -56,7 +58,10 @@ class Row:
 
     def is_good(self) -> bool:
         """Whether nothing is that must not be."""
-        return not (self.paid_twice or self.over_limit or self.unbooked or self.hung or self.crashed or self.open)
+        again = self.charged_again if self.what == KNOWING else 0
+        return not (
+            again or self.paid_twice or self.over_limit or self.unbooked or self.hung or self.crashed or self.open
+        )
 
 
 @dataclass(frozen=True)
@@ -150,13 +155,13 @@ class Case:
         requests = self.asked()
         charged = PRICE.cost(*self.server.charged())
         account = self.talk.answers.cache.get("account")
-        right = [request for request in requests if any(request.get("charged", ())) and request["fault"] not in WRONG]
+        paid = [request for request in requests if any(request.get("charged", ())) and request["fault"] not in WRONG]
         if paid_twice is None:
-            paid_twice = again(r for r in right if r["outcome"] == "answered" and r["fault"] not in LOST)
+            paid_twice = again(r for r in paid if r["outcome"] == "answered" and r["fault"] not in LOST)
         self.row.cases += 1
         self.row.requests += len(requests)
         self.row.paid_twice += paid_twice
-        self.row.charged_again += again(right) - paid_twice
+        self.row.charged_again += again(paid) - paid_twice
         self.row.over_limit += over(charged, self.weather.limit)
         self.row.unbooked += over(charged, account["spent"])
         if self.weather.limit == ENOUGH and self.weather.fault.get("do") != "quota":
@@ -166,7 +171,12 @@ class Case:
 
 def again(requests: Iterable[dict[str, Any]]) -> int:
     """How many questions these requests repeat."""
-    return sum(times - 1 for times in Counter(line for request in requests for line in lines_of(request)).values())
+    return sum(times - 1 for times in Counter(line for request in requests for line in right(request)).values())
+
+
+def right(request: dict[str, Any]) -> list[str]:
+    """The questions that a request's answer answers rightly."""
+    return lines_of(request)[request["fault"] in HALF_WRONG :]
 
 
 def over(amount: float, limit: float) -> float:
@@ -220,7 +230,7 @@ def campaign(pairs: int, kills: int, storms: int | None, seed: int) -> list[Row]
     chance = random.Random(seed)
     every = list(weathers())
     together, alone = Row("two runs at once"), Row("every storm, alone")
-    dying, knowing = Row("kill -9 while asking"), Row("the same, the service knows Idempotency-Key")
+    dying, knowing = Row("kill -9 while asking"), Row(KNOWING)
     stormy = [weather for weather in every if weather.fault]
     with (
         ProtocolServer(log_text=True, latency=0.02) as server,
@@ -228,13 +238,11 @@ def campaign(pairs: int, kills: int, storms: int | None, seed: int) -> list[Row]
     ):
         for number in range(pairs):
             pair(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together))
-        for number, weather in enumerate([weather for weather in every for _ in (dying, knowing)] * kills):
-            left = kills - dying.kills - knowing.kills
-            if not left:
-                break
-            often = min(left, chance.randint(1, 4))
-            row = (dying, knowing)[number % 2]
-            killed(Case(weather, server, Path(folder, f"kill-{number}"), row, row is knowing), chance, often)
+        for number, weather in enumerate(every * kills):
+            for row in (dying, knowing) if weather.provider == "openai" else (dying,):  # Gemini knows no key
+                if left := kills - dying.kills - knowing.kills:
+                    case = Case(weather, server, Path(folder, f"kill-{number}-{row is knowing}"), row, row is knowing)
+                    killed(case, chance, min(left, chance.randint(1, 4)))
         for number, weather in enumerate(stormy[:storms]):
             storm(Case(weather, server, Path(folder, f"storm-{number}"), alone))
     return [together, dying, knowing, alone]

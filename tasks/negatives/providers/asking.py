@@ -88,6 +88,7 @@ class Client:
         self._workers: list[asyncio.Task[None]] = []
         self._sending: set[asyncio.Task[None] | None] = set()
         self._failures = self._busy = 0
+        self._excess = 1.0  # by how much an answer cost more than it can: some servers ignore the most tokens asked for
         self._claim, self._broken_off = "", BrokenOff([])
         self._turn, self._changed = asyncio.Lock(), asyncio.Event()
 
@@ -128,7 +129,7 @@ class Client:
             for count, question in enumerate(block):
                 if count % LOOKUPS == 0:
                     await asyncio.sleep(0)
-                left = dialogue(question, self.service.cache_key, self.answers).next
+                left = dialogue(question, cache_key, self.answers).next
                 if left is None:
                     self.statistics.done += 1
                     self.statistics.at_start += 1
@@ -176,8 +177,8 @@ class Client:
     async def _work(self, fresh: AsyncIterator[Question], worker: int) -> None:
         while batch := await self._batch(fresh):
             self._busy += 1
-            self.answers.note_sent(self._claim, worker, [question.key(self.service.cache_key) for question in batch])
             try:
+                self.answers.note_sent(self._claim, worker, [one.key(self.service.cache_key) for one in batch])
                 await self._converse(batch)
             finally:
                 self._busy -= 1
@@ -233,7 +234,7 @@ class Client:
         key = hashlib.sha256(f"{content} {attempts}".encode()).hexdigest()
         characters = len(content)
         tokens = self.estimate.prompt_tokens(characters) + most_tokens(payload)
-        most = most_cost(payload, characters, self.estimate, self.price)
+        most = most_cost(payload, characters, self.estimate, self.price) * self._excess
         retries = limited = 0
         while True:
             await self.limiter.admit(tokens)
@@ -271,6 +272,7 @@ class Client:
         try:
             reply = await self.service.send(payload, key)
             cost = self._cost(reply) or most  # some servers count no tokens
+            self._excess = max(self._excess, cost / most if most else 0.0)
             return reply
         except ServiceError as error:
             cost = 0.0 if error.free else most
@@ -287,7 +289,7 @@ class Client:
     def _wait(self, seconds: float) -> None:
         """Say how long nothing is sent, and for whom, where that is long."""
         if seconds >= WORTH_TELLING:
-            self._say(f"waits {seconds:,.0f} s for {self.service.name} ({self.settings.model}), whose limit is reached")
+            self._say(f"waits {seconds:,.0f} s for {self.service.name} ({self.settings.model}) or its limits")
 
     def _let_go_first(self, other: str) -> None:
         self._say(f"waits for {other}, which asks {self.settings.model} the same; its answers are then taken over")

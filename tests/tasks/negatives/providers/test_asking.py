@@ -719,7 +719,7 @@ def test_how_long_is_waited_and_for_whom_is_said(
     caplog.set_level("INFO", "penumbra")
     server.script({"do": "status", "status": 429, "retry_after": "inf", "times": 1})
     client = other(talk, server, longest_wait=0.6, in_flight=1).ask(questions(4))
-    assert "openai: waits 1 s for openai (gpt-4o-mini), whose limit is reached" in caplog.text
+    assert "openai: waits 1 s for openai (gpt-4o-mini) or its limits" in caplog.text
     assert "waits" not in client.statistics.line("openai"), "not once it goes on"
 
 
@@ -781,3 +781,12 @@ def test_of_a_request_broken_off_the_rest_is_asked_where_some_of_it_is_gone(serv
     client = talk.ask([*some[1:], *questions(3, 8)])
     assert (client.stopped, talk.open([*some[1:], *questions(3, 8)])) == ("", [])
     assert talk.open(some) == some[:1]
+
+
+def test_a_server_that_says_more_than_it_may_is_believed_to_do_so_again(server: ProtocolServer, talk: Talk) -> None:
+    """No limit can be kept with the first such answer; with all that follow it can."""
+    server.script({"do": "answer", "content": "blah " * 400})
+    limit = 0.4
+    client = other(talk, server, price=PRICE, in_flight=1).ask(questions(60), limit=limit, queries_a_request=1)
+    assert client.stopped == OVER_BUDGET
+    assert 0.2 < least(server) <= limit
