@@ -115,8 +115,8 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
     """Requests a second of the client, one query in each, answers parsed and stored."""
     from penumbra.tasks.negatives.providers.answers import Answers
     from penumbra.tasks.negatives.providers.asking import Client
+    from penumbra.tasks.negatives.providers.budget import Budget
     from penumbra.tasks.negatives.providers.openai import OpenAI, OpenAIService
-    from penumbra.tasks.negatives.providers.prices import Budget
     from penumbra.tasks.negatives.providers.prompts import load_prompt
 
     settings = OpenAI(base_url=url, in_flight=in_flight)
@@ -124,9 +124,10 @@ def throughput(url: str, in_flight: int, requests: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         answers = Answers(Path(folder))
         service = OpenAIService(settings, load_prompt("fill-slots-1", "queries"))
-        client = Client(service, answers, settings, Budget(None), "bench", 1, len(asked))
-        started, worked = time.perf_counter(), time.process_time()
-        tally = asyncio.run(client.ask([asked]))
+        with Budget(None, answers) as budget:
+            client = Client(service, answers, settings, budget, "bench", 1, len(asked))
+            started, worked = time.perf_counter(), time.process_time()
+            tally = asyncio.run(client.ask([asked]))
         seconds, worked = time.perf_counter() - started, time.process_time() - worked
         answers.close()
     ideal = in_flight / LATENCY

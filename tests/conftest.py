@@ -26,7 +26,7 @@ os.environ.update(  # before anything imports prefect, which reads them once
 
 # Folders and files whose tests start processes, train, render or decode for seconds
 SLOW = {
-    "commands", "decoding", "docs", "examples", "families", "penumbra", "sample", "training",
+    "campaigns", "commands", "decoding", "docs", "examples", "families", "penumbra", "sample", "training",
     "test_asking", "test_background", "test_batch", "test_causal", "test_choosing", "test_diagnosis", "test_gemini",
     "test_limits", "test_llama", "test_llama_server", "test_protocol_server", "test_protocol_server_services",
     "test_provider_from_outside", "test_quality", "test_quality_measures", "test_report", "test_serving",

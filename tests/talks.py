@@ -10,11 +10,11 @@ from typing import Any
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.asking import Client
+from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.dialogue import dialogue
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.hosted import Hosted, HostedProvider
 from penumbra.tasks.negatives.providers.openai import OpenAI
-from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import Service
@@ -85,13 +85,14 @@ class Talk:
 
     def client(self, limit: float | None = None, queries_a_request: int = 4, run: str = "run") -> Client:
         service = service_of(self.settings)
-        return Client(service, self.answers, self.settings, Budget(limit), run, queries_a_request)
+        return Client(service, self.answers, self.settings, Budget(limit, self.answers), run, queries_a_request)
 
     def ask(self, some: Sequence[Question], within: float = 60.0, **client: Any) -> Client:
         """Ask in blocks of eight, as parts of a data set come."""
         made = self.client(**client)
         blocks = [some[start : start + 8] for start in range(0, len(some), 8)]
-        asyncio.run(asyncio.wait_for(made.ask(blocks), within))
+        with made.budget:
+            asyncio.run(asyncio.wait_for(made.ask(blocks), within))
         return made
 
     def open(self, some: Sequence[Question]) -> list[Question]:

@@ -25,11 +25,12 @@ from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, traini
 from penumbra.tasks.negatives.providers.accounting import Statistics
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, ServiceClient
+from penumbra.tasks.negatives.providers.budget import Budget, BudgetError
 from penumbra.tasks.negatives.providers.cost_estimate import CostEstimate, estimate_cost
 from penumbra.tasks.negatives.providers.dialogue import dialogue
 from penumbra.tasks.negatives.providers.hosted import questions
 from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.prices import Budget, BudgetError, table
+from penumbra.tasks.negatives.providers.prices import table
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import ServiceSettings
@@ -88,13 +89,13 @@ class Requests:
                 f"max_cost_usd can't be kept: no price is known for {', '.join(s.model for s in unpriced)}; give "
                 f"--param 'filling.{unpriced[0].provider}.price={{input: …, output: …}}', USD a million tokens"
             )
-        budget = Budget(self.filling.max_cost_usd)
         queries, run = self.filling.queries_a_request, self.run
-        clients = [
-            settings.client(self.prompt, self.answers, budget, run, queries, self.store, self.total)
-            for settings in self.settings
-        ]
-        asyncio.run(self._ask(clients))
+        with Budget(self.filling.max_cost_usd, self.answers) as budget:
+            clients = [
+                settings.client(self.prompt, self.answers, budget, run, queries, self.store, self.total)
+                for settings in self.settings
+            ]
+            asyncio.run(self._ask(clients))
         return clients
 
     async def _ask(self, clients: Sequence[ServiceClient]) -> None:
@@ -169,7 +170,7 @@ def _report_row(t: Statistics) -> tuple[str, ...]:
     return (
         f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache", f"{t.requests:,}", f"{t.retries:,}",
         f"{t.limited:,}", f"{t.asked_again:,}", f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
-        f"{t.prompt_tokens + t.completion_tokens:,}", f"{t.cost_usd:.4f}", ", ".join(t.models) or "–",
+        f"{t.prompt_tokens + t.completion_tokens:,}", f"{t.cost_usd:.4f}{t.lost()}", ", ".join(t.models) or "–",
     )  # fmt: skip
 
 
@@ -188,10 +189,12 @@ def check(clients: Sequence[ServiceClient], filling: Filling) -> None:
             log.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
     if any(client.stopped == OVER_BUDGET for client in clients):
         spent = sum(client.statistics.cost_usd for client in clients)
+        lost = sum(client.statistics.lost_usd for client in clients)
         done = ", ".join(f"{c.service.name} {c.statistics.done:,} of {c.statistics.total:,} queries" for c in clients)
         raise BudgetError(
-            f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}). All answers are kept: run "
-            "again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
+            f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}), and up to ${lost:.4f} for lost "
+            "answers; runs at the same time, and before this one if they were killed, share the limit. All answers are "
+            "kept: run again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
         )
     waiting = [client for client in clients if client.stopped == UNDER_WAY]
     if waiting:

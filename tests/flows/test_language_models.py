@@ -33,10 +33,10 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.budget import BudgetError
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.hosted import Hosted
 from penumbra.tasks.negatives.providers.openai import OpenAI
-from penumbra.tasks.negatives.providers.prices import BudgetError
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from tests.protocol_server import ProtocolServer
 from tests.talks import SLOT, lines_of, tokens_of
@@ -367,10 +367,10 @@ def test_a_missing_key_costs_the_others_nothing(corner_of: Corner, monkeypatch: 
 
     send = GeminiService.send
 
-    async def later(service: GeminiService, payload: dict[str, Any]) -> Any:
+    async def later(service: GeminiService, payload: dict[str, Any], key: str) -> Any:
         while not (await asyncio.to_thread(corner_of.server.stats))["in_flight"]:
             await asyncio.sleep(0.01)
-        return await send(service, payload)
+        return await send(service, payload, key)
 
     monkeypatch.setattr(GeminiService, "send", later)
     monkeypatch.delenv("GEMINI_API_KEY")

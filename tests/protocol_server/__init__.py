@@ -82,6 +82,11 @@ class ProtocolServer:
         lines = [json.loads(line) for line in Path(log).read_text("utf-8").splitlines()]
         return [line for line in lines if all(line.get(name) == value for name, value in where.items())]
 
+    def charged(self) -> tuple[int, int]:
+        """The tokens of prompts and answers that are charged so far, lost answers included."""
+        lines = [line["charged"] for line in self.requests() if "charged" in line]
+        return sum(prompt for prompt, _ in lines), sum(answer for _, answer in lines)
+
     def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         try:

@@ -25,7 +25,7 @@ Besides `when`: `times` (at most so often), `delay` (seconds before the answer, 
     answer       `content` instead of the model's  prose      words instead of JSON
     fenced       the JSON between ``` fences       foreign    one value is `word`, which was not offered
     missing      a slot is left out                extra      a slot too many
-    duplicate    a key twice                       long       10,000 characters
+    duplicate    a key twice                       long       10,000 characters, or as many as the request allows
     length       cut off, finish reason length     null       content is null
     empty        content is ""                     refusal    refused (Gemini: SAFETY)
     blocked      content_filter (Gemini: promptFeedback.blockReason)
@@ -113,6 +113,13 @@ def spoil(fault: Fault, payload: dict[str, Any], content: str) -> Answer:
     return SPOILERS[fault.kind](fault.entry, payload, content) if fault.kind in SPOILERS else Answer(content)
 
 
+def most_tokens(payload: dict[str, Any]) -> int:
+    """How long an answer may be, as the request says; four characters are a token."""
+    form = payload.get("generationConfig", payload)
+    said = (form.get(name) for name in ("max_tokens", "max_completion_tokens", "maxOutputTokens"))
+    return next((int(most) for most in said if most), 2500)
+
+
 def _prose(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
     return Answer(entry.get("content", "Sure! Here are the words: closes, table and {under"))
 
@@ -171,7 +178,7 @@ SPOILERS: dict[str, Callable[[dict[str, Any], dict[str, Any], str], Answer]] = {
     "missing": _missing,
     "extra": _extra,
     "duplicate": _duplicate,
-    "long": lambda entry, payload, content: Answer("blah " * 2000),
+    "long": lambda entry, payload, content: Answer(("blah " * 2000)[: 4 * most_tokens(payload)]),
     "length": lambda entry, payload, content: Answer(content[: len(content) // 2], finish="length"),
     "null": lambda entry, payload, content: Answer(None),
     "empty": lambda entry, payload, content: Answer(""),

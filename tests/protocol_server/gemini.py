@@ -101,6 +101,10 @@ class Gemini:
         body["error"]["details"] += [retry_info(wait)]
         return body, {}
 
+    def charged(self, body: dict[str, Any]) -> list[int]:
+        """Tokens of the prompt and of the answer in a 200."""
+        return [body["usageMetadata"]["promptTokenCount"], body["usageMetadata"]["candidatesTokenCount"]]
+
     def prompt_tokens(self, payload: dict[str, Any]) -> int:
         return sum(tokens(text) for text in texts_of(payload))
 

@@ -105,6 +105,10 @@ class OpenAI:
         headers = {"retry-after": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
         return self.error(429, message, code="rate_limit_exceeded", kind=limit), headers
 
+    def charged(self, body: dict[str, Any]) -> list[int]:
+        """Tokens of the prompt and of the answer in a 200."""
+        return [body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]]
+
     def prompt_tokens(self, payload: dict[str, Any]) -> int:
         return sum(tokens(text) for text in texts_of(payload))
 

@@ -36,6 +36,7 @@ class Server:
         self.batches = Batches(settings, self.answer_line)
         self.random = random.Random(settings.seed)
         self.openai = OpenAI()
+        self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
         self.apply()
 
     def apply(self) -> None:
@@ -92,7 +93,7 @@ class Server:
         elif service is None:
             reply, why = self.plain(request), fault.kind if fault else None
         else:
-            reply, why = self.model_reply(service, payload, fault)
+            reply, why = self.model_reply(service, payload, fault, line, request.headers.get("idempotency-key"))
         if fault is not None and why == fault.kind:
             _spoil_wire(fault, reply)
         reply.headers["x-request-id"] = f"req_{uuid4().hex}"
@@ -106,13 +107,21 @@ class Server:
             return _json(200, models_list(self.settings.models))
         return _json(404, self.openai.error(404, f"Invalid URL ({request.method} {request.path})"))
 
-    def model_reply(self, service: Service, payload: Any, fault: Fault | None) -> tuple[Reply, str | None]:
-        """A model's answer, unless a limit forbids it."""
+    def model_reply(
+        self, service: Service, payload: Any, fault: Fault | None, line: dict[str, Any], key: str | None
+    ) -> tuple[Reply, str | None]:
+        """A model's answer, unless a limit forbids it; it is charged, whatever becomes of it on its way."""
         over = self.over(service.prompt_tokens(payload))
         if over is not None:
             body, headers = service.limited(*over)
             return Reply(429, json.dumps(body).encode(), headers | self.headers()), f"limit on {over[0]}"
-        body = self.completion(service, payload, fault)
+        body = self.known.get(key or "")
+        line |= {"idempotency": key, "charged": [0, 0]}
+        if body is None:
+            body = self.completion(service, payload, fault)
+            line["charged"] = service.charged(body)
+            if key and self.settings.idempotent:
+                self.known[key] = body
         reply = Reply(200, json.dumps(body).encode(), self.headers(), self.delay())
         return reply, fault.kind if fault else None
 
@@ -154,6 +163,8 @@ class Server:
             given = json.loads(request.body)
             self.settings.change({"script": given} if request.path == "/__script" else given)
             self.apply()
+            if request.path == "/__settings":
+                self.known.clear()
         except (ValueError, KeyError, AttributeError) as error:
             return _json(400, {"error": str(error)})
         return _json(200, {"ok": True})

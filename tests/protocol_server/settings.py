@@ -28,6 +28,7 @@ class Settings:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     minute: float = 60.0  # seconds in a "minute", so that tests need not wait for one
+    idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
     announce_limits: bool = False  # x-ratelimit-* headers
     batch_polls: int = 2  # GETs of a batch until it is done ...
     batch_seconds: float | None = None  # ... or seconds, where given

@@ -27,6 +27,8 @@ class Statistics:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
+    lost_usd: float = 0.0  # what lost answers can have cost at most
+    waits: str = ""  # how long and for whom, while nothing is sent
     seconds: list[float] = field(default_factory=list)
     models: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -53,6 +55,10 @@ class Statistics:
         asked = self.done - self.at_start
         return (time.monotonic() - self.started) / asked * (self.total - self.done) if asked > 0 else None
 
+    def lost(self) -> str:
+        """What lost answers can have cost, for people; nothing where none is lost."""
+        return f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else ""
+
     def line(self, name: str) -> str:
         """Where it stands, for people."""
         left = self.left()
@@ -60,7 +66,7 @@ class Statistics:
         return (
             f"{name}: {self.done:,} of {self.total:,} queries, {self.in_flight} requests in flight, "
             f"{self.requests:,} answered, {self.prompt_tokens + self.completion_tokens:,} tokens, "
-            f"${self.cost_usd:.4f}{eta}"
+            f"${self.cost_usd:.4f}{self.lost()}{eta}{self.waits and f', {self.waits}'}"
         )
 
 
@@ -87,6 +93,9 @@ def most_tokens(payload: dict[str, Any]) -> int:
 
 
 def most_cost(payload: dict[str, Any], characters: int, estimate: TokenEstimate, price: Price | None) -> float:
-    """What a request of so many characters can cost at most, in USD; nothing where no price is known."""
-    prompt = estimate.prompt_tokens(characters) * MARGIN
+    """What a request of so many characters can cost at most, in USD; nothing where no price is known.
+
+    Answers that count few tokens make it no lower: a service that counts none must not make the next request free.
+    """
+    prompt = max(estimate.prompt_tokens(characters), characters / CHARACTERS_A_TOKEN) * MARGIN
     return price.cost(int(prompt), most_tokens(payload)) if price else 0.0

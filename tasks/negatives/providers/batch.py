@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -19,13 +20,23 @@ from pydantic import Field
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.accounting import Statistics, TokenEstimate, most_cost
 from penumbra.tasks.negatives.providers.answers import Answers, Place
-from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, ServiceClient, keep, places
+from penumbra.tasks.negatives.providers.asking import (
+    OVER_BUDGET,
+    UNDER_WAY,
+    ServiceClient,
+    batched,
+    company,
+    keep,
+    places,
+)
+from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.claims import claim
 from penumbra.tasks.negatives.providers.dialogue import dialogue
 from penumbra.tasks.negatives.providers.hosted import Hosted
-from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import REFUSED, Reply, Service, ServiceError
+from penumbra.tasks.stage import logger
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -114,10 +125,9 @@ class BatchClient:
         deadline = time.monotonic() + self.settings.batch_wait
         try:
             while True:
-                jobs = await self._collect()
-                pending = {key for job in jobs for request in job["requests"].values() for key, *_ in request["places"]}
-                unknown = self._unknown(questions, pending)
-                jobs += await self._submit(unknown) if unknown and not self.stopped else []
+                async with claim(self.answers, self.service.cache_key, self.run, self._let_go_first):
+                    self.statistics.waits = ""
+                    jobs = await self._collect_and_submit(questions)
                 self.statistics.in_flight = sum(len(job["requests"]) for job in jobs)
                 if not jobs or self.stopped:
                     break
@@ -132,6 +142,19 @@ class BatchClient:
         finally:
             await self.service.close()
         return self.statistics
+
+    async def _collect_and_submit(self, questions: Sequence[Question]) -> list[Job]:
+        """The jobs that are under way, when the ended ones are collected and what no job holds is submitted."""
+        jobs = await self._collect()
+        pending = {key for job in jobs for request in job["requests"].values() for key, *_ in request["places"]}
+        unknown = self._unknown(questions, pending)
+        return jobs + (await self._submit(unknown) if unknown and not self.stopped else [])
+
+    def _let_go_first(self, other: str) -> None:
+        waits = f"waits for {other}, which asks {self.settings.model} the same"
+        if waits != self.statistics.waits:
+            logger().info("%s: %s", self.service.name, waits)
+        self.statistics.waits = waits
 
     def _unknown(self, questions: Iterable[Question], pending: set[str]) -> list[Question]:
         """What has no answer and is in no job, like shapes together; counts what is answered."""
@@ -232,9 +255,11 @@ class BatchClient:
             name = f"{job['token']}-{len(lines)}"
             body = self.service.payload(batch)
             line = json.dumps({"custom_id": name, "method": "POST", "url": f"/v1{self.service.endpoint}", "body": body})
-            if not self.budget.reserve(most_cost(body, len(line), self.estimate, self.price) * DISCOUNT):
+            most = most_cost(body, len(line), self.estimate, self.price) * DISCOUNT
+            if not self.budget.reserve(most):
                 self.stopped = OVER_BUDGET
                 break
+            self.budget.charge(most, most)  # owed from now on: a later run learns what it did cost
             lines.append(line.encode())
             size += len(lines[-1])
             job["requests"][name] = {"places": places(batch, self.service.cache_key)}
@@ -256,12 +281,12 @@ class BatchClient:
         }
 
     def _batches(self, questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
-        """Requests of several questions; what was wrong before, or refused, goes alone."""
-        together = []
+        """Requests of several questions; what was refused goes alone."""
+        together: dict[int, list[Question]] = defaultdict(list)  # by attempt
         for question in questions:
-            if question.attempt > 1 or self.answers.is_isolated(question.key(self.service.cache_key)):
+            if self.answers.is_isolated(question.key(self.service.cache_key)):
                 yield [question]
             else:
-                together.append(question)
-        for start in range(0, len(together), self.queries_a_request):
-            yield together[start : start + self.queries_a_request]
+                together[question.attempt].append(question)
+        for attempt, some in sorted(together.items()):
+            yield from batched(some, company(attempt, self.queries_a_request))

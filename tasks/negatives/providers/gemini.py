@@ -18,6 +18,7 @@ from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
 from penumbra.tasks.negatives.providers.service import (
     CLOSED,
+    FAILED,
     MALFORMED,
     REFUSED,
     WORD_TOKENS,
@@ -28,7 +29,9 @@ from penumbra.tasks.negatives.providers.service import (
     ServiceError,
     UnavailableError,
     api_key,
+    redirected,
     retry_after,
+    seconds_of,
 )
 
 if TYPE_CHECKING:
@@ -89,9 +92,11 @@ class GeminiService:
         model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
         client = get_default_generative_client()
         model._client = client
+        session = client.transport._session
+        session.max_redirects = 0  # one would hand key and prompts to whoever it names
         pool = HTTPAdapter(pool_connections=1, pool_maxsize=self.settings.in_flight)  # requests keeps ten otherwise
         for scheme in ("http://", "https://"):
-            client.transport._session.mount(scheme, pool)
+            session.mount(scheme, pool)
         return model
 
     @cached_property
@@ -112,8 +117,8 @@ class GeminiService:
             form["temperature"] = self.settings.temperature
         return {"contents": self.prompt.fill(queries=asked_text(questions)), "generation_config": form}
 
-    async def send(self, payload: dict[str, Any]) -> Reply:
-        """Send one request; raises one of the four errors of `service`."""
+    async def send(self, payload: dict[str, Any], key: str) -> Reply:
+        """Send one request; raises one of the four errors of `service`. Gemini knows no key of a request."""
         model = self.model
         return await asyncio.get_running_loop().run_in_executor(self.threads, self._send, model, payload)
 
@@ -129,8 +134,10 @@ class GeminiService:
             return reply(response.to_dict(), self.settings.model)
         except exceptions.GoogleAPICallError as error:
             raise classed(error) from None
+        except requests.TooManyRedirects as error:
+            raise redirected(error.response.status_code if error.response is not None else 302) from None
         except (requests.RequestException, exceptions.RetryError) as error:
-            raise UnavailableError(type(error).__name__) from None
+            raise UnavailableError(type(error).__name__, free=_is_unsent(error)) from None
         except (ParseError, *MALFORMED):
             raise UnavailableError("body is no answer") from None
 
@@ -178,12 +185,15 @@ def classed(error: "GoogleAPICallError") -> ServiceError:
     if status in REFUSED:
         return RefusedError(reason)
     delays = [str(detail["retryDelay"]) for detail in details if "retryDelay" in detail]  # "17s"
-    after = _seconds(delays[0]) if delays else retry_after(error.response.headers)
-    return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
+    after = seconds_of(delays[0].removesuffix("s")) if delays else retry_after(error.response.headers)
+    return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after, status in FAILED)
 
 
-def _seconds(text: str) -> float | None:
-    try:
-        return float(text.removesuffix("s"))
-    except ValueError:
-        return None
+def _is_unsent(error: Exception) -> bool:
+    """Whether a request got no connection, so that nobody can have answered it."""
+    import requests
+    import urllib3
+
+    cause = error.args[0] if error.args else None
+    refused = isinstance(getattr(cause, "reason", None), urllib3.exceptions.NewConnectionError)
+    return refused or isinstance(error, requests.ConnectTimeout)

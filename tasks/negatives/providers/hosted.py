@@ -15,9 +15,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
 from penumbra.tasks.negatives.providers.answers import Answers, portion
 from penumbra.tasks.negatives.providers.asking import Client, ServiceClient
+from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.dialogue import Attempt, dialogue
 from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.prices import Budget
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.registry import Shared, TrainingText

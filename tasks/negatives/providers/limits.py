@@ -11,15 +11,17 @@ from collections.abc import Callable
 from penumbra.tasks.negatives.providers.service import Quota
 
 BURST = 1 / 50  # of a minute's quota may go at once; the rest flows, so that no minute has more than its quota
-SLOWEST = 1e-3  # a second: whatever headers say, a wait stays finite
-LONGEST_WAIT = 30.0  # seconds after which a bucket is looked at again: headers may have changed it
+LONGEST = 600.0  # seconds, unless a setting says otherwise
+LOOK_EVERY = 30.0  # seconds after which a bucket is looked at again: headers may have changed it
 
 
 class Bucket:
     """An amount that flows back at a steady rate; without a rate there is no limit."""
 
-    def __init__(self, a_minute: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.fixed = clock, a_minute is not None
+    def __init__(
+        self, a_minute: float | None, clock: Callable[[], float] = time.monotonic, longest: float = LONGEST
+    ) -> None:
+        self.clock, self.longest, self.fixed = clock, longest, a_minute is not None
         self.capacity = max(1.0, a_minute * BURST) if a_minute else 0.0
         self.rate = None
         if a_minute:  # requests that go one at a time, evenly spaced, need nothing kept back
@@ -47,21 +49,26 @@ class Bucket:
             return
         unlimited = self.rate is None
         rate = used / quota.reset if used > 0 and quota.reset > 0 else max(self.rate or 0.0, quota.limit / 60)
-        self.rate = max(rate, SLOWEST)
+        self.rate = max(rate, quota.limit / self.longest)
         self.capacity = quota.limit
-        self.level = quota.remaining if unlimited else min(self.level, quota.remaining)
+        remaining = max(0.0, quota.remaining)
+        self.level = remaining if unlimited else min(self.level, remaining)
         self.then = self.clock()
 
 
 class RateLimiter:
-    """Admits requests one after the other, in the order in which they ask."""
+    """Admits requests one after the other, in the order in which they ask.
+
+    What the service says makes nobody wait longer than `longest` seconds. `tell` is told the seconds that a wait takes.
+    """
 
     def __init__(
         self, requests_a_minute: float | None, tokens_a_minute: float | None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, longest: float = LONGEST,
+        tell: Callable[[float], object] = lambda seconds: None,
     ) -> None:  # fmt: skip
-        self.clock = clock
-        self.requests, self.tokens = Bucket(requests_a_minute, clock), Bucket(tokens_a_minute, clock)
+        self.clock, self.longest, self.tell = clock, longest, tell
+        self.requests, self.tokens = (Bucket(most, clock, longest) for most in (requests_a_minute, tokens_a_minute))
         self.resume = 0.0
         self._turn = asyncio.Lock()
 
@@ -69,13 +76,14 @@ class RateLimiter:
         """Wait until a request of so many tokens may go, and count it."""
         async with self._turn:
             while wait := max(self.resume - self.clock(), self.requests.wait(1), self.tokens.wait(tokens)):
-                await asyncio.sleep(min(wait, LONGEST_WAIT))
+                self.tell(wait)
+                await asyncio.sleep(min(wait, LOOK_EVERY))
             self.requests.take(1)
             self.tokens.take(tokens)
 
     def pause(self, seconds: float) -> None:
-        """Admit nothing for a while."""
-        self.resume = max(self.resume, self.clock() + seconds)
+        """Admit nothing for so many seconds, or for the longest that may be waited."""
+        self.resume = max(self.resume, self.clock() + min(seconds, self.longest))
 
     def learn(self, requests: Quota | None, tokens: Quota | None) -> None:
         """Take over what an answer's headers say of the limits."""

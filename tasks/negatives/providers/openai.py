@@ -5,6 +5,7 @@ the whole schema of every request, which is most of the time that a request cost
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,6 +18,7 @@ from penumbra.tasks.negatives.providers.prompts import Prompt
 from penumbra.tasks.negatives.providers.questions import Question, asked_text, letters
 from penumbra.tasks.negatives.providers.service import (
     CLOSED,
+    FAILED,
     MALFORMED,
     REFUSED,
     WORD_TOKENS,
@@ -28,11 +30,13 @@ from penumbra.tasks.negatives.providers.service import (
     ServiceError,
     UnavailableError,
     api_key,
+    redirected,
     retry_after,
 )
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import APIConnectionError, APIStatusError, AsyncOpenAI
+    from openai._types import RequestOptions
 
 VARIABLE = "OPENAI_API_KEY"
 COMPLETIONS = "/chat/completions"
@@ -100,7 +104,9 @@ class OpenAIService:
             base_url=settings.address,
             max_retries=0,  # whoever sends tells retries apart and counts them
             timeout=settings.timeout,
-            http_client=openai.DefaultAioHttpClient(limits=connections, timeout=settings.timeout),
+            http_client=openai.DefaultAioHttpClient(  # a redirect would hand prompts to whoever it names
+                limits=connections, timeout=settings.timeout, follow_redirects=False
+            ),
         )
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
@@ -129,18 +135,19 @@ class OpenAIService:
             body["temperature"] = self.settings.temperature
         return body | self.settings.extra
 
-    async def send(self, payload: dict[str, Any]) -> Reply:
+    async def send(self, payload: dict[str, Any], key: str) -> Reply:
         """Send one request; raises `LimitedError`, `UnavailableError`, `RefusedError` or `ClosedError`."""
         import httpx2
         import openai
 
+        once: RequestOptions = {"headers": {"Idempotency-Key": key}}
         try:
-            response = await self.client.post(COMPLETIONS, body=payload, cast_to=httpx2.Response)
+            response = await self.client.post(COMPLETIONS, body=payload, cast_to=httpx2.Response, options=once)
             return self.reply(json.loads(response.content), response.headers)
         except openai.APIStatusError as error:
             raise self.classed(error) from None
         except openai.APIConnectionError as error:
-            raise UnavailableError(type(error).__name__) from None
+            raise UnavailableError(type(error).__name__, free=_is_unsent(error)) from None
         except MALFORMED:
             raise UnavailableError("body is no chat completion") from None
 
@@ -178,12 +185,21 @@ class OpenAIService:
         """The error of a status; what the service writes beside it stays out, for it may repeat the key."""
         status, code = error.status_code, str(error.code or error.type or "")
         reason = f"status {status} {code}".strip()
+        if status < 400:
+            return redirected(status)
         if status in CLOSED or OUT_OF_MONEY in (error.code, error.type):
             return ClosedError(reason)
         if status in REFUSED:
             return RefusedError(reason)
         after = retry_after(error.response.headers)
-        return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after)
+        return LimitedError(reason, after) if status == 429 else UnavailableError(reason, after, status in FAILED)
+
+
+def _is_unsent(error: "APIConnectionError") -> bool:
+    """Whether a request got no connection, so that nobody can have answered it."""
+    import aiohttp
+
+    return isinstance(error.__cause__ and error.__cause__.__cause__, aiohttp.ClientConnectorError)
 
 
 def schema(questions: Sequence[Question]) -> dict[str, Any]:
@@ -202,9 +218,10 @@ def _quota(headers: Mapping[str, str], what: str) -> Quota | None:
     """One of the limits in a response's headers; None where it says nothing of it."""
     try:
         limit, remaining = (float(headers[f"x-ratelimit-{part}-{what}"]) for part in ("limit", "remaining"))
-        return Quota(limit, remaining, seconds(headers[f"x-ratelimit-reset-{what}"]))
+        quota = Quota(limit, remaining, seconds(headers[f"x-ratelimit-reset-{what}"]))
     except (KeyError, ValueError):
         return None
+    return quota if math.isfinite(limit) and math.isfinite(remaining) else None
 
 
 def seconds(text: str) -> float:

@@ -1,18 +1,14 @@
-"""What tokens cost: a dated table that a parameter overrides, and the budget of a run.
+"""What tokens cost: a dated table that a parameter overrides.
 
 Token counts are the services' own and are the truth; money is computed from them.
 """
 
-import asyncio
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
-
-from penumbra.artifacts.errors import PenumbraError
 
 TABLE = Path(__file__).with_name("prices.yaml")
 
@@ -45,42 +41,3 @@ def price_of(model: str) -> Price | None:
     prices = table()[1]
     names = [name for name in prices if re.fullmatch(rf"{re.escape(name)}(-\d[-\d]*)?", model)]
     return prices[max(names, key=len)] if names else None
-
-
-class BudgetError(PenumbraError):
-    """The next request could cost more than is left of `max_cost_usd`."""
-
-
-@dataclass
-class Budget:
-    """What a run may spend over all its services, in USD; what a request may cost at most is set aside beforehand."""
-
-    limit: float | None
-    spent: float = 0.0
-    set_aside: float = 0.0
-    holders: int = 0
-    released: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def reserve(self, most: float) -> bool:
-        """Set an amount aside; False where it would go beyond the limit."""
-        if self.limit is not None and self.spent + self.set_aside + most > self.limit:
-            return False
-        self.set_aside += most
-        self.holders += 1
-        return True
-
-    async def wait_and_reserve(self, most: float) -> bool:
-        """As `reserve`, but waits for requests under way: most give back some of what they have set aside."""
-        while not self.reserve(most):
-            if not self.holders:
-                return False
-            self.released.clear()
-            await self.released.wait()
-        return True
-
-    def charge(self, most: float, cost: float) -> None:
-        """Give a reserved amount back and book what the request did cost."""
-        self.set_aside -= most
-        self.spent += cost
-        self.holders -= 1
-        self.released.set()

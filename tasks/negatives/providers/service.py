@@ -3,6 +3,7 @@
 A service's own module turns its library's exceptions into these, by status and type, never by their messages.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +13,28 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.providers.answers import MOST_IN_FLIGHT
 from penumbra.tasks.negatives.providers.prices import Price, price_of
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.registry import ProviderSettings
 
 # What a status says of a service, or of a request.
 CLOSED, REFUSED = {401, 402, 403, 404}, {400, 413, 422}
+FAILED = {500, 503, 529}  # the service's own word that it failed; what a gateway says (502, 504, …) leaves it open
 WORD_TOKENS = 16  # tokens of an answer a slot, at most
 # What reading a body raises where it is not what it should be: numbers too large and nesting too deep among it.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class ServiceError(Exception):
-    """A request that was not answered; `after` is how long the service asks to wait, in seconds."""
+    """A request that was not answered; `after` is how long the service asks to wait, in seconds.
 
-    def __init__(self, reason: str, after: float | None = None) -> None:
+    `free` says that it surely cost nothing: the service refused it, or never saw it.
+    """
+
+    def __init__(self, reason: str, after: float | None = None, free: bool = True) -> None:
         super().__init__(reason)
-        self.reason, self.after = reason, after
+        self.reason, self.after, self.free = reason, after, free
 
 
 class LimitedError(ServiceError):
@@ -36,7 +42,10 @@ class LimitedError(ServiceError):
 
 
 class UnavailableError(ServiceError):
-    """The request was lost on the way or the service failed: send the same again."""
+    """The request was lost on the way or the service failed: send the same again, though both may be charged."""
+
+    def __init__(self, reason: str, after: float | None = None, free: bool = False) -> None:
+        super().__init__(reason, after, free)
 
 
 class RefusedError(ServiceError):
@@ -80,8 +89,11 @@ class Service(Protocol):
         """The request's body."""
         ...
 
-    async def send(self, payload: dict[str, Any]) -> Reply:
-        """Send one request, once; raises one of the four errors."""
+    async def send(self, payload: dict[str, Any], key: str) -> Reply:
+        """Send one request, once; raises one of the four errors.
+
+        `key` is the same whenever the same request is sent again, for services that then answer and charge it once.
+        """
         ...
 
     async def close(self) -> None:
@@ -116,10 +128,13 @@ class ServiceSettings(ProviderSettings):
         description="Prefect Secret block with the API key, used where the environment variable is not set."
     )
     temperature: float | None = Field(None, ge=0, le=2, description="Sampling temperature; none: the service's own.")
-    in_flight: int = Field(16, ge=1, le=1024, description="Requests under way at the same time, at most.")
+    in_flight: int = Field(16, ge=1, le=MOST_IN_FLIGHT, description="Requests under way at the same time, at most.")
     requests_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
     tokens_a_minute: float | None = Field(None, gt=0, description="Limit; none: as the service's headers say.")
     timeout: float = Field(60.0, gt=0, description="Seconds that a request may take before it is sent again.")
+    longest_wait: float = Field(
+        600.0, gt=0, description="Seconds to wait before asking again, at most, however long the service says."
+    )
     price: Price | None = Field(None, description="USD a million tokens, instead of the project's own table.")
     extra: dict[str, Any] = Field({}, description="Fields added to every request as they are.")
 
@@ -178,11 +193,23 @@ def api_key(service: str, variable: str, block: str, base_url: str | None) -> st
         ) from None
 
 
+def redirected(status: int) -> ClosedError:
+    """The error of a redirect, which is never followed: where it leads must not learn the key or the prompts."""
+    return ClosedError(f"status {status}: redirects are not followed, so give the address that answers as base_url")
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that a response asks to wait: `retry-after-ms`, or `Retry-After` in seconds."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):
-            continue
+        if name in headers and (asked := seconds_of(headers[name])) is not None:
+            return asked * unit
     return None
+
+
+def seconds_of(text: str) -> float | None:
+    """A number of seconds, which may be infinite; None where the text is no number."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(seconds) else max(0.0, seconds)

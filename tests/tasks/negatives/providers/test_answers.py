@@ -1,17 +1,20 @@
 """The cache of paid answers: nothing is lost, whatever fills it up, reads it or is killed in the middle."""
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import diskcache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, Place, portion
+from penumbra.tasks.negatives.providers.answers import Answer, Answers, AnswersError, CacheEntry, Place, portion
 
 
 def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
@@ -62,6 +65,63 @@ def test_nothing_is_evicted_however_full_it_is(tmp_path: Path) -> None:
     answers.cache.cull()
     again = Answers(tmp_path)
     assert all(again.find(f"q{number}") for number in range(60))
+
+
+class Bomb:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("size", [0, 100_000], ids=["row", "file"])
+@pytest.mark.parametrize("name", ["question a", "answer name", "offer offer a", "alone a"])
+def test_a_pickle_in_the_cache_is_an_error_and_runs_nothing(tmp_path: Path, name: str, size: int) -> None:
+    answers, mark = Answers(tmp_path / "cache"), tmp_path / "ran"
+    answers.keep("name", places("a"), answer())
+    answers.close()
+    with diskcache.Cache(str(tmp_path / "cache")) as theirs:
+        theirs.set(name, (Bomb(mark), "x" * size))
+        theirs.set((Bomb(mark), 1), "under a name that is a pickle, too")
+    again = Answers(tmp_path / "cache")
+    if name == "alone a":
+        assert again.is_isolated("a")
+    else:
+        with pytest.raises(AnswersError, match=r"cache: .* no JSON.*PENUMBRA_ANSWERS"):
+            again.offered("offer a") if name.startswith("offer") else again.find("a")
+    assert not mark.exists()
+
+
+def test_a_row_names_no_file_outside_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text(json.dumps([["secret"]]))
+    Answers(tmp_path / "cache").keep("name", places("a"), answer())
+    with sqlite3.connect(tmp_path / "cache" / "cache.db") as rows:
+        rows.execute("UPDATE Cache SET mode = 3, filename = '../private', value = NULL WHERE key = 'offer offer a'")
+    with pytest.raises(AnswersError):
+        Answers(tmp_path / "cache").offered("offer a")
+
+
+def test_a_cache_of_version_0_1_is_read_as_it_is(tmp_path: Path) -> None:
+    """It was written through diskcache's own disk, with values that are JSON already."""
+    entry = {"answer": "name", "number": 1, "first": 1, "asker": "x"}
+    said = json.loads(json.dumps(answer("{}" * 30_000).__dict__))
+    with diskcache.Cache(str(tmp_path)) as old:
+        old.set("answer name", json.dumps(said))
+        old.set("question a", json.dumps(entry))
+        old.set("offer a", json.dumps([["a", "b"]]))
+        old.set("alone a", 1)
+    answers = Answers(tmp_path)
+    assert answers.find("a") == CacheEntry(answer("{}" * 30_000), 1, 1, "x")
+    assert (answers.offered("a"), answers.is_isolated("a")) == ([("a", "b")], True)
+
+
+def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cache.db").write_bytes(b"no database" * 1_000)
+    with pytest.raises(AnswersError, match=r"can't be opened \(file is not a database\).*PENUMBRA_ANSWERS"):
+        Answers(tmp_path)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**5), st.floats(0, 100), st.integers(1, 100))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from penumbra.tasks.negatives.providers import asking, limits
 from penumbra.tasks.negatives.providers.asking import FAILURES, OVER_BUDGET, TRANSPORT_RETRIES
+from penumbra.tasks.negatives.providers.openai import _quota as openai_quota
 from penumbra.tasks.negatives.providers.prices import Price
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question
 from tests.protocol_server import ProtocolServer
@@ -21,7 +23,7 @@ from tests.talks import Talk, lines_of, masked, openai_settings, question, quest
 
 PRICE = Price(input=10.0, output=100.0)
 NO_LIMITS = {"latency": 0.0, "keys": None, "models": None, "requests_per_minute": None, "tokens_per_minute": None,
-             "minute": 60.0, "announce_limits": False, "max_in_flight": None}  # fmt: skip
+             "minute": 60.0, "idempotent": False, "announce_limits": False, "max_in_flight": None}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +302,7 @@ def test_a_model_that_never_answers_rightly_is_asked_three_times_and_no_more(
 ) -> None:
     server.script({"do": kind})
     client = talk.ask(questions(8))
-    assert client.statistics.requests == 2 + 2 * 8
+    assert client.statistics.requests == 2 + 4 + 8, "all together, half as many together, each alone"
     assert set(asked_lines(server).values()) == {MOST_ATTEMPTS}
     assert client.statistics.done == 8
     assert talk.ask(questions(8)).statistics.sent == 0
@@ -432,9 +434,8 @@ def test_the_budget_stops_in_time_and_the_next_run_goes_on(server: ProtocolServe
     first = talk.ask(some, limit=limit)
     assert first.stopped == OVER_BUDGET
     assert 0.02 < first.statistics.cost_usd <= limit
-    assert first.budget.set_aside == pytest.approx(0)
     paid = PRICE.cost(*tokens_of(server.requests(), {}))
-    assert first.statistics.cost_usd == pytest.approx(paid) == pytest.approx(first.budget.spent)
+    assert first.statistics.cost_usd == pytest.approx(paid) == pytest.approx(first.budget.account["spent"])
     answered = 40 - len(talk.open(some))
     assert answered == 4 * first.statistics.requests == len(asked_lines(server))
     for _ in range(9):
@@ -464,7 +465,8 @@ def test_two_services_share_one_budget(server: ProtocolServer, talk: Talk, tmp_p
     async def both() -> None:
         await asyncio.gather(*(client.ask([questions(120)]) for client in clients))
 
-    asyncio.run(both())
+    with clients[0].budget:
+        asyncio.run(both())
     assert {client.stopped for client in clients} == {OVER_BUDGET}
     spent = sum(client.statistics.cost_usd for client in clients)
     assert 0.1 < spent <= 0.25
@@ -489,9 +491,8 @@ def test_tokens_and_money_of_the_rows_are_what_the_server_counted(server: Protoc
     assert math.fsum(fill.cost_usd for fill in fills) == pytest.approx(PRICE.cost(prompt, completion))
     assert client.statistics.cost_usd == pytest.approx(PRICE.cost(prompt, completion))
     assert client.statistics.retries == len(server.requests(status=500))
-    assert client.statistics.asked_again == len([f for f in answered if f["fault"]]) + 3 * len(
-        [f for f in answered if f["fault"] and len(lines_of(f)) == 4]
-    ) - _given_up(talk, some)
+    wrong = sum(len(lines_of(request)) for request in answered if request["fault"])
+    assert client.statistics.asked_again == wrong - _given_up(talk, some)
 
 
 def _given_up(talk: Talk, some: list[Question]) -> int:
@@ -526,11 +527,14 @@ def test_two_runs_at_once_spoil_nothing(server: ProtocolServer, talk: Talk) -> N
     server.change(latency=0.02)
 
     async def both() -> None:
-        await asyncio.gather(*(talk.client(run=name).ask([some]) for name in "ab"))
+        await asyncio.gather(*(client.ask([some]) for client in clients))
 
-    asyncio.run(both())
+    clients = [talk.client(run=name) for name in "ab"]
+    with clients[0].budget, clients[1].budget:
+        asyncio.run(both())
     assert talk.open(some) == []
     assert [talk.problems(one) for one in some] == [[""]] * 32
+    assert set(asked_lines(server).values()) == {1}
 
 
 def test_json_mode_is_asked_of_old_models_and_enums_of_new_ones(server: ProtocolServer, talk: Talk) -> None:
@@ -572,3 +576,217 @@ def test_an_answer_is_cached_by_what_determines_it(server: ProtocolServer, talk:
 def test_pick_is_what_the_stand_in_says() -> None:
     """What these tests take the stand-in's answers from."""
     assert json.loads(well_said({"offered": {"1": ["A", "B"]}})) == {"1": pick(["A", "B"], "1", 0)}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, talk: Talk, status: int) -> None:
+    with ProtocolServer() as elsewhere:
+        location = f"{elsewhere.url}/v1/chat/completions"
+        server.script({"do": "status", "status": status, "headers": {"location": location}})
+        client = talk.ask(questions(8))
+        assert elsewhere.requests() == []
+    assert client.stopped.startswith(f"status {status}: redirects are not followed")
+    assert client.statistics.sent <= talk.settings.in_flight
+
+
+def least(server: ProtocolServer) -> float:
+    """USD that the stand-in charges so far, for lost answers too."""
+    return PRICE.cost(*server.charged())
+
+
+@pytest.mark.parametrize("fault", ["half", "close", "reset", "html", "body", "hang"])
+def test_a_lost_answer_is_booked_at_its_most_and_the_limit_holds(
+    server: ProtocolServer, talk: Talk, fault: str
+) -> None:
+    """The stand-in charges what it answered, whether or not the answer arrives; every second one doesn't."""
+    server.script({"do": fault, "when": {"every": 2}})
+    talk = other(talk, server, price=PRICE, timeout=0.4 if fault == "hang" else 10)
+    client = talk.ask(questions(80), limit=0.15)
+    assert client.stopped == OVER_BUDGET
+    assert client.statistics.cost_usd < least(server) <= client.budget.account["spent"] <= 0.15
+    booked = client.statistics.cost_usd + client.statistics.lost_usd
+    assert booked == pytest.approx(client.budget.account["spent"])
+    assert "for lost answers" in client.statistics.line("openai")
+
+
+@pytest.mark.parametrize(
+    ("fault", "free"),
+    [
+        ({"do": "status", "status": 500}, True),
+        ({"do": "status", "status": 503}, True),
+        ({"do": "status", "status": 429}, True),
+        ({"do": "status", "status": 502}, False),
+        ({"do": "status", "status": 504}, False),
+    ],
+    ids=lambda value: str(value["status"]) if isinstance(value, dict) else "",
+)
+def test_what_the_service_itself_refuses_costs_nothing_and_what_a_gateway_says_may(
+    server: ProtocolServer, talk: Talk, fault: dict[str, Any], free: bool
+) -> None:
+    server.script({**fault, "times": 2})
+    client = other(talk, server, price=PRICE, in_flight=1).ask(questions(4), limit=1.0)
+    assert (client.statistics.lost_usd == 0) == free
+    assert client.budget.account["spent"] == pytest.approx(client.statistics.cost_usd + client.statistics.lost_usd)
+
+
+def test_a_server_that_is_not_there_costs_nothing(server: ProtocolServer, talk: Talk) -> None:
+    client = other(talk, server, price=PRICE, base_url="http://127.0.0.1:9/v1").ask(questions(40), limit=1.0)
+    assert client.stopped.startswith("nothing but failures")
+    assert (client.budget.account["spent"], client.statistics.lost_usd) == (0.0, 0.0)
+
+
+def test_a_server_that_counts_no_tokens_is_booked_at_the_most(server: ProtocolServer, talk: Talk) -> None:
+    body = {"model": "m", "choices": [{"message": {"content": '{"1": "A", "2": "A", "3": "A"}'}}]}
+    server.script({"do": "body", "body": json.dumps(body)})
+    client = other(talk, server, price=PRICE).ask(questions(60), limit=0.1, queries_a_request=1)
+    assert client.stopped == OVER_BUDGET
+    assert least(server) <= client.budget.account["spent"] <= 0.1
+
+
+def test_the_same_request_has_the_same_key_and_is_charged_once_by_who_knows_it(
+    server: ProtocolServer, talk: Talk
+) -> None:
+    server.change(idempotent=True)
+    talk = other(talk, server, in_flight=1)
+    server.script({"do": "half", "times": 2})
+    talk.ask(questions(1))
+    requests = server.requests()
+    assert len({request["idempotency"] for request in requests}) == 1
+    assert [request["charged"] != [0, 0] for request in requests] == [True, False, False]
+    server.script({"do": "prose"})
+    talk.ask(questions(1, 5))
+    asked_again = server.requests(fault="prose")
+    assert len({request["prompt"] for request in asked_again}) == 1
+    assert len({request["idempotency"] for request in asked_again}) == 3, "asked again it is another request"
+
+
+def test_an_answer_in_prose_is_asked_for_in_halves(server: ProtocolServer, talk: Talk) -> None:
+    """Of 33 requests every third is prose, and of those that follow."""
+    some = questions(33 * 16)
+    server.script({"do": "prose", "when": {"every": 3}})
+    client = other(talk, server, in_flight=4).ask(some, queries_a_request=16)
+    assert talk.open(some) == []
+    assert client.statistics.requests < 130
+    sizes = Counter(len(lines_of(request)) for request in server.requests())
+    assert set(sizes) == {16, 8, 1}
+    assert (sizes[16], sizes[8]) == (33, 2 * sum(len(lines_of(r)) == 16 for r in server.requests(fault="prose")))
+
+
+def test_a_query_that_makes_every_answer_prose_costs_no_other_its_fill(server: ProtocolServer, talk: Talk) -> None:
+    some = questions(16)
+    server.script({"do": "prose", "when": {"contains": "room 7."}})
+    client = talk.ask(some, queries_a_request=16)
+    assert client.statistics.requests == 1 + 2 + 8
+    assert [talk.problems(one)[-1] == "" for one in some] == [number != 7 for number in range(16)]
+
+
+def test_what_an_earlier_run_got_wrong_is_asked_in_half_the_company_too(server: ProtocolServer, talk: Talk) -> None:
+    some = questions(16)
+    server.script({"do": "prose", "times": 1}, {"do": "status", "status": 401})
+    assert talk.ask(some, queries_a_request=16).stopped.startswith("status 401")
+    server.script()
+    assert talk.ask([*some, *questions(4, 16)], queries_a_request=16).stopped == ""
+    sizes = [len(lines_of(request)) for request in server.requests(status=200)]
+    assert (sizes[0], sorted(sizes[1:])) == (16, [4, 8, 8])
+
+
+@pytest.mark.parametrize("said", ["inf", "1e9", "nan", "-5", "1e999"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_nobody_waits_longer_than_the_setting_whatever_the_service_says(
+    server: ProtocolServer, talk: Talk, said: str, status: int
+) -> None:
+    server.script({"do": "status", "status": status, "retry_after": said, "times": 1})
+    other(talk, server, longest_wait=0.3, in_flight=1).ask(questions(4), within=10)
+    assert talk.open(questions(4)) == []
+    first, second = server.requests()
+    assert (second["time"] >= first["time"] + 0.29) == (said in ("inf", "1e9", "1e999"))
+
+
+def test_headers_make_nobody_wait_longer_than_the_setting(server: ProtocolServer, talk: Talk) -> None:
+    quota = {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "-1e9",
+             "x-ratelimit-reset-tokens": "99999999h"}  # fmt: skip
+    body = {"model": "m", "choices": [{"message": {"content": "{}"}}], "usage": {"prompt_tokens": 1}}
+    server.script({"do": "body", "body": json.dumps(body), "times": 1})
+    client = other(talk, server, longest_wait=1.0).client()
+    client.limiter.learn(None, openai_quota(quota, "tokens"))
+    assert client.limiter.tokens.wait(1_000) <= 1.0
+
+
+def test_how_long_is_waited_and_for_whom_is_said(
+    server: ProtocolServer, talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "WORTH_TELLING", 0.2)
+    caplog.set_level("INFO", "penumbra")
+    server.script({"do": "status", "status": 429, "retry_after": "inf", "times": 1})
+    client = other(talk, server, longest_wait=0.6, in_flight=1).ask(questions(4))
+    assert "openai: waits 1 s for openai (gpt-4o-mini) or its limits" in caplog.text
+    assert "waits" not in client.statistics.line("openai"), "not once it goes on"
+
+
+def test_of_two_runs_at_once_one_pays_and_the_other_says_for_whom_it_waits(
+    server: ProtocolServer, talk: Talk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penumbra")
+    server.change(latency=0.05)
+    clients = [talk.client(run=name) for name in ("first", "second")]
+
+    async def both() -> None:
+        await asyncio.gather(*(client.ask([questions(32)]) for client in clients))
+
+    with clients[0].budget, clients[1].budget:
+        asyncio.run(both())
+    assert [client.statistics.requests for client in clients] == [8, 0]
+    assert [client.statistics.done for client in clients] == [32, 32]
+    assert f"openai: waits for run first (process {os.getpid()} on " in caplog.text
+
+
+def test_runs_that_ask_different_models_do_not_wait_for_each_other(server: ProtocolServer, talk: Talk) -> None:
+    server.change(latency=0.2)
+    clients = [other(talk, server, model=model).client() for model in ("gpt-4o-mini", "gpt-4.1")]
+
+    async def both() -> None:
+        await asyncio.gather(*(client.ask([questions(8)]) for client in clients))
+
+    with clients[0].budget, clients[1].budget:
+        asyncio.run(both())
+    assert {request["in_flight"] for request in server.requests()} >= {3, 4}
+
+
+@pytest.mark.parametrize("queries_a_request", [4, 9], ids=["same", "other"])
+def test_requests_that_a_run_was_broken_off_over_go_out_again_as_they_were(
+    server: ProtocolServer, talk: Talk, queries_a_request: int
+) -> None:
+    """A service that knows their keys answers them again for nothing, whatever the new run's settings are."""
+    some = questions(30)
+    server.change(idempotent=True)
+    talk.ask(questions(4, 90))  # imports take their time, too
+    server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
+    with pytest.raises(TimeoutError):
+        talk.ask(some, within=3)
+    under_way = [request for request in server.requests() if request["outcome"] == "client closed"]
+    assert len(under_way) == 2
+    server.script()
+    client = talk.ask(some[::-1], queries_a_request=queries_a_request)
+    assert (client.stopped, talk.open(some)) == ("", [])
+    charged = Counter(line for request in server.requests() if any(request["charged"]) for line in lines_of(request))
+    assert charged == Counter(one.text() for one in [*some, *questions(4, 90)]), "each once"
+
+
+def test_of_a_request_broken_off_the_rest_is_asked_where_some_of_it_is_gone(server: ProtocolServer, talk: Talk) -> None:
+    some = questions(8)
+    server.script({"do": "slow", "seconds": 5})
+    with pytest.raises(TimeoutError):
+        other(talk, server, in_flight=1).ask(some, within=1.5)
+    server.script()
+    client = talk.ask([*some[1:], *questions(3, 8)])
+    assert (client.stopped, talk.open([*some[1:], *questions(3, 8)])) == ("", [])
+    assert talk.open(some) == some[:1]
+
+
+def test_a_server_that_says_more_than_it_may_is_believed_to_do_so_again(server: ProtocolServer, talk: Talk) -> None:
+    """No limit can be kept with the first such answer; with all that follow it can."""
+    server.script({"do": "answer", "content": "blah " * 400})
+    limit = 0.4
+    client = other(talk, server, price=PRICE, in_flight=1).ask(questions(60), limit=limit, queries_a_request=1)
+    assert client.stopped == OVER_BUDGET
+    assert 0.2 < least(server) <= limit

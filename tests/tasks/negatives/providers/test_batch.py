@@ -11,8 +11,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import batch
 from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY
 from penumbra.tasks.negatives.providers.batch import JOBS, BatchClient
+from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.openai import OpenAIService
-from penumbra.tasks.negatives.providers.prices import Budget, Price
+from penumbra.tasks.negatives.providers.prices import Price
 from tests.protocol_server import ProtocolServer
 from tests.talks import PROMPT, Talk, openai_settings, questions
 
@@ -36,8 +37,9 @@ def talk(server: ProtocolServer, store: Store) -> Talk:
 def ask(talk: Talk, store: Store, count: int = 30, limit: float | None = None, **settings: Any) -> BatchClient:
     chosen = talk.settings.model_copy(update=settings)
     service = OpenAIService(chosen, PROMPT)  # type: ignore[arg-type]
-    client = BatchClient(service, talk.answers, chosen, Budget(limit), "run", 4, store)  # type: ignore[arg-type]
-    asyncio.run(client.ask([questions(count)]))
+    with Budget(limit, talk.answers) as budget:
+        client = BatchClient(service, talk.answers, chosen, budget, "run", 4, store)  # type: ignore[arg-type]
+        asyncio.run(client.ask([questions(count)]))
     return client
 
 

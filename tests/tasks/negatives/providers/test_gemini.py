@@ -280,3 +280,50 @@ def test_the_schema_is_sent_as_enums_and_a_temperature_is_passed_on(server: Prot
     assert form["required"] == ["1", "2", "3", "4", "5", "6"]
     assert form["properties"]["4"] == {"type": "STRING", "format": "enum", "enum": ["A", "B"]}
     assert body["generation_config"]["temperature"] == 0.3
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, talk: Talk, status: int) -> None:
+    with ProtocolServer() as elsewhere:
+        location = f"{elsewhere.url}/v1beta/models/gemini-2.5-flash:generateContent"
+        server.script({"do": "status", "status": status, "headers": {"location": location}})
+        client = talk.ask(questions(8))
+        assert elsewhere.requests() == []
+    assert client.stopped.startswith(f"status {status}: redirects are not followed")
+    assert client.statistics.sent <= talk.settings.in_flight
+
+
+@pytest.mark.parametrize("fault", ["half", "close", "reset", "html", "body", "hang"])
+def test_a_lost_answer_is_booked_at_its_most_and_the_limit_holds(
+    server: ProtocolServer, talk: Talk, fault: str
+) -> None:
+    server.script({"do": fault, "when": {"every": 2}})
+    talk = other(talk, server, price=PRICE, timeout=0.4 if fault == "hang" else 10)
+    client = talk.ask(questions(80), limit=0.15)
+    assert client.stopped == OVER_BUDGET
+    assert client.statistics.cost_usd < PRICE.cost(*server.charged()) <= client.budget.account["spent"] <= 0.15
+
+
+def test_a_server_that_is_not_there_costs_nothing(server: ProtocolServer, talk: Talk) -> None:
+    client = other(talk, server, price=PRICE, base_url="http://127.0.0.1:9").ask(questions(40), limit=1.0)
+    assert client.stopped == "nothing but failures, the last: ConnectionError"
+    assert (client.budget.account["spent"], client.statistics.lost_usd) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("said", [float("inf"), 1e9])
+def test_nobody_waits_longer_than_the_setting_whatever_the_service_says(
+    server: ProtocolServer, talk: Talk, said: float
+) -> None:
+    server.script({"do": "status", "status": 429, "retry_after": said, "times": 1})
+    other(talk, server, longest_wait=0.3, in_flight=1).ask(questions(4), within=10)
+    first, second = server.requests()
+    assert second["time"] >= first["time"] + 0.29
+
+
+@pytest.mark.parametrize("said", ["infs", "nans", "1e9s", "-3s", "soon"])
+def test_a_delay_in_an_errors_details_is_bounded_too(server: ProtocolServer, talk: Talk, said: str) -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": said}]
+    body = json.dumps({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}})
+    server.script({"do": "status", "status": 429, "body": body, "times": 1})
+    other(talk, server, longest_wait=0.3, in_flight=1).ask(questions(4), within=10)
+    assert talk.open(questions(4)) == []

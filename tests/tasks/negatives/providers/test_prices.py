@@ -3,13 +3,11 @@
 from datetime import date
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penumbra.tasks.negatives.providers.gemini import Gemini
 from penumbra.tasks.negatives.providers.openai import OpenAI
-from penumbra.tasks.negatives.providers.prices import Budget, Price, price_of, table
+from penumbra.tasks.negatives.providers.prices import Price, price_of, table
 
 
 def test_the_table_is_dated_and_sane() -> None:
@@ -50,38 +48,3 @@ def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:
 def test_a_price_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Price(**wrong)
-
-
-def test_a_budget_without_a_limit_takes_everything() -> None:
-    budget = Budget(None)
-    assert budget.reserve(1e9)
-    budget.charge(1e9, 5.0)
-    assert (budget.spent, budget.set_aside) == (5.0, 0.0)
-
-
-def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back() -> None:
-    budget = Budget(1.0)
-    assert budget.reserve(0.6)
-    assert not budget.reserve(0.6)
-    budget.charge(0.6, 0.1)
-    assert budget.reserve(0.6)
-    budget.charge(0.6, 0.6)
-    assert not budget.reserve(0.6)
-    assert budget.reserve(0.3)
-
-
-@given(st.floats(0.01, 10), st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1), st.integers(0, 3)), max_size=60))
-def test_with_any_requests_in_flight_the_limit_is_never_exceeded(
-    limit: float, requests: list[tuple[float, float, int]]
-) -> None:
-    """Each request costs a share of what was set aside for it, and others are settled before or after it."""
-    budget, under_way, paid = Budget(limit), [], 0.0
-    for most, share, settled in requests:
-        if budget.reserve(most):
-            under_way.append((most, most * share))
-        for _ in range(min(settled, len(under_way))):
-            budget.charge(*under_way[0])
-            paid += under_way.pop(0)[1]
-        assert paid + sum(cost for _, cost in under_way) <= limit + 1e-9
-    assert budget.spent == pytest.approx(paid)
-    assert budget.set_aside == pytest.approx(sum(most for most, _ in under_way), abs=1e-9)

@@ -1,0 +1,147 @@
+"""The account that runs spend from: one at a time, several at once, and after a kill."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.budget import Budget
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Iterator[Answers]:
+    answers = Answers(tmp_path)
+    yield answers
+    answers.close()
+
+
+def test_without_a_limit_everything_is_taken_and_booked(answers: Answers) -> None:
+    with Budget(None, answers) as budget:
+        assert budget.reserve(1e9)
+        budget.charge(1e9, 5.0)
+        assert budget.account["spent"] == 5.0
+
+
+def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back(answers: Answers) -> None:
+    with Budget(1.0, answers) as budget:
+        assert budget.reserve(0.6)
+        assert not budget.reserve(0.6)
+        budget.charge(0.6, 0.1)
+        assert budget.reserve(0.6)
+        budget.charge(0.6, 0.6)
+        assert not budget.reserve(0.6)
+        assert budget.reserve(0.3)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.floats(0.01, 10),
+    st.lists(st.tuples(st.booleans(), st.floats(0.001, 3), st.floats(0, 1), st.integers(0, 3)), max_size=40),
+)
+def test_with_any_requests_of_two_runs_in_flight_the_limit_is_never_exceeded(
+    answers: Answers, limit: float, requests: list[tuple[bool, float, float, int]]
+) -> None:
+    """Each request costs a share of what was set aside for it, and others are settled before or after it."""
+    with Budget(limit, answers) as one, Budget(limit, answers) as other:
+        under_way, paid = [], 0.0
+        for second, most, share, settled in requests:
+            budget = other if second else one
+            if budget.reserve(most):
+                under_way.append((budget, most, most * share))
+            for _ in range(min(settled, len(under_way))):
+                owner, set_aside, cost = under_way.pop(0)
+                owner.charge(set_aside, cost)
+                paid += cost
+            assert paid + sum(most for _, most, _ in under_way) <= limit + 1e-9
+        assert one.account["spent"] == pytest.approx(paid)
+
+
+def test_runs_at_once_share_the_limit_and_the_next_one_begins_anew(answers: Answers) -> None:
+    with Budget(1.0, answers) as first:
+        first.reserve(0.7)
+        first.charge(0.7, 0.7)
+        with Budget(1.0, answers) as second:
+            assert not second.reserve(0.4)
+        assert not first.reserve(0.4), "the account goes on with who is left"
+    with Budget(1.0, answers) as third:
+        assert third.reserve(1.0)
+
+
+def test_a_run_waits_for_what_another_has_set_aside(answers: Answers) -> None:
+    async def ask(one: Budget, other: Budget) -> bool:
+        waiting = asyncio.create_task(other.wait_and_reserve(0.5))
+        await asyncio.sleep(0.15)
+        assert not waiting.done()
+        one.charge(0.9, 0.2)
+        return await waiting
+
+    with Budget(1.0, answers) as one, Budget(1.0, answers) as other:
+        assert one.reserve(0.9)
+        assert asyncio.run(ask(one, other))
+        other.charge(0.5, 0.5)
+        assert not asyncio.run(one.wait_and_reserve(0.9)), "nothing is under way that could give it back"
+
+
+RESERVE = """
+import sys, time
+from pathlib import Path
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.budget import Budget
+with Budget(1.0, Answers(Path(sys.argv[1]))) as budget:
+    for cost in (0.1, 0.2):
+        assert budget.reserve(0.3)
+        budget.charge(0.3, cost)
+    assert budget.reserve(0.3)
+    print("under way", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes_on(answers: Answers) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RESERVE, answers.folder], cwd=PROJECT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"under way\n"
+    with Budget(1.0, answers) as beside:
+        assert beside.account["spent"] == pytest.approx(0.3)
+        assert not beside.reserve(0.5), "another run's request is under way"
+        process.kill()
+        process.wait()
+        began = time.monotonic()
+        assert not asyncio.run(beside.wait_and_reserve(0.5)), "and can have cost what was set aside for it"
+        assert time.monotonic() - began < 5
+        assert beside.account["spent"] == pytest.approx(0.6)
+        assert beside.reserve(0.4)
+
+
+def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(answers: Answers) -> None:
+    process = subprocess.Popen([sys.executable, "-c", RESERVE, answers.folder], cwd=PROJECT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    with Budget(1.0, answers) as again:
+        assert again.account["spent"] == pytest.approx(0.6)
+        assert not again.reserve(0.5)
+    with Budget(1.0, answers) as later:
+        assert later.reserve(1.0)
+    assert list((answers.folder / "locks").glob("run-*")) == [], "no lock is left behind"
+
+
+def test_a_run_that_fails_is_as_one_that_was_killed(answers: Answers) -> None:
+    def fail() -> None:
+        with Budget(1.0, answers) as budget:
+            budget.reserve(0.4)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with Budget(1.0, answers) as again:
+        assert again.account["spent"] == pytest.approx(0.4)
