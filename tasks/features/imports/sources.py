@@ -111,6 +111,8 @@ class FeatureFolder:
         """A video's features, or None; raises `FeatureFault`."""
         file = self.file(vid)
         if file is None:
+            if self._folder.outside.intersection(ids_of(vid)):
+                raise FeatureFault("link leads out of the folder", "name the folder it leads to in imports.sources")
             return None
         try:
             with file.open("rb") as stream:

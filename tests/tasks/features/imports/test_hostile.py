@@ -188,6 +188,14 @@ def test_what_nobody_expected_is_a_refused_video_and_logged_in_full_once(
     assert "bad" in record.getMessage()
 
 
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    folder.mkdir()
+    np.save(tmp_path / "secret.npy", MATRIX)
+    os.symlink(tmp_path / "secret.npy", folder / "bad.npy")
+    assert refused(folder_of(folder))[0] == "link leads out of the folder"
+
+
 def test_ordinary_forms_of_hdf5_are_read(tmp_path: Path) -> None:
     def write(file: h5py.File) -> None:
         file.create_dataset("packed", data=MATRIX, compression="gzip", shuffle=True, chunks=(4, 6))
