@@ -49,6 +49,9 @@ class Dataset(Parameters):
         description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
         "Default: what lies in the folder under the usual names.",
     )
+    english: bool = Field(
+        True, description="Reject queries that are plainly in another language: what follows reads English grammar."
+    )
 
     def location(self) -> Path:
         """The folder that holds the files; the shipped sample's own for `scenes`."""
