@@ -13,11 +13,10 @@ from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from penumbra.artifacts.drawing import Drawing, printable
-from penumbra.artifacts.interface import markdown_table
+from penumbra.artifacts.markdown import bold, markdown_table, plain
 
 TEMPLATE = Path(__file__).with_name("document.html")
 NUMBER = re.compile(r"[-+−]?[\d,.]+( %)?$|–$")
-MARKUP = re.compile(r"[\\*_`\[\]!~<>&@]|:(?=//)|(?<=www)\.|^[-+#=]")  # of markdown; bars are `markdown_table`'s
 
 
 @dataclass(frozen=True)
@@ -55,24 +54,15 @@ class Document:
             if not section.folded:
                 blocks += [f"## {plain(section.title)}", *map(plain, section.text)]
                 for table in section.tables:
-                    blocks += [f"**{plain(table.caption)}**"] if table.caption else []
-                    header, *rows = ([plain(str(cell)) for cell in row] for row in (table.header, *table.rows))
-                    blocks.append(markdown_table(header, rows))
+                    blocks += [bold(table.caption)] if table.caption else []
+                    blocks.append(markdown_table(table.header, table.rows))
                 for drawing in section.drawings:
-                    blocks += [f"**{plain(drawing.title)}**", drawing.image()]
+                    blocks += [bold(drawing.title), drawing.image()]
         return "\n\n".join(blocks)
 
     def html(self) -> str:
         """As a page that needs no other file and runs no script."""
         return _template().render(document=self)
-
-
-def plain(text: str) -> str:
-    """Text of unknown origin as a part of markdown: one line, and nothing in it is markup.
-
-    Backslashes and no character references (&#95;): the Prefect UI shows most of those as they are written.
-    """
-    return MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 
 def _number(table: Table, column: int) -> bool:

@@ -5,7 +5,6 @@ The UI takes a table's header from its first row and shows ten rows a page; its 
 
 import json
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import Markdown, code, markdown_table
 from penumbra.artifacts.schemas import shortened
 from penumbra.artifacts.store import Store
 
@@ -24,15 +24,6 @@ LONGEST_CELL = 160
 def stage_key(dataset: str, stage: str, kind: str) -> str:
     """A Prefect artifact key: lower case, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", f"{dataset}-{stage}-{kind}".lower()).strip("-")
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A GitHub-style table; bars and line breaks in cells are made harmless."""
-    lines = []
-    for row in (header, *rows):
-        cells = (str(cell).replace("|", "\\|").replace("\n", " ") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([lines[0], "|" + " --- |" * len(header), *lines[1:]])
 
 
 def first_rows(store: Store, artifact: Artifact, manifest: Manifest, count: int = FIRST_ROWS) -> list[dict[str, Any]]:
@@ -64,8 +55,8 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         ("seconds", f"{manifest.seconds:,.1f}"),
         *([] if manifest.cost_usd is None else [("cost, USD", f"{manifest.cost_usd:.4f}")]),
         ("finished", f"{manifest.ended:%Y-%m-%d %H:%M:%S} UTC"),
-        ("Parquet", f"`{artifact.path}`"),
-        ("key", f"`{artifact.key}`"),
+        ("Parquet", code(artifact.path)),
+        ("key", code(artifact.key)),
     ]
     sections = [f"# {manifest.dataset}: {manifest.stage}", markdown_table(("what", "how much"), counts)]
     if manifest.rejected:
@@ -74,8 +65,8 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
         sections += ["## Changed, not rejected", markdown_table(("change", "count"), manifest.notes.items())]
     if manifest.parameters:
         sections += ["## Made with", markdown_table(("parameter", "value"), _flat(manifest.parameters))]
-    sources = [(f"`{p.dataset}/{p.stage}`", f"`{p.key}`") for p in manifest.parents]
-    sources += [(name, f"SHA-256 `{digest}`") for name, digest in manifest.inputs.items()]
+    sources: list[tuple[str, str]] = [(code(f"{p.dataset}/{p.stage}"), code(p.key)) for p in manifest.parents]
+    sources += [(name, Markdown(f"SHA-256 {code(digest)}")) for name, digest in manifest.inputs.items()]
     return "\n\n".join([*sections, "## Made from", markdown_table(("what", "which"), sources)])
 
 
@@ -86,7 +77,7 @@ def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
         if isinstance(value, dict) and value:
             rows += _flat(value, f"{group}{name}.")
         else:
-            rows.append((f"{group}{name}", f"`{json.dumps(value)}`"))
+            rows.append((f"{group}{name}", code(json.dumps(value))))
     return rows
 
 
@@ -94,7 +85,7 @@ def publish_stage(store: Store, artifact: Artifact, manifest: Manifest) -> None:
     """Show a stage in the UI, whether it was made now or found done."""
     rows = first_rows(store, artifact, manifest)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
-    description = f"First {len(rows)} of {manifest.rows:,} rows. All: `{artifact.path}`"
+    description = f"First {len(rows)} of {manifest.rows:,} rows. All: {code(artifact.path)}"
     if rows:
         create_table_artifact(rows, key=stage_key(artifact.dataset, name, "rows"), description=description)
     create_markdown_artifact(

@@ -27,7 +27,7 @@ MARK = ".written-from-python"  # in a folder of the data folder that may be writ
 
 def negatives_for(
     queries: "Sequence[str] | pd.DataFrame", name: str | None, groups: Mapping[str, Mapping[str, Any] | Parameters],
-    quiet: bool,
+    quiet: bool, english: bool = True,
 ) -> Artifact:  # fmt: skip
     """The artifact `negatives` of these queries; nothing is run where it is there.
 
@@ -37,7 +37,7 @@ def negatives_for(
     with tempfile.TemporaryDirectory(prefix="penumbra-") as temporary:
         folder = _named(name) if name else Path(temporary)
         files = write_queries(queries, folder)
-        dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files}
+        dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files, "english": english}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
         _, _, known = prepare("build-negatives", name or UNNAMED, changes)
         with planning() as plan:

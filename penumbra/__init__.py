@@ -69,6 +69,7 @@ def build_negatives(
     encoding: "Group" = None,
     choosing: "Group" = None,
     judging: "Group" = None,
+    english: bool = True,
     quiet: bool = True,
 ) -> "pd.DataFrame":
     """Build hard negatives of the queries, three levels each, as `penumbra run build-negatives` does.
@@ -88,6 +89,7 @@ def build_negatives(
         encoding: which sentence encoder measures similarity
         choosing: which candidates are refused, as in `{"ceiling": 0.9}`
         judging: how a quality report is made, which is left out by default: see `quality`
+        english: reject queries that are plainly in another language
         quiet: show warnings only
 
     Returns:
@@ -116,7 +118,7 @@ def build_negatives(
         "judging": {"judge": False} if judging is None else judging,
     }  # fmt: skip
     given = {group: value for group, value in groups.items() if value is not None}
-    return read_frame(Store(), negatives_for(queries, name, given, quiet))
+    return read_frame(Store(), negatives_for(queries, name, given, quiet, english))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":

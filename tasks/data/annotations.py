@@ -14,6 +14,7 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError, RawRow, read_rows
+from penumbra.tasks.data.english import foreign
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
@@ -84,13 +85,15 @@ def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None
     return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
 
 
-def clean_row(raw: RawRow, split: str, seen: set[str]) -> tuple[dict[str, Any], str, list[str]]:
+def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
     """A row of the table, why it is rejected (or ''), and what was changed in it.
 
-    `seen` holds the qids met so far.
+    `seen` holds the qids met so far; `english` says that a query of another language is rejected.
     """
     notes = []
     reason = raw.fault or check_query(raw.query)
+    if not reason and english and (language := foreign(raw.query)):
+        reason = f"query is not in English, but in {language}"
     if not reason and (not raw.qid or not _is_text(raw.qid)):
         reason = "qid is empty or no text"
     if not reason and raw.qid in seen:
@@ -162,8 +165,8 @@ class Annotations(Stage):
         return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
 
     def determines(self) -> dict[str, Any]:
-        """All of them: files' names tell the splits."""
-        return self.parameters()
+        """All of them: files' names tell the splits; and whether queries of any language are taken."""
+        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True)
 
     def inputs(self) -> dict[str, str]:
         """The files' digests; raises `DatasetError` naming one that can't be read."""
@@ -183,7 +186,7 @@ class Annotations(Stage):
                 if len(batch) >= self.rows_a_part and raw.vid != last:
                     yield partial(make_part, batch)
                     batch = []
-                batch.append((raw, *clean_row(raw, split, seen)))
+                batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
                 last = raw.vid
             yield partial(make_part, batch)
 

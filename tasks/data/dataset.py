@@ -57,6 +57,9 @@ class Dataset(Parameters):
         description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
         "Default: what lies in the folder under the usual names.",
     )
+    english: bool = Field(
+        True, description="Reject queries that are plainly in another language: what follows reads English grammar."
+    )
 
     @field_validator("name")
     @classmethod

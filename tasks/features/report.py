@@ -8,8 +8,9 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from penumbra.artifacts.charts import Bar, bars
-from penumbra.artifacts.interface import markdown_table, publish_report
+from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import code, markdown_table
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.decoding.sheet import as_image
 from penumbra.tasks.features.simulated import remark_on
@@ -84,7 +85,7 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
     ]
     sheet = store.read_file(videos, SHEET)
     refused = list(_refused(store, videos))
-    shown = [(f"`{vid}`", reason, value) for vid, reason, value in refused[:SHOWN]]
+    shown = [(code(vid), reason, value) for vid, reason, value in refused[:SHOWN]]
     left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
     sections = [
         f"# {video_features.dataset}: features",

@@ -11,7 +11,7 @@ nine tenths of it.
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -61,6 +61,14 @@ class Videos(Parameters):
     )
     patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds from one frame of patches to the next.")
     memory_mb: int = Field(512, ge=1, description="Frames that may wait for the encoder, in MB.")
+    decoder_mb: int | None = Field(
+        4096, ge=512, description="What a process that decodes in software may take, in MB; null: any."
+    )
+
+    @property
+    def most(self) -> int:
+        """Bytes that a decoding process may take; 0: any."""
+        return (self.decoder_mb or 0) << 20
 
 
 class VideosError(PenumbraError):
@@ -122,7 +130,7 @@ def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimens
 
 
 def part_of(
-    stage: str, vids: Sequence[str], durations: dict[str, float], drafts: Callable[[Sequence[str]], dict[str, Draft]],
+    stage: str, vids: Sequence[str], wanted: "Wanted", drafts: Callable[[Sequence[str]], dict[str, Draft]],
     clip_length: float, table: Callable[[Sequence[Row]], pa.Table],
 ) -> Part:  # fmt: skip
     """One part: the table of the videos that have features; a video without any is rejected."""
@@ -130,23 +138,26 @@ def part_of(
     rows, rejected, notes = [], [], Counter[str]()
     for vid in vids:
         draft = by_vid.get(vid)
-        reason, value = refusal(draft, durations[vid], clip_length)
+        reason, value = refusal(draft, wanted.durations[vid], clip_length)
         if draft is None and not is_inside(vid):
             reason, value = "video id points outside the folder", vid
+        elif draft is None and vid in wanted.outside:
+            reason, value = "link leads out of the folder", "name the folder it leads to with videos.folder"
         if reason or draft is None or draft.features is None:
             rejected.append(rejection(vid, stage, reason, value))
             continue
-        notes.update(changes(draft, durations[vid], clip_length))
+        notes.update(changes(draft, wanted.durations[vid], clip_length))
         rows.append((vid, draft.summary.duration, draft.features))
     return Part(table(rows), len(vids), len(rows), rejected, notes)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The videos of a data set: their annotated durations in seconds, and the files that are there."""
+    """The videos of a data set: their annotated durations in seconds, the files that are there, and links elsewhere."""
 
     durations: dict[str, float]
     files: dict[str, Path]
+    outside: Set[str]
 
 
 def wanted_videos(annotations: Artifact, folder: Path) -> Wanted:
@@ -156,7 +167,7 @@ def wanted_videos(annotations: Artifact, folder: Path) -> Wanted:
             f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
         )
     durations, files = durations_of(annotations), VideoFolder(folder)
-    return Wanted(durations, {vid: file for vid in durations if (file := files.find(vid))})
+    return Wanted(durations, {vid: file for vid in durations if (file := files.find(vid))}, files.outside)
 
 
 @dataclass(frozen=True)
@@ -228,11 +239,10 @@ class FrameStage(Stage):
         files = {vid: self.wanted.files[vid] for vid in missing if vid in self.wanted.files}
         extraction = Extraction(files, Drafts(store, artifact), self.encoder, self.on_sheet, self.states)
         with extraction.start(videos.workers or cores(), self.interval, videos.decoder.replace("software", ""),
-                              videos.seconds_a_frame, videos.memory_mb << 20, videos.batch_size):  # fmt: skip
+                              videos.seconds_a_frame, videos.memory_mb << 20, videos.batch_size,
+                              videos.most):  # fmt: skip
             for vids in self.pieces:
-                yield partial(
-                    part_of, self.name, vids, self.wanted.durations, extraction.finish, self.interval, self.table
-                )
+                yield partial(part_of, self.name, vids, self.wanted, extraction.finish, self.interval, self.table)
             sheet = extraction.contact_sheet()
             if sheet:
                 store.write_file(artifact, SHEET, sheet)

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import markdown_table, publish_report, stage_key
+from penumbra.artifacts.interface import publish_report, stage_key
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_sentences

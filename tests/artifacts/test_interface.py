@@ -9,13 +9,13 @@ import pytest
 from penumbra.artifacts import interface
 from penumbra.artifacts.interface import (
     first_rows,
-    markdown_table,
     publish_report,
     publish_stage,
     stage_key,
     stage_page,
 )
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 

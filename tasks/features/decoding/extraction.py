@@ -33,13 +33,14 @@ class Extraction:
 
     @contextmanager
     def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
-              batch_size: int) -> Iterator[None]:  # fmt: skip
+              batch_size: int, most: int) -> Iterator[None]:  # fmt: skip
         """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for.
 
         An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
         """
         frames = self.encoder.frames
-        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames)
+        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames,
+                    most)  # fmt: skip
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
         finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
         self._finished = finished

@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from penumbra.artifacts.settings import data_folder
+
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts", ".3gp", ".ogv")
 ENDS = 64 << 10  # bytes at either end of a file that its digest covers
 
@@ -15,20 +17,35 @@ def is_inside(vid: str) -> bool:
 
 
 class VideoFolder:
-    """The video files of a folder, by id. Where an id has several files the first suffix of `SUFFIXES` counts."""
+    """The video files of a folder, by id. Where an id has several files the first suffix of `SUFFIXES` counts.
+
+    A link is followed to where it stays in the folder, or in the folder of all data; `outside` are the ids of others.
+    """
 
     def __init__(self, folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
         self.folder = folder
+        self.outside: set[str] = set()
         self._files: dict[str, Path] = {}
         best: dict[str, tuple[int, str]] = {}
         with os.scandir(folder) as entries:
             for entry in entries:
                 stem, suffix = os.path.splitext(entry.name)
-                if suffix.lower() in suffixes and not entry.name.startswith(".") and entry.is_file():
+                if suffix.lower() not in suffixes or entry.name.startswith("."):
+                    continue
+                if entry.is_symlink() and not self._stays(Path(entry)):
+                    self.outside.add(stem)
+                elif entry.is_file():
                     rank = (suffixes.index(suffix.lower()), entry.name)
                     if stem not in best or rank < best[stem]:
                         best[stem] = rank
                         self._files[stem] = folder / entry.name
+
+    def _stays(self, link: Path) -> bool:
+        try:
+            target = link.resolve(strict=True)
+        except (OSError, RuntimeError):  # it leads nowhere, or round in a circle
+            return False
+        return any(target.is_relative_to(root.resolve()) for root in (self.folder, data_folder()))
 
     def find(self, vid: str) -> Path | None:
         """The file of a video id, with or without its suffix in the id; None where there is none."""

@@ -25,6 +25,7 @@ Picture = npt.NDArray[np.uint8]  # (rows, columns, 3), red, green and blue
 LONGEST = 24 * 3600  # seconds; a later timestamp is damage, and would be a million clips
 LARGEST = 100_000_000  # pixels of a frame
 NARROWEST = 50  # times as long as it is wide
+CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "ogg")  # as FFmpeg calls them
 GUESSED_RATE = 25  # frames a second of a video that tells neither timestamps nor rate
 
 
@@ -64,13 +65,14 @@ def clip_frames(path: Path, clip_length: float, summary: VideoSummary, device: s
     """Yield the frame of each clip, in order; `summary` is filled in on the way and is complete at the end.
 
     Args:
-        path: any file that FFmpeg reads
+        path: a file that is one of `CONTAINERS`, whatever its suffix
         clip_length: L, in seconds
         summary: an empty one
         device: a hardware decoder such as "cuda", or "" for none; where it can't decode a file, software does
 
     Raises:
         VideoError: nothing can be decoded, or the pictures are impossible
+        MemoryError: this process may not take what it needs
 
     """
     length = Fraction(clip_length).limit_denominator(1_000_000)  # 0.1 is a tenth
@@ -120,8 +122,12 @@ def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[An
     """Yield frames, and the rate that the file tells; what is damaged is counted and left out."""
     try:
         container = _open(path, summary, device)
+    except MemoryError:
+        raise
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise VideoError("file can't be opened as a video", _text(error)) from None
+        none = f"no {', '.join(CONTAINERS)}, or a damaged one"
+        found = none if isinstance(error, av.error.ArgumentError) else _text(error)
+        raise VideoError("file can't be opened as a video", found) from None
     with container:
         streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
         if not streams:
@@ -135,6 +141,8 @@ def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[An
                 frames = stream.codec_context.decode(packet)
             except av.error.EOFError:
                 return
+            except MemoryError:
+                raise
             except (av.error.FFmpegError, ValueError):
                 summary.damaged += 1
                 continue
@@ -156,7 +164,8 @@ def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any
 
 
 def _open(path: Path, summary: VideoSummary, device: str) -> Any:
-    address, options = f"file:{path}", {"protocol_whitelist": "file"}  # no file may make FFmpeg open another one
+    # A playlist would make FFmpeg open other files: what is opened is told by content, and lies in one file.
+    address, options = f"file:{path}", {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
     if device:
         try:
             return av.open(address, options=options, hwaccel=HWAccel(device_type=device, allow_software_fallback=True))
@@ -177,6 +186,8 @@ def _check(frame: Any) -> None:
 def _picture(frame: Any, summary: VideoSummary) -> Picture:
     try:
         picture = frame.to_ndarray(format="rgb24")
+    except MemoryError:
+        raise
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("pictures can't be converted to colours", _text(error)) from None
     turns = round(frame.rotation / 90) % 4

@@ -76,10 +76,14 @@ class DecoderEndedError(Exception):
 
 
 class Worker:
-    """One process; started anew where it was ended."""
+    """One process; started anew where it was ended.
 
-    def __init__(self, clip_length: float, device: str, seconds: float) -> None:
+    It is confined, unless it drives a device: drivers take more address space than any limit leaves.
+    """
+
+    def __init__(self, clip_length: float, device: str, seconds: float, most: int) -> None:
         self.job = {"clip_length": str(clip_length), "device": device}
+        self.command = COMMAND if device else (*COMMAND, str(most))
         self.seconds = seconds
         self.process: subprocess.Popen[bytes] | None = None
         self._rest = bytearray()
@@ -106,8 +110,9 @@ class Worker:
     def _send(self, job: dict[str, str]) -> None:
         if self.process is None:
             self.process = subprocess.Popen(
-                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
-            )
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a process of one thread can be confined
+            )  # fmt: skip
             self._rest.clear()
         try:
             self.process.stdin.write(json.dumps(job).encode() + b"\n")  # type: ignore[union-attr]
@@ -174,14 +179,16 @@ class Pool:
         seconds: how long a decoder may take for a frame before it is ended
         memory: bytes of frames that may wait
         ahead: how many frames may wait: what is decoded and not yet encoded is lost when a run is killed
+        most: bytes that a worker may take; 0: any
 
     """
 
     def __init__(
-        self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256
-    ) -> None:
+        self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256,
+        most: int = 0,
+    ) -> None:  # fmt: skip
         self.budget = FrameBudget(memory, ahead)
-        self._workers = [Worker(clip_length, device, seconds) for _ in range(workers)]
+        self._workers = [Worker(clip_length, device, seconds, most) for _ in range(workers)]
         self._answers: queue.SimpleQueue[DecoderMessage | BaseException | None] = queue.SimpleQueue()
         self._next, self._threads = threading.Lock(), list[threading.Thread]()
         self._closed = False

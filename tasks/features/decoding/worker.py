@@ -1,5 +1,7 @@
 """A worker process: gets one video a line, answers with the frame of each of its clips.
 
+It reads files of others with decoders of others: with an argument, the bytes that it may take (0: any), it is confined.
+
 Started by `penumbra.tasks.features.decoding.pool` as `python -m penumbra.tasks.features.decoding.worker`, and ended by
 it where a decoder hangs. A job is a line of JSON on standard input (path, clip_length, device). An answer is a line of
 JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `summary`, at the end of the video; or
@@ -13,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from penumbra.artifacts.processes import end_with_parent
+from penumbra.artifacts.processes import confine, end_with_parent
 from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
 
 
@@ -29,6 +31,8 @@ def answer(job: dict[str, str], out: BinaryIO) -> None:
         _tell(out, {"reason": error.reason, "value": str(error.value)})
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except MemoryError:
+        _tell(out, {"reason": "decoder needs more memory than videos.decoder_mb", "value": Path(job["path"]).name})
     except Exception as error:
         _tell(out, {"reason": "decoder failed", "value": f"{type(error).__name__}: {error}"})
 
@@ -40,6 +44,8 @@ def _tell(out: BinaryIO, message: dict[str, object]) -> None:
 
 def main() -> None:
     """Answer until standard input ends."""
+    if sys.argv[1:]:
+        confine(int(sys.argv[1]))  # before there is a second thread
     end_with_parent()
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the answers

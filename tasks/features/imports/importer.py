@@ -7,7 +7,8 @@ clip_length), give or take `tolerance`) is rejected.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -21,10 +22,17 @@ from pydantic import Field
 from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import content_digest, is_inside
-from penumbra.tasks.features.imports.sources import Array, FeatureFault, FeatureFolder, Hdf5File, open_source
+from penumbra.tasks.features.imports.sources import (
+    MOST,
+    Array,
+    FeatureFault,
+    FeatureFolder,
+    Hdf5File,
+    open_source,
+)
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
-from penumbra.tasks.stage import Parameters, Stage, after, run
+from penumbra.tasks.stage import Parameters, Stage, after, logger, run
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
@@ -53,15 +61,14 @@ class Imports(Parameters):
     tolerance: float = Field(
         0.05, ge=0, description="Share of the clips that may be missing or too many; one clip always may."
     )
+    largest_mb: int = Field(MOST >> 20, ge=1, description="What a video's array may take, in MB.")
 
 
 Opened = FeatureFolder | Hdf5File
 
 
 def check_matrix(array: Array, dimension: int) -> npt.NDArray[np.float32]:
-    """A video's features as (clips, dimension); raises `FeatureFault`."""
-    if array.dtype.kind not in "fiu":
-        raise FeatureFault("features are no numbers", array.dtype)
+    """A video's features, which are numbers, as (clips, dimension); raises `FeatureFault`."""
     matrix = array.reshape(array.shape[0], -1) if array.ndim > 2 and array[:1].size == array.shape[-1] else array
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise FeatureFault("features are no matrix of clips and dimensions", array.shape)
@@ -97,27 +104,42 @@ class Importer:
 
     def __init__(self, imports: Imports, clip_length: float, opened: Sequence[Opened], vids: Sequence[str]) -> None:
         self.imports, self.clip_length, self.opened = imports, clip_length, opened
+        self._told: set[type[Exception]] = set()
         self.dimensions = [
             source.dimension or self._usual(place, vids) for source, place in zip(imports.sources, opened, strict=True)
         ]
 
-    @staticmethod
-    def _usual(place: Opened, vids: Sequence[str]) -> int:
+    def _usual(self, place: Opened, vids: Sequence[str]) -> int:
         """The commonest dimension among the first videos that are there."""
         seen: Counter[int] = Counter()
         for vid in vids:
-            try:
+            with suppress(FeatureFault), self._boundary(vid):
                 array = place.read(vid)
                 if array is not None:
                     seen[check_matrix(array, 0).shape[1]] += 1
-            except FeatureFault:
-                continue
             if seen.total() == 9:
                 break
         return seen.most_common(1)[0][0] if seen else 0
 
+    @contextmanager
+    def _boundary(self, vid: str) -> Iterator[None]:
+        """Whatever goes wrong inside is this video's `FeatureFault`; what nobody expected is logged in full once."""
+        try:
+            yield
+        except FeatureFault:
+            raise
+        except Exception as error:
+            if type(error) not in self._told:
+                self._told.add(type(error))
+                logger().exception("%s: reading its features failed unexpectedly; the video is rejected", vid)
+            raise FeatureFault("reading failed unexpectedly", f"{type(error).__name__}: {error}") from None
+
     def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
-        """A video's features and what is to be said of them; raises `FeatureFault`."""
+        """A video's features and what is to be said of them; raises `FeatureFault` and nothing else."""
+        with self._boundary(vid):
+            return self._read(vid, duration)
+
+    def _read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
         if not is_inside(vid):
             raise FeatureFault("video id points outside the folder", vid)
         matrices = []
@@ -166,7 +188,10 @@ class ImportedFeatures(Stage):
     def opened(self) -> list[Opened]:
         """The sources, opened; raises `SourceError` naming one that is not there."""
         folder = data_folder() / self.annotations.dataset
-        return [open_source(folder / Path(source.path).expanduser(), source.key) for source in self.imports.sources]
+        most = self.imports.largest_mb << 20
+        return [
+            open_source(folder / Path(source.path).expanduser(), source.key, most) for source in self.imports.sources
+        ]
 
     @cached_property
     def durations(self) -> dict[str, float]:
@@ -180,8 +205,8 @@ class ImportedFeatures(Stage):
                 "videos_a_part": VIDEOS_A_PART}  # fmt: skip
 
     def determines(self) -> dict[str, Any]:
-        """All of them."""
-        return self.parameters()
+        """All of them, and the ceiling where it isn't the usual one."""
+        return self.parameters() | self.imports.model_dump(include={"largest_mb"}, exclude_defaults=True)
 
     def inputs(self) -> dict[str, str]:
         """The digests of the sources' files."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.ablation.grids import Grid
@@ -159,7 +159,7 @@ class Results:
         cells = {row.label: row.cells for row in self.grid.rows}
         labels = [CONSTANT, *self.labels] if any(row["row"] == CONSTANT for row in self.figures) else self.labels
         lines = [[label, *(cells.get(label) or [""] * len(self.grid.columns)), *self._line(label)] for label in labels]
-        return "\n\n".join([markdown_table(header, lines), *self._remarks()])
+        return "\n\n".join([markdown_table(header, lines, cell=str), *self._remarks()])
 
     def _splits(self) -> list[str]:
         found = dict.fromkeys(row["split"] for row in self.figures if row["metric"] == METRICS[0])
@@ -188,7 +188,7 @@ class Results:
                 f"{BETTER} {WORSE}: better, worse than {self.labels[0]!r}: a paired bootstrap's 95 % interval over the "
                 "videos, scores being means over seeds, leaves out zero, and so does Welch's over the seeds."
             )
-        return found + [f"**Failed**: {label}: {reason}" for label, reason in self.failures.items()]
+        return found + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
 
 
 def _summed_up(values: Sequence[float]) -> str:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
@@ -155,14 +155,14 @@ def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def results_table(rows: Rows) -> str:
-    """The same in markdown, with SHINE's order where there is one."""
+    """The same in markdown for a terminal, with SHINE's order where there is one."""
     orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
     likely = [(row["metric"], f"{row['value']:.3f}") for row in rows if "probability" in row["metric"]]
-    tables = [markdown_table(*results(rows))]
+    tables = [markdown_table(*results(rows), cell=str)]
     if orders:
-        tables.append(markdown_table(("saliency inside the moment", "% in order"), orders))
+        tables.append(markdown_table(("saliency inside the moment", "% in order"), orders, cell=str))
     if likely:
-        tables.append(markdown_table(("clips' probability, in and out of the moment", "mean"), likely))
+        tables.append(markdown_table(("clips' probability, in and out of the moment", "mean"), likely, cell=str))
     return "\n\n".join(tables)
 
 

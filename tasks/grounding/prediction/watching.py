@@ -77,7 +77,8 @@ def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watche
 def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
     usual = Videos(clip_length=clip_length)
     ahead = BATCHES_AHEAD * usual.batch_size * encoder.frames
-    pool = Pool(1, clip_length / encoder.frames, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead)
+    seconds = clip_length / encoder.frames
+    pool = Pool(1, seconds, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead, usual.most)
     try:
         messages = strip.see(pool.decode([Video(path.name, path)]))
         [encoded] = FrameEncoder(encoder, usual.batch_size).encode(messages)

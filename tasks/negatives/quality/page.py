@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penumbra.artifacts.charts import Bar, bars, dots
-from penumbra.artifacts.interface import markdown_table
 from penumbra.artifacts.manifest import Manifest
+from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.tasks.negatives.quality.controls import EVERY_LEVEL, NEAREST, ORIGINALS, RANDOM
 from penumbra.tasks.negatives.quality.counts import is_total
 from penumbra.tasks.negatives.quality.figures import ALL, AS_DRAWN, COMMON_FILL
@@ -201,16 +201,16 @@ def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str)
     figures = known(rows)
     sections: list[tuple[str, str]] = [
         ("", fell(figures)),
-        ("", "".join(f"- {note}\n" for note in manifest.notes)),
+        ("", "".join(f"- {plain(note)}\n" for note in manifest.notes)),
         ("At a glance", summary(figures)),
         ("Blind AUC", auc_chart(figures)),
         ("Cosine to the query", similarity_chart(figures)),
         ("Commonest fills", fills_chart(figures)),
         ("Leaks and held-out words, rows", leaks(figures)),
-        *((f"Every figure: {provider}", table(figures, provider)) for provider in providers_of(figures)),
+        *((f"Every figure: {plain(provider)}", table(figures, provider)) for provider in providers_of(figures)),
         ("Yield and refusals", refusals(figures)),
     ]
     head = f"# {manifest.dataset}: how good the negatives are"
-    where = f"Intervals are 95 % bootstrap intervals by video. All figures: `{path}`"
+    where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(path)}"
     shown_sections = [(f"## {title}\n\n" if title else "") + text for title, text in sections if text]
     return "\n\n".join([head, where, *shown_sections])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ QUESTIONS = {
 }
 COLUMNS = ("row", "qid", "level", "query", "negative", *QUESTIONS)
 YES, NO = ("yes", "y", "1", "true"), ("no", "n", "0", "false")
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # what a spreadsheet runs, and what `inert` made of it
 ROWS = 100
 NORMAL = 1.959964  # the normal distribution's quantile of a 95 % interval
 
@@ -42,12 +44,22 @@ def sheet_rows(rows: Iterable[Negative], count: int = ROWS, seed: int = 0) -> li
     ]
 
 
+def inert(cell: str) -> str:
+    """A cell that no spreadsheet runs as a formula: an apostrophe goes before what would be one. See `as_written`."""
+    return f"'{cell}" if FORMULA.match(cell) else cell
+
+
+def as_written(cell: str) -> str:
+    """The cell that `inert` was given."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+
+
 def sheet_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The sheet as CSV."""
+    """The sheet as CSV, of which no cell is a formula."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: inert(str(cell)) for name, cell in row.items()} for row in rows)
     return text.getvalue()
 
 
@@ -96,7 +108,7 @@ class Sheet:
         """Raise `NegativesError` unless every row of the sheet is one of these negatives."""
         known = {(row.qid, row.level, row.negative) for row in negatives}
         for row in self.rows:
-            if (row["qid"], int(row["level"]), row["negative"]) not in known:
+            if (as_written(row["qid"]), int(row["level"]), as_written(row["negative"])) not in known:
                 raise NegativesError(
                     f"{self.path} row {row['row']}: {name} has no such negative: name the negatives that the sheet "
                     "was exported from"

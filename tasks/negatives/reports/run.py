@@ -6,8 +6,9 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from penumbra.artifacts.interface import markdown_table, publish_report
+from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import bold, code, markdown_table
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.providers import comparison, yields
@@ -62,7 +63,7 @@ def _examples(store: Store, masks: Artifact, negatives: Artifact) -> Iterator[li
             rows = list(several)
             if len(rows) == LEVELS:
                 yield [
-                    ("positive", "", f"**{rows[0]['positive']}**"),
+                    ("positive", "", bold(rows[0]["positive"])),
                     *((row["level"], templates[qid, row["level"]], row["query"]) for row in rows),
                 ]
 
@@ -107,7 +108,7 @@ def write_report(store: Store, made: Negatives, masks: Artifact) -> str:
 def stage_table(manifests: Iterable[Manifest]) -> str:
     """A line for each stage: what went in and came out, how long it took, and its key."""
     rows = [
-        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"`{m.key}`")
+        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
         for m in manifests
     ]
     return markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), rows)

@@ -5,7 +5,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from penumbra.artifacts.interface import markdown_table, publish_report
+from penumbra.artifacts.interface import publish_report
+from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.run import EXAMPLES, FLOW, LevelFigures, stage_table
@@ -45,7 +46,7 @@ def _examples(rows: list[dict[str, Any]]) -> list[tuple[Any, str]]:
     lines: list[tuple[Any, str]] = []
     for _, several in islice(groupby(rows, key=itemgetter("qid")), EXAMPLES):
         negatives = list(several)
-        lines.append(("positive", f"**{negatives[0]['positive']}**"))
+        lines.append(("positive", bold(negatives[0]["positive"])))
         lines += [(row["level"], row["query"]) for row in negatives]
     return lines
 
@@ -55,7 +56,7 @@ def _checks_table(figures: LevelFigures, checks: Counter[tuple[int, str]]) -> st
     levels = sorted(figures.rows)
     names = sorted({name for _, name in checks})
     lines = [(name, *(f"{checks[level, name] / figures.rows[level]:.1%}" for level in levels)) for name in names]
-    return markdown_table(("check", *(f"level {level}" for level in levels)), lines)
+    return markdown_table(("check", *(f"level {level}" for level in levels)), lines, cell=str)
 
 
 def outcome(store: Store, made: Negatives) -> str:

@@ -120,6 +120,37 @@ def test_what_is_no_video_says_so(tmp_path: Path) -> None:
         list(clip_frames(sound(tmp_path / "sound.mp4"), 1.0, VideoSummary()))
 
 
+PLAYLISTS = {
+    "ffconcat": "ffconcat version 1.0\nfile neighbour.mp4\n",
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nneighbour.ts\n#EXT-X-ENDLIST\n",
+    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
+    '<Representation id="1"><BaseURL>neighbour.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>',
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_no_file_opens_its_neighbour(tmp_path: Path, kind: str) -> None:
+    """What a file is its content tells: neither the suffix of a video nor a playlist's makes one of it."""
+    for suffix in ("mp4", "ts"):
+        film(tmp_path / f"neighbour.{suffix}")
+    for suffix in ("mp4", "mkv", "ts"):
+        path = tmp_path / f"list.{suffix}"
+        path.write_text(PLAYLISTS[kind])
+        with pytest.raises(VideoError, match="can't be opened as a video"):
+            list(clip_frames(path, 1.0, VideoSummary()))
+
+
+def test_a_picture_is_no_video(tmp_path: Path) -> None:
+    path = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
+    with pytest.raises(VideoError, match="can't be opened as a video"):
+        list(clip_frames(path, 1.0, VideoSummary()))
+
+
+def test_a_video_by_another_name_is_one(tmp_path: Path) -> None:
+    film(tmp_path / "a.mkv").rename(tmp_path / "a.mp4")
+    assert sampled(tmp_path / "a.mp4", 1.0)[0] == [5, 15]
+
+
 def test_a_truncated_file_is_damaged_or_can_t_be_opened(tmp_path: Path) -> None:
     """With the index at the end nothing is left; with the index first, what was before the cut."""
     for options, opens in (({}, False), ({"movflags": "faststart"}, True)):

@@ -1,6 +1,8 @@
 """Workers that decode ahead: every frame arrives, memory is bounded, what hangs or crashes is ended, none is left."""
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,6 +30,20 @@ def clip_frames(path, *others):
 worker.clip_frames = clip_frames
 worker.main()
 """
+
+
+CALLING = """
+import json, socket, sys
+from pathlib import Path
+from penumbra.tasks.features.decoding import worker
+def clip_frames(path, *others):
+    socket.create_connection(("127.0.0.1", int(path.stem)), 5).close()
+    yield from ()
+worker.clip_frames = clip_frames
+worker.main()
+"""
+PROBE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000))"
+NO_NAMESPACES = sys.platform != "linux" or subprocess.run([sys.executable, "-c", PROBE], check=False).returncode != 0
 
 
 @pytest.fixture
@@ -102,3 +118,24 @@ def test_what_fails_in_the_list_of_videos_is_told(videos: list[Video]) -> None:
 
     with pytest.raises(OSError, match="no disk"):
         list(Pool(2, 0.5, "", 60, 1 << 30).decode(broken()))  # type: ignore[arg-type]
+
+
+def test_a_decoder_that_asks_for_too_much_memory_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    large = film(tmp_path / "large.mkv", 1, size=(4320, 7680), codec="mjpeg")
+    several = [Video("large", large), Video("small", film(tmp_path / "small.mp4"))]
+    for most, reason in ((1 << 30, ""), (320 << 20, "decoder needs more memory than videos.decoder_mb")):
+        ends = {m.video.vid: m for m in Pool(1, 0.5, "", 60, 1 << 30, most=most).decode(several) if m.picture is None}
+        assert ends["large"].reason == reason
+        assert ends["small"].summary is not None
+
+
+@pytest.mark.skipif(NO_NAMESPACES, reason="this system gives users no namespaces")
+def test_a_decoder_reaches_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, "-c", CALLING))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        path = tmp_path / f"{server.getsockname()[1]}.mp4"
+        [end] = Pool(1, 0.5, "", 60, 1 << 30).decode([Video("a", path)])
+        assert (end.reason, end.value) == ("decoder failed", "OSError: [Errno 101] Network is unreachable")
+        with pytest.raises(BlockingIOError):
+            server.accept()

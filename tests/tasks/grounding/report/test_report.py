@@ -20,8 +20,8 @@ from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curv
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.progress import Progress
 from tests.grounding_data import job, negatives, rows, settings, texts, videos
+from tests.markup import HOSTILE
 
-HOSTILE = "<script>alert(1)</script> it's | ![x](http://a) `y` *z* a_b_ R1@0.5 www.a.bc &lt; \\\x00\ud800"
 TEXTS = {name: f"{name} {HOSTILE}" for name in ("positive", "level 1", "level 2", "level 3", "random")}
 ROW = {"qid": "q1", "vid": "v1", "split": "test", "query": HOSTILE, "duration": 8.0, "windows": [[2.0, 4.0]]}
 

@@ -1,5 +1,6 @@
 """The quality report: of an artifact and of anyone's file, the sheet for people, and what a wrong file says."""
 
+import csv
 import json
 import shutil
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from penumbra.tasks.negatives.quality.command import judge_reference
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
 from penumbra.tasks.negatives.quality.page import known
-from penumbra.tasks.negatives.quality.review import Sheet, sheet_rows, sheet_text, wilson
+from penumbra.tasks.negatives.quality.review import COLUMNS, Sheet, as_written, inert, sheet_rows, sheet_text, wilson
 from penumbra.tasks.negatives.quality.texts import fills_of
 
 VERBS, NOUNS = ("opens", "closes", "takes", "holds"), ("door", "box", "bag", "book", "window", "bottle")
@@ -160,6 +161,30 @@ def rows_of(count: int) -> Iterator[Negative]:
     for i in range(count):
         for level in (1, 2, 3):
             yield Negative(f"q{i}", f"v{i}", level, f"query, {i}", f'negative "{i}" {level}', "corpus")
+
+
+FORMULAS = [
+    "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0', '=HYPERLINK("a")',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])
+def test_no_cell_is_a_formula_and_each_comes_back(text: str) -> None:
+    assert as_written(inert(text)) == text
+    assert not inert(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝"))
+    assert (inert(text) == text) is (text not in FORMULAS)
+
+
+def test_a_sheet_of_formulas_holds_none_and_comes_back(tmp_path: Path) -> None:
+    texts = [text for text in FORMULAS if "\r" not in text]
+    rows = [Negative(f"={n}", "v", 1, f"+{n}", text, "corpus") for n, text in enumerate(texts)]
+    path = tmp_path / "sheet.csv"
+    path.write_text(sheet_text(sheet_rows(rows)), encoding="utf-8")
+    with path.open(encoding="utf-8", newline="") as stream:
+        cells = [row[name] for row in csv.DictReader(stream) for name in COLUMNS]
+    assert len(cells) == len(rows) * len(COLUMNS)
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "＝"))]
+    Sheet(path).check(rows, "mine")
 
 
 def test_a_sheet_comes_back(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Text of unknown origin in markdown: shown as it was written, and never markup."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.drawing import printable
+from penumbra.artifacts.interface import stage_page
+from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.markdown import Markdown, bold, code, markdown_table, plain
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from tests.markup import HARMLESS, HOSTILE, columns, kinds
+
+TEXTS = [
+    HOSTILE, "<img src=x onerror=alert(1)>", "[click](javascript:alert(1))", "![](http://a.example/seen)", "1|2",
+    "<http://a.example>", "# title", "- item", "> quote", "`` ` ```", "`a", "``", "a\n\n<script>\n", "&#60;script&#62;",
+    "</td><script>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("write", [plain, bold, code])
+def test_no_text_is_markup(text: str, write: Any) -> None:
+    for page in (write(text), f"Found {write(text)}.", markdown_table(("a", "b"), [(write(text), text)])):
+        assert kinds(page).keys() <= HARMLESS
+        assert columns(page) <= {(2,)}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_code_is_shown_as_it_was_written(text: str) -> None:
+    from markdown_it import MarkdownIt
+
+    [token] = [token for token in MarkdownIt("commonmark").parse(code(text)) if token.type == "inline"]
+    assert [child.content for child in token.children or ()] == [printable(" ".join(text.split()))]
+
+
+def test_what_is_markdown_already_stays() -> None:
+    assert plain(bold("a_b")) == "**a\\_b**"
+    rows = markdown_table(("a",), [(Markdown("**b**"),), ("**c**",)]).splitlines()[2:]
+    assert rows == ["| **b** |", "| \\*\\*c\\*\\* |"]
+    assert markdown_table(("R1@0.5",), [("a_b",)], cell=str).splitlines()[::2] == ["| R1@0.5 |", "| a_b |"]
+
+
+def test_a_stage_s_page_shows_reasons_names_and_parameters_as_text(store: Store) -> None:
+    work = Work("scenes", "masks", 1, {"name": "`" + HOSTILE[:-1]}, inputs={HOSTILE[:-1]: "ab" * 32})
+    part = Part(table_of("masks", []), 1, 0, [rejection("r", "masks", HOSTILE[:-1])], Counter({HOSTILE[:-1]: 2}))
+    artifact = store.build(work, [lambda: part])
+    page = stage_page(artifact, store.manifest(artifact))
+    assert kinds(page).keys() <= HARMLESS
+    assert columns(page) == {(2,)}
+    assert page.count("alert(1)") == 4

@@ -1,0 +1,230 @@
+"""Damaged feature files and videos by the thousand: none ends a run, none is lost without a word.
+
+    python -m tests.campaigns.fuzz --files 10000 --videos 200
+
+Prints a row of a markdown table a format: what was done, how many cases, crashes, silent losses, seconds, and what came
+of the cases. Each case is an intact file with some bytes changed, drawn by its number, so that it can be made again. A
+crash is an exception that leaves the import, or the end of its process. A silent loss is a video that is neither
+imported nor refused with a reason, damage that a checksum tells and that is imported all the same, or an intact video
+beside it that is not imported as it was.
+"""
+
+import argparse
+import io
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+
+from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features.imports.importer import Importer, Imports, Source, import_part
+from penumbra.tasks.features.imports.sources import SourceError, open_source
+from penumbra.tasks.features.reading import matrix_of
+from tests.films import film
+
+BATCH = 250  # cases a process
+PATIENCE = 300  # seconds that a batch may take
+MATRIX = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)
+INTACT, CASE = "intact", "case"
+LIBVERS = {"old": "earliest", "new": "latest"}
+CONTAINERS = {"mp4": "libx264", "mkv": "libx264", "ts": "libx264", "avi": "mpeg4", "mov": "mjpeg"}
+
+
+@dataclass
+class Outcome:
+    """What came of a number of cases."""
+
+    cases: int = 0
+    crashes: int = 0
+    losses: int = 0
+    seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Outcome") -> None:
+        """Count another's, too."""
+        self.cases += other.cases
+        self.crashes += other.crashes
+        self.losses += other.losses
+        self.reasons += other.reasons
+
+    def row(self, name: str) -> str:
+        """As a row of a markdown table."""
+        came = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common(4))
+        return f"| {name} | {self.cases:,} | {self.crashes} | {self.losses} | {self.seconds:.0f} | {came} |"
+
+
+def damaged(data: bytes, number: int) -> bytes:
+    """The bytes with one to sixteen of them changed, mostly near the beginning; one in twenty is cut off, too."""
+    chance = random.Random(number)
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 4, 16))):
+        at = chance.randrange(min(len(changed), chance.choice((128, 1024, len(changed)))))
+        changed[at] = chance.choice((0, 127, 128, 255, chance.randrange(256), changed[at] ^ 1 << chance.randrange(8)))
+    if chance.random() < 0.05:
+        del changed[chance.randrange(len(changed)) :]
+    return bytes(changed)
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+def _saved(save: Callable[..., None], **arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    save(stream, **arrays)
+    return stream.getvalue()
+
+
+def _hdf5(libver: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    with h5py.File(stream, "w", libver=LIBVERS[libver]) as file:
+        for vid in "abc":
+            file.create_dataset(f"{vid}/c3d" if vid == "c" else vid, data=MATRIX, **options)
+    return stream.getvalue()
+
+
+def files() -> dict[str, tuple[bytes, ...]]:
+    """Intact files of each format."""
+    packed = {"chunks": (4, 6), "compression": "gzip", "shuffle": True}
+    return {
+        "npy": (_saved(np.save, arr=MATRIX), _saved(np.save, arr=np.asfortranarray(MATRIX.astype(np.float16)))),
+        "npz": (_saved(np.savez, features=MATRIX), _saved(np.savez_compressed, features=MATRIX)),
+        "h5": (
+            _hdf5("old"), _hdf5("old", **packed), _hdf5("new", **packed), _hdf5("new", chunks=(4, 6), fletcher32=True),
+        ),
+    }  # fmt: skip
+
+
+def import_batch(suffix: str, start: int, count: int) -> Outcome:
+    """So many cases of a format, from this number on; an exception is a crash."""
+    intact, outcome = files()[suffix], Outcome(count)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        np.save(folder / f"{INTACT}.npy", MATRIX)
+        for number in range(start, start + count):
+            file = folder / f"{CASE}{number if suffix == 'h5' else ''}.{suffix}"  # HDF5 keeps what it can't close
+            file.write_bytes(damaged(intact[number % len(intact)], number))
+            try:
+                outcome.add(_imported(file if suffix == "h5" else folder))
+            except Exception:
+                outcome.crashes += 1
+                print(f"{suffix} case {number}:\n{traceback.format_exc()}", file=sys.stderr)
+            file.unlink()
+    return outcome
+
+
+def _imported(path: Path) -> Outcome:
+    """The import of a folder that holds a case and an intact file, or of an HDF5 file."""
+    outcome = Outcome()
+    vids = list("abc") if path.is_file() else [CASE, INTACT]
+    imports = Imports(sources=[Source(path=str(path), dimension=MATRIX.shape[1])])
+    try:
+        opened = open_source(path, "", imports.largest_mb << 20)
+    except SourceError:
+        return Outcome(reasons=Counter({"no HDF5 file": 1}))
+    part = import_part(vids, dict.fromkeys(vids, 10.0), Importer(imports, 1.0, [opened], vids))
+    kept = dict(zip(part.rows["vid"].to_pylist(), _matrices(part.rows), strict=True))
+    reasons = {row["qid"]: row["reason"] for row in part.rejected}
+    whole = {vid: np.array_equal(matrix, MATRIX.astype(np.float16)) for vid, matrix in kept.items()}
+    outcome.losses += sum((vid in kept) == bool(reasons.get(vid)) for vid in vids)
+    outcome.losses += path.is_dir() and not whole.get(INTACT)
+    outcome.losses += (path / f"{CASE}.npz").is_file() and not whole.get(CASE, True)
+    several = sorted({"imported" if vid in kept else reasons.get(vid, "lost") for vid in vids if vid != INTACT})
+    outcome.reasons[" and ".join(several)] += 1
+    return outcome
+
+
+def _matrices(rows: pa.Table) -> Iterator[Any]:
+    return (matrix_of(several.values, several.type.value_type.list_size) for several in rows["features"])
+
+
+def run_files(suffix: str, cases: int) -> Outcome:
+    """Import so many damaged files of a format, in processes whose end is counted as a crash."""
+    begun, total = time.monotonic(), Outcome()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    for start in range(0, cases, BATCH):
+        count = min(BATCH, cases - start)
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_tell, args=(there, suffix, start, count))
+        process.start()
+        there.close()
+        try:
+            total.add(here.recv() if here.poll(PATIENCE) else Outcome(count, crashes=1, reasons=Counter(hung=count)))
+        except EOFError:
+            process.join()
+            ended = f"process ended with {process.exitcode}"
+            total.add(Outcome(count, crashes=1, reasons=Counter({ended: count})))
+            print(f"{suffix} cases {start} to {start + count - 1}: {ended}", file=sys.stderr)
+        process.kill()
+        process.join()
+    total.seconds = time.monotonic() - begun
+    return total
+
+
+def _tell(there: Any, suffix: str, start: int, count: int) -> None:
+    there.send(import_batch(suffix, start, count))
+
+
+# -- videos -----------------------------------------------------------------------------------------------------------
+
+
+def run_videos(cases: int, workers: int = 2) -> Outcome:
+    """Decode so many damaged videos, each fifth one intact."""
+    begun, outcome = time.monotonic(), Outcome()
+    with tempfile.TemporaryDirectory() as temporary:
+        videos = list(_films(Path(temporary), cases))
+        ends: dict[str, list[str]] = {video.vid: [] for video in videos}
+        try:
+            for message in Pool(workers, 0.5, "", 60, 1 << 28).decode(videos):
+                if message.picture is None:
+                    vid, summary = message.video.vid, message.summary
+                    ends[vid].append(message.reason or ("" if summary is None else "decoded"))
+                    outcome.losses += vid.startswith(INTACT) and (summary is None or summary.clips != 4)
+        except Exception:
+            outcome.crashes += 1
+            print(traceback.format_exc(), file=sys.stderr)
+    outcome.cases = sum(not vid.startswith(INTACT) for vid in ends)
+    outcome.losses += sum(len(told) != 1 or not told[0] for told in ends.values())
+    outcome.reasons.update(told for vid, several in ends.items() for told in several if not vid.startswith(INTACT))
+    outcome.seconds = time.monotonic() - begun
+    return outcome
+
+
+def _films(folder: Path, cases: int) -> Iterator[Video]:
+    intact = [film(folder / f"{INTACT}.{suffix}", codec=codec) for suffix, codec in CONTAINERS.items()]
+    for number in range(cases):
+        original = intact[number % len(intact)]
+        path = folder / f"{CASE}-{number}{original.suffix}"
+        path.write_bytes(damaged(original.read_bytes(), number))
+        yield Video(path.stem, path)
+        if number % 5 == 0:
+            yield Video(f"{INTACT}-{number}", original)
+
+
+def main() -> None:
+    """Run the campaign; exits with 1 after a crash or a loss."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--videos", type=int, default=200)
+    asked = parser.parse_args()
+    outcomes = {f".{suffix} files, bytes changed": run_files(suffix, asked.files // 3) for suffix in ("npy", "npz")}
+    outcomes[".h5 files, bytes changed"] = run_files("h5", asked.files - 2 * (asked.files // 3))
+    outcomes["videos, bytes changed"] = run_videos(asked.videos)
+    for name, outcome in outcomes.items():
+        print(outcome.row(name))
+    sys.exit(any(outcome.crashes or outcome.losses for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What a reader of markdown would be shown: which texts are markup, and which pages they would fetch."""
+
+from collections import Counter
+
+from markdown_it import MarkdownIt
+
+HOSTILE = "<script>alert(1)</script> it's | ![x](http://a) `y` *z* a_b_ R1@0.5 www.a.bc &lt; \\\x00\ud800"
+HARMLESS = {"text", "code_inline", "strong_open", "strong_close"}
+
+
+def kinds(page: str) -> Counter[str]:
+    """How many of each kind of markup a page holds within its blocks; blocks of HTML are `html_block`."""
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.validateLink = lambda _: True  # type: ignore[method-assign]  # of pictures that are in the page
+    tokens = parser.parse(page)
+    found = Counter(child.type for token in tokens for child in token.children or ())
+    return found + Counter(token.type for token in tokens if token.type == "html_block")
+
+
+def columns(page: str) -> set[tuple[int, ...]]:
+    """The numbers of columns of each table: a table whose lines differ has several."""
+    parser = MarkdownIt("commonmark").enable("table")
+    lines: list[int] = []
+    tables: set[tuple[int, ...]] = set()
+    for token in parser.parse(page):
+        if token.type == "table_open":
+            lines = []
+        elif token.type == "tr_open":
+            lines.append(0)
+        elif token.type in ("td_open", "th_open"):
+            lines[-1] += 1
+        elif token.type == "table_close":
+            tables.add(tuple(sorted(set(lines))))
+    return tables

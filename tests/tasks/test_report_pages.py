@@ -1,0 +1,96 @@
+"""The pages that flows publish, over data of enemies: no query, id, reason, model or error of theirs is markup."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.report import write_report as features_page
+from penumbra.tasks.features.video import features_table
+from penumbra.tasks.grounding.ablation.grids import grid_of
+from penumbra.tasks.grounding.ablation.results import Results
+from penumbra.tasks.negatives.quality.page import write_page as quality_page
+from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.reports.run import write_report as run_page
+from penumbra.tasks.negatives.reports.taken import write_report as taken_page
+from tests.markup import HARMLESS, HOSTILE, columns, kinds
+
+BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
+ALLOWED = HARMLESS | {"image"}  # the charts
+CLIPS = 4
+ANNOTATION = {"qid": BAD, "vid": BAD, "split": "train", "query": BAD, "duration": 9.0, "windows": [[1.0, 2.0]],
+              "novel": [], "saliency": None}  # fmt: skip
+FILL = {"qid": BAD, "level": 1, "provider": BAD, "model": BAD, "prompt": "p", "words": [], "query": "", "attempts": 1,
+        "status": "failed", "problem": BAD, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0,
+        "cached": False}  # fmt: skip
+
+
+def build(store: Store, stage: str, rows: "list[dict[str, object]] | pa.Table", **parameters: object) -> Artifact:
+    table = rows if isinstance(rows, pa.Table) else table_of(stage, rows)
+    part = Part(table, len(table) + 1, len(table), [rejection(BAD, stage, BAD, BAD)])
+    return store.build(Work("scenes", stage, 1, parameters), [lambda: part])
+
+
+def outside(page: str) -> list[str]:
+    """Pictures that a browser would fetch."""
+    return [line for line in page.splitlines() if line.startswith("![") and "](data:image/" not in line]
+
+
+def safe(page: str) -> bool:
+    assert "alert" in page
+    assert kinds(page).keys() <= ALLOWED
+    assert all(len(table) == 1 for table in columns(page))
+    return not outside(page)
+
+
+def test_features(store: Store) -> None:
+    annotations = build(store, "annotations", [ANNOTATION])
+    empty = pa.array([], pa.string())
+    tokens = pa.array([], pa.list_(pa.list_(pa.float16(), 2)))
+    texts = build(store, "text_features", pa.table({"text": empty, "encoder": empty, "tokens": tokens,
+                                                    "pooled": pa.array([], pa.list_(pa.float16(), 2))}))  # fmt: skip
+    rows = [("v", 4.0, np.zeros((CLIPS, 2), np.float16))]
+    videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
+    assert safe(features_page(store, annotations, texts, videos))
+
+
+@pytest.fixture
+def made(store: Store) -> Negatives:
+    levels = [{"qid": BAD, "level": level} for level in (1, 2, 3)]
+    chosen = [
+        {**row, "positive": BAD, "query": BAD, "words": [BAD], "provider": BAD, "model": BAD, "similarity": 0.5,
+         "plausibility": None, "checks": ["leak"]} for row in levels
+    ]  # fmt: skip
+    masks = [{**row, "ratio": 0.25, "masked_query": f"{BAD} <mask>", "slots": []} for row in levels]
+    return Negatives(
+        build(store, "annotations", [ANNOTATION]), build(store, "tags", [{"qid": BAD, "tokens": []}]),
+        build(store, "dictionary", []), build(store, "masks", masks), (build(store, "fills", [FILL], provider=BAD),),
+        build(store, "tags", [], other=1), build(store, "negatives", chosen), build(store, "in_video_negatives", []),
+        build(store, "rejected", []), None,
+    )  # fmt: skip
+
+
+def test_negatives(store: Store, made: Negatives) -> None:
+    assert made.masks
+    page = run_page(store, made, made.masks)
+    assert safe(page)
+    assert page.count("alert") > 10
+    assert safe(taken_page(store, made))
+
+
+def test_quality(store: Store) -> None:
+    rows = [
+        {"level": level, "provider": BAD, "metric": metric, "value": 0.5}
+        for level in (0, 1)
+        for metric in ("rows", "blind_auc", f"refused: {BAD}", f"held_out.{BAD}", "yield")
+    ]
+    manifest = store.manifest(build(store, "quality", []))
+    noted = Manifest.model_validate(manifest.model_dump() | {"notes": {BAD: 1}})
+    assert safe(quality_page(rows, noted, f"/tmp/{BAD}"))
+
+
+def test_an_ablation_s_failures() -> None:
+    results = Results(grid_of("losses"), seeds=1, failures={BAD: BAD})
+    assert safe(results.table())
