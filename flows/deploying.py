@@ -4,8 +4,11 @@
 """
 
 import json
+from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -23,12 +26,15 @@ SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 
 
 def main() -> None:
-    """Apply them to the server of PREFECT_API_URL; a pool or automation that is there keeps what was set in the UI."""
+    """Apply them to the server of PREFECT_API_URL; what is there, and is the same still, keeps what the UI set."""
     with get_client(sync_client=True) as client:
         for pool in POOLS:
             _create_pool(client, pool)
+        there = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
         for deployment in yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]:
-            _deploy(client, deployment)
+            flow_id, version = client.create_flow_from_name(_flow_name(deployment)), _version(deployment)
+            if there.get((flow_id, deployment["name"])) != version:
+                _deploy(client, flow_id, version, **deployment)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
 
@@ -41,18 +47,28 @@ def _create_pool(client: SyncPrefectClient, name: str) -> None:
         client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
 
 
-def _deploy(client: SyncPrefectClient, deployment: dict[str, Any]) -> None:
-    """Apply one deployment, whose one tag is its flow's name."""
-    rest = dict(deployment)
-    pool = rest.pop("work_pool")
-    name = rest["tags"][0]
-    rest.setdefault("description", flow_of(name).description)
+def _flow_name(deployment: dict[str, Any]) -> str:
+    name: str = deployment["tags"][0]
+    return name
+
+
+def _version(deployment: dict[str, Any]) -> str:
+    """A digest of all that is applied."""
+    return sha256(json.dumps([deployment, _form(_flow_name(deployment))], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _deploy(
+    client: SyncPrefectClient, flow_id: UUID, version: str, *, work_pool: dict[str, Any],
+    schedules: Sequence[dict[str, Any]] = (), **rest: Any,
+) -> None:  # fmt: skip
+    name = _flow_name(rest)
     client.create_deployment(
-        client.create_flow_from_name(name),
-        work_pool_name=pool["name"],
-        schedules=[_schedule(**schedule) for schedule in rest.pop("schedules", ())],
+        flow_id,
+        version=version,
+        work_pool_name=work_pool["name"],
+        schedules=[_schedule(**schedule) for schedule in schedules],
         parameter_openapi_schema=_form(name),
-        **rest,
+        **{"description": flow_of(name).description, **rest},
     )
 
 
