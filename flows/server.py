@@ -95,14 +95,14 @@ def wait_for(host: str, port: int) -> None:
         raise ServeError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process group to end, then make it."""
+def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
+    """Ask the process group to end, twice for so many seconds, then make it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         os.killpg(process.pid, number)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             continue
 
@@ -139,7 +139,7 @@ def _temporary_server() -> tuple[str, str]:
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
     process = start_server(listener, [url], credential, environment)
-    atexit.register(stop, process)
+    atexit.register(stop, process, 5)  # as Prefect does it: nobody waits for a server whose run is over
     wait_for(LOOPBACK, port)
     return url, credential
 

@@ -80,6 +80,7 @@ def _environment(home: Path) -> dict[str, str]:
         "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",  # and no line about it
     }
 
 

@@ -39,6 +39,7 @@ class Page:
         """Have every page find what Prefect's login page would have kept."""
         password = base64.b64encode(credential.encode()).decode()
         source = f"localStorage.setItem('prefect-password', '{password}')"
+        self.ask("Page.enable")
         self.ask("Page.addScriptToEvaluateOnNewDocument", source=source)
 
     def open(self, url: str) -> None:
@@ -55,7 +56,7 @@ class Page:
         """What the page shows as soon as it shows all that is expected, or after `SECONDS`."""
         deadline = time.monotonic() + SECONDS
         while True:
-            shown = str(self.run("document.body ? document.body.innerText : ''"))
+            shown = str(self.run("document.body ? document.body.textContent : ''"))
             if all(text in shown for text in expected) or time.monotonic() > deadline:
                 return shown
             time.sleep(0.5)
