@@ -7,6 +7,7 @@ only (a page whose name was rebound to 127.0.0.1 comes under another), and ends 
 """
 
 import atexit
+import logging
 import os
 import secrets
 import signal
@@ -148,6 +149,13 @@ def _bracketed(name: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
+def _keep_back_retried() -> None:
+    """No traceback for an event that met a locked database and is tried again: Prefect keeps back those of requests."""
+    from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter
+
+    logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
+
+
 def main(descriptor: str, *names: str) -> None:
     """Serve Prefect's own application on a socket that listens, under these names; the rest is in its settings."""
     import uvicorn
@@ -158,6 +166,7 @@ def main(descriptor: str, *names: str) -> None:
     settings = get_current_settings().server
     # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
     app = TrustedHostMiddleware(create_app(), allowed_hosts=names, www_redirect=False)
+    _keep_back_retried()
     config = uvicorn.Config(
         app, log_level=settings.logging_level.lower(), timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval, ws_ping_timeout=settings.api.websocket_ping_timeout,

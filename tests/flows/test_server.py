@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,7 +23,15 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from penumbra.flows.server import ServeError, listen, new_credential, start_server, stop, wait_for
+from penumbra.flows.server import (
+    ServeError,
+    _keep_back_retried,
+    listen,
+    new_credential,
+    start_server,
+    stop,
+    wait_for,
+)
 from penumbra.flows.serving import credential_for
 from tests.browser import CHROMIUM, browser
 
@@ -218,6 +227,27 @@ def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> N
         wait_for("127.0.0.1", port)
     assert time.monotonic() - begun < 120
     assert process.wait(30)
+
+
+def test_an_event_that_is_tried_again_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    from prefect.server.utilities.messaging.memory import logger
+    from sqlalchemy.exc import OperationalError
+
+    before = list(logger.filters)
+    _keep_back_retried()
+    locked, broken = sqlite3.OperationalError("database is locked"), sqlite3.OperationalError("no such table")
+    locked.sqlite_errorname = "SQLITE_BUSY"
+    try:
+        with caplog.at_level("ERROR", logger.name):
+            logger.propagate, propagated = True, logger.propagate
+            for fault in (locked, broken):
+                try:
+                    raise OperationalError("INSERT", {}, fault)
+                except OperationalError:
+                    logger.exception("Failed in consume_loop")
+    finally:
+        logger.filters, logger.propagate = before, propagated
+    assert [record.exc_info[1].orig for record in caplog.records if record.exc_info] == [broken]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "example.org"])
