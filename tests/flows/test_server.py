@@ -58,7 +58,11 @@ class Guarded:
         return "Basic " + base64.b64encode((credential or self.credential).encode()).decode()
 
     def create(self, path: str, body: dict[str, Any]) -> Any:
-        status, _, text = self.ask("POST", path, body, Authorization=self.authorization())
+        for _ in range(60):
+            status, _, text = self.ask("POST", path, body, Authorization=self.authorization())
+            if status != 503:  # the database is busy, as it is after the start: Prefect's own client asks again, too
+                break
+            time.sleep(1)
         assert status < 300, text
         return json.loads(text)
 
