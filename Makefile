@@ -35,7 +35,7 @@ demo: setup
 	@echo
 	@echo "Everything as Parquet: $$($(BIN)/penumbra artifacts path scenes/negatives)"
 	@echo "                       $$($(BIN)/penumbra artifacts path scenes/predictions)"
-	@echo "Look at it in the Prefect UI: $(BIN)/penumbra serve"
+	@echo "In the Prefect UI: $(BIN)/penumbra serve, and run full-pipeline/scenes there; what is made is found"
 
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

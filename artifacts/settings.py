@@ -41,6 +41,14 @@ def runs_folder() -> Path:
     return Path(os.environ.get("PENUMBRA_RUNS") or _beside_artifacts() / ".runs").expanduser()
 
 
+def server_folder(port: int) -> Path:
+    """The folder of `penumbra serve` on a port: its database, and the credential of the last start.
+
+    It is in the user's data folder from wherever one serves, for it holds secrets, and another shell must find it.
+    """
+    return user_data_path("penumbra") / "server" / str(port)
+
+
 def _own_artifacts() -> Path:
     return data_home() / "artifacts" / "data" if IS_CHECKOUT else data_home() / "artifacts"
 

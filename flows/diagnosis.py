@@ -19,7 +19,6 @@ from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import IS_CHECKOUT, PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 
 GIB = 2**30
-PORT = 4200  # of `penumbra serve`
 TIGHT = 5 * GIB  # of free disk: less is soon full
 KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
 KNOWN_BAD = {  # what happens outside the versions that pyproject.toml asks for
@@ -123,10 +122,10 @@ def _keys() -> Iterator[Finding]:
 
 
 def _server() -> Iterator[Finding]:
-    from penumbra.flows.serving import ServeError, check_port
+    from penumbra.flows.server import LOOPBACK, PORT, ServeError, listen
 
     try:
-        check_port("127.0.0.1", PORT)
+        listen(LOOPBACK, PORT).close()
     except ServeError:
         yield Finding(f"port {PORT}", "is taken, by a server perhaps", State.LACKS, f"penumbra serve --port {PORT + 1}")
     else:
@@ -139,9 +138,9 @@ def _server() -> Iterator[Finding]:
         return
     try:
         ask_server()
-    except NoServerError:
-        remedy = "start that server, or unset PREFECT_API_URL (prefect config unset PREFECT_API_URL)"
-        yield Finding("PREFECT_API_URL", f"{address} does not answer", State.BROKEN, remedy)
+    except NoServerError as error:
+        told, _, remedy = str(error).partition(": ")
+        yield Finding("PREFECT_API_URL", told, State.BROKEN, remedy)
     else:
         yield Finding("PREFECT_API_URL", f"{address} answers")
 

@@ -20,7 +20,6 @@ def silence() -> Iterator[None]:
     progress.disable_progress_bar()  # type: ignore[no-untyped-call]
     for handler in handlers:
         handler.setLevel(max(handler.level, logging.WARNING))
-        handler.addFilter(_no_farewell)
     try:
         yield
     finally:
@@ -28,8 +27,3 @@ def silence() -> Iterator[None]:
             handler.setLevel(level)
         if bars:
             progress.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _no_farewell(record: logging.LogRecord) -> bool:
-    """Keep back what Prefect says of its server when the process ends, long after."""
-    return not record.getMessage().startswith("Stopping temporary server")

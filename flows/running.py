@@ -2,10 +2,9 @@
 
 import inspect
 import logging
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
+from http import HTTPStatus
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.flows.server import environment_line, some_server
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -161,7 +161,7 @@ class ParameterError(PenumbraError):
 
 
 class NoServerError(PenumbraError):
-    """The Prefect server that PREFECT_API_URL names does not answer."""
+    """The Prefect server that PREFECT_API_URL names does not answer, or not to us."""
 
 
 class _OneLine(logging.Filter):
@@ -222,7 +222,7 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
     flow, parameters, _ = prepare(name, dataset, changes)
     ask_server()
     quieten()
-    with patience():
+    with some_server():
         return flow(**parameters)
 
 
@@ -252,23 +252,6 @@ def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
         run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
 
 
-@contextmanager
-def patience() -> Iterator[None]:
-    """Settings of the server that a run without one starts: time enough on a busy machine, and nothing sent home.
-
-    What the environment says goes first. Prefect reads that when it is imported, so it is too late to set it here.
-    """
-    from prefect.settings import (
-        PREFECT_SERVER_ANALYTICS_ENABLED,
-        PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
-        temporary_settings,
-    )  # fmt: skip
-
-    ours = {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 180, PREFECT_SERVER_ANALYTICS_ENABLED: False}
-    with temporary_settings({setting: value for setting, value in ours.items() if setting.name not in os.environ}):
-        yield
-
-
 def server_address() -> str:
     """PREFECT_API_URL of the environment or of Prefect's profile, without its password; '' where there is none."""
     from prefect.settings import PREFECT_API_URL
@@ -277,20 +260,25 @@ def server_address() -> str:
 
 
 def ask_server() -> None:
-    """Raise `NoServerError` where PREFECT_API_URL names a server that does not answer, rather than wait for minutes."""
+    """Raise `NoServerError` where PREFECT_API_URL names a server that can't be asked, rather than wait for minutes."""
+    from httpx import HTTPError, HTTPStatusError, InvalidURL
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     address = server_address()
     if not address:
         return
-    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-        fault = get_client(sync_client=True).api_healthcheck()
-    if fault:
-        raise NoServerError(
-            f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
-            "unset PREFECT_API_URL to run without one"
-        )
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(sync_client=True) as client:
+        try:
+            client.hello()
+        except (HTTPError, InvalidURL) as fault:
+            if isinstance(fault, HTTPStatusError) and fault.response.status_code == HTTPStatus.UNAUTHORIZED:
+                remedy = f"set PREFECT_API_AUTH_STRING, for `penumbra serve` by {environment_line()}"
+                raise NoServerError(f"the Prefect server at {address} asks for a credential: {remedy}") from None
+            raise NoServerError(
+                f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
+                "unset PREFECT_API_URL to run without one"
+            ) from None
 
 
 def quieten() -> None:

@@ -1,94 +1,86 @@
 """`penumbra serve`: a Prefect server, its work pools, a worker each and all deployments, ended together.
 
 All of them start in an empty folder: nothing that lies where the user stands (a `models/`, a `tasks.py`, a
-`prefect.yaml`, a `.env`) is taken for ours.
+`prefect.yaml`, a `.env`) is taken for ours. They have a PREFECT_HOME of their own: profiles and database of the user's
+are neither read nor written.
 """
 
+import ipaddress
 import os
+import shlex
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
-from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import DEPLOYMENTS, PROJECT, VARIABLES
+from penumbra.artifacts.processes import ending_with_us
+from penumbra.artifacts.settings import VARIABLES, server_folder
+from penumbra.flows.server import (
+    LOOPBACK,
+    ServeError,
+    environment_line,
+    listen,
+    new_credential,
+    start_server,
+    stop,
+    wait_for,
+)
 
-POOLS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # and what their workers are started with
-SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
-START_SECONDS = 120
-STOP_SECONDS = 20
-
-
-class ServeError(PenumbraError):
-    """The server, the worker or a deployment did not start."""
-
-
-class _Prefect:
-    """`prefect …` with one environment, in one folder."""
-
-    def __init__(self, environment: Mapping[str, str], folder: str) -> None:
-        self.options: dict[str, Any] = {"env": dict(environment), "cwd": folder}
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start it in a process group of its own, so that Ctrl-C reaches it only through us."""
-        return subprocess.Popen(_command(arguments), start_new_session=True, **self.options)
-
-    def run(self, *arguments: str) -> None:
-        """Wait for its end; raises `ServeError` where it fails."""
-        code = self.start(*arguments).wait()
-        if code:
-            raise ServeError(f"`prefect {' '.join(arguments)}` ended with {code}: see its lines above")
-
-    def knows(self, *arguments: str) -> bool:
-        """Whether the server has what is asked for."""
-        return not subprocess.run(_command(arguments), capture_output=True, check=False, **self.options).returncode
+WORKERS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # by work pool, and what limits each
+ALL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 (and where this machine finds them)
 
 
-def _command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "prefect", *arguments]
+def credential_for(host: str) -> str:
+    """PENUMBRA_AUTH, or on this machine alone a new one a start; raises `ServeError` where the user must set it."""
+    own = os.environ.get("PENUMBRA_AUTH", "")
+    if own and not all(own.partition(":")):
+        raise ServeError("PENUMBRA_AUTH is no user:password")
+    if not own and not _is_loopback(host):
+        raise ServeError(f"--host {host} opens the server to other machines: set PENUMBRA_AUTH=user:password first")
+    return own or new_credential()
 
 
-def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise ServeError(f"the Prefect server ended with {server.returncode}: see its lines above")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310 (our own address)
-                return
-        except (URLError, TimeoutError, ConnectionError):
-            time.sleep(0.5)
-    raise ServeError(f"the Prefect server did not answer at {url} within {START_SECONDS} s")
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process group to end, then make it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
+def told_environment(port: int) -> str:
+    """What another shell evaluates to reach the server on this port; raises `ServeError` where there is none."""
+    try:
+        return _told(port).read_text()
+    except FileNotFoundError:
+        raise ServeError(f"no `penumbra serve` runs on port {port}: start it, or say its --port") from None
 
 
-def _environment(api: str) -> dict[str, str]:
-    """That of the processes: the server's address, and folders that don't depend on where they start."""
+def _told(port: int) -> Path:
+    return server_folder(port) / "environment"
+
+
+def _tell(port: int, variables: Mapping[str, str]) -> None:
+    """Write for other shells of the user's, and for nobody else, how to reach the server."""
+    file = _told(port)
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        stream.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """That of all processes: a Prefect of their own, and folders that don't depend on where they start."""
     places = {name: place for name in VARIABLES if (place := os.environ.get(name)) and "://" not in place}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in ("PENUMBRA_AUTH", "PREFECT_PROFILE")},
         **{name: str(Path(place).expanduser().absolute()) for name, place in places.items()},
-        "PREFECT_API_URL": api,
-        "PREFECT_SERVER_UI_API_URL": api,  # the page asks this address; without it, another port shows nothing
+        "PREFECT_HOME": str(home),
+        "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
+        "PREFECT_CLI_PROMPT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",  # and no line about it
     }
 
 
@@ -98,13 +90,29 @@ def _interrupt(*_: object) -> None:
 
 def serve(host: str, port: int) -> None:
     """Run until Ctrl-C or SIGTERM; raises `ServeError` where something can't start."""
-    check_port(host, port)
+    credential = credential_for(host)
+    listener = listen(host, port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
         signal.signal(number, _interrupt)
+    server_folder(port).mkdir(parents=True, exist_ok=True, mode=0o700)
+    here = ALL_ADDRESSES.get(host, host)
+    near = f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
+    url = os.environ.get("PENUMBRA_URL", near).rstrip("/")
+    client = {"PREFECT_API_URL": f"{near}/api", "PREFECT_API_AUTH_STRING": credential}
+    environment = {**_environment(server_folder(port)), **client, "PREFECT_UI_URL": url}
     running: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="penumbra-serve-") as folder:
         try:
-            _start_all(host, port, folder, running)
+            urls = list(dict.fromkeys((url, near, f"http://localhost:{port}")))
+            ui = {"PREFECT_SERVER_UI_API_URL": f"{url}/api"}  # the page asks this address; without it, 127.0.0.1:4200
+            running.append(start_server(listener, urls, credential, {**environment, **ui}, folder))
+            wait_for(here, port)
+            _work(environment, folder, running)
+            _tell(port, client)
+            print(f"\nPenumbra is served: {url}\n  it asks for:      {credential}\n"
+                  f"  in another shell: {environment_line(port)}\n"
+                  "                    prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.",
+                  flush=True)  # fmt: skip
             while all(process.poll() is None for process in running):
                 time.sleep(0.5)
             raise ServeError("the server or a worker ended by itself: see its lines above")
@@ -113,33 +121,16 @@ def serve(host: str, port: int) -> None:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
                 signal.signal(number, signal.SIG_IGN)
+            _told(port).unlink(missing_ok=True)
             for process in reversed(running):
-                _stop(process)
+                stop(process)
 
 
-def check_port(host: str, port: int) -> None:
-    """Raise `ServeError` where another process listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServeError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
-
-
-def _start_all(host: str, port: int, folder: str, running: list[subprocess.Popen[bytes]]) -> None:
-    """Start server and workers, which are put into `running` one by one, and apply what they need."""
-    api = f"http://{host}:{port}/api"
-    prefect = _Prefect(_environment(api), folder)
-    running.append(prefect.start("server", "start", "--host", host, "--port", str(port)))
-    _wait_for(api, running[0])
-    for pool in POOLS:
-        if not prefect.knows("work-pool", "inspect", pool):  # else it keeps what the UI set
-            prefect.run("work-pool", "create", pool, "--type", "process")
-    prefect.run("--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
-    if not prefect.knows("automation", "inspect", SILENT_RUNS.stem):
-        prefect.run("automation", "create", "--from-file", str(SILENT_RUNS))
-    for pool, options in POOLS.items():
-        running.append(prefect.start("worker", "start", "--pool", pool, "--type", "process", *options))
-    print(f"\nPenumbra is served: http://{host}:{port}\n  PREFECT_API_URL={api} "
-          "prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.", flush=True)  # fmt: skip
+def _work(environment: Mapping[str, str], folder: str, running: list[subprocess.Popen[bytes]]) -> None:
+    """Apply the deployments and start the workers, which are put into `running` one by one."""
+    options: dict[str, Any] = {"env": environment, "cwd": folder, "stdin": subprocess.DEVNULL}
+    if subprocess.run(ending_with_us("penumbra.flows.deploying"), check=False, **options).returncode:
+        raise ServeError("the deployments of prefect.yaml could not be applied: see the lines above")
+    for pool, limits in WORKERS.items():
+        worker = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)
+        running.append(subprocess.Popen(worker, start_new_session=True, **options))

@@ -1,5 +1,6 @@
 """A real browser for tests: headless Chromium, driven through its DevTools protocol."""
 
+import base64
 import itertools
 import json
 import shutil
@@ -39,6 +40,14 @@ class Page:
                 result: dict[str, Any] = answer["result"]
                 return result
 
+    def log_in(self, credential: str) -> None:
+        """Have every page find what Prefect's login page would have kept."""
+        password = base64.b64encode(credential.encode()).decode()
+        self.call("Page.enable")
+        self.call(
+            "Page.addScriptToEvaluateOnNewDocument", source=f"localStorage.setItem('prefect-password', '{password}')"
+        )
+
     def open(self, address: str) -> None:
         """Go to an address."""
         self.call("Page.navigate", url=address)
@@ -58,9 +67,14 @@ class Page:
             time.sleep(0.2)
         return value
 
-    def text(self) -> str:
-        """What is to be read on the page."""
-        return str(self.evaluate("document.body ? document.body.innerText : ''"))
+    def text(self, *expected: str) -> str:
+        """What is on the page, as soon as it has all that is expected, or after `PATIENCE`."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            shown = str(self.evaluate("document.body ? document.body.textContent : ''"))
+            if all(text in shown for text in expected) or time.monotonic() > end:
+                return shown
+            time.sleep(0.5)
 
     def type(self, text: str) -> None:
         """Type into what has the focus."""

@@ -29,8 +29,8 @@ SLOW = {
     "campaigns", "commands", "decoding", "docs", "examples", "families", "penumbra", "sample", "training",
     "test_asking", "test_background", "test_batch", "test_causal", "test_choosing", "test_diagnosis", "test_gemini",
     "test_limits", "test_llama", "test_llama_server", "test_protocol_server", "test_protocol_server_services",
-    "test_provider_from_outside", "test_quality", "test_quality_measures", "test_report", "test_serving",
-    "test_store_s3", "test_wheel",
+    "test_processes", "test_provider_from_outside", "test_quality", "test_quality_measures", "test_report",
+    "test_server", "test_serving", "test_store_s3", "test_wheel",
 }  # fmt: skip
 
 

@@ -209,6 +209,8 @@ def test_the_browser_reaches_the_server() -> None:
     assert inner == "4200"
     assert address.startswith("127.0.0.1:")  # the password travels in the clear: not to the world by default
     assert interpolate(environment("server")["PREFECT_SERVER_UI_API_URL"], {}) == f"http://{address}/api"
+    origins = environment("server")["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"]
+    assert interpolate(origins, {}) == f"http://{address}", "pages of no other origin may call it"
     for service in ("postgres", "redis"):
         assert "ports" not in SERVICES[service]
         assert [COMPOSE["networks"][network] for network in SERVICES[service]["networks"]] == [{"internal": True}]

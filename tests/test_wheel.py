@@ -12,6 +12,7 @@ import time
 import urllib.request
 import venv
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,9 +165,12 @@ def test_it_serves_its_deployments(installed: Installed) -> None:
             assert process.poll() is None, log.read_text()[-6000:]
             assert time.monotonic() < deadline, log.read_text()[-6000:]
             time.sleep(1)
+        told = installed.penumbra("serve", "--env", "--port", str(port)).stdout
+        credential = told.split("PREFECT_API_AUTH_STRING=")[1].strip()
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/deployments/filter", b"{}", {"Content-Type": "application/json"}
-        )
+            f"http://127.0.0.1:{port}/api/deployments/filter", b"{}",
+            {"Content-Type": "application/json", "Authorization": f"Basic {b64encode(credential.encode()).decode()}"},
+        )  # fmt: skip
         with urllib.request.urlopen(request, timeout=60) as answer:
             entrypoints = {deployment["entrypoint"] for deployment in json.load(answer)}
         assert "penumbra.flows.build_negatives.build_negatives" in entrypoints

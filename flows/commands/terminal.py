@@ -51,8 +51,8 @@ ENDED = "penumbra: ended; the same command goes on from here\n"
 def goes_on() -> Iterator[None]:
     """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130.
 
-    A signal to the whole process group ends Prefect's temporary server as well, which Prefect then asks for minutes,
-    with handlers of its own. After `PATIENCE` seconds the process ends all the same, and loses nothing by it.
+    Prefect tells its server, and asks one that is gone for minutes, with handlers of its own. After `PATIENCE` seconds
+    the process ends all the same, and loses nothing by it.
     """
 
     def terminate(number: int, _: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penumbra.flows import diagnosis
+from penumbra.flows import diagnosis, server
 from penumbra.flows.commands import app
 from penumbra.flows.diagnosis import Finding, State
 
@@ -73,11 +73,12 @@ def test_a_taken_port_and_a_server_that_does_not_answer(monkeypatch: pytest.Monk
     with socket.socket() as listener, temporary_settings({PREFECT_API_URL: "http://me:geheim@127.0.0.1:9/api"}):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        monkeypatch.setattr(diagnosis, "PORT", listener.getsockname()[1])
+        monkeypatch.setattr(server, "PORT", listener.getsockname()[1])
         found = findings(monkeypatch, diagnosis._server)
     assert [finding.state for name, finding in found.items() if name.startswith("port ")] == [State.LACKS]
     assert found["PREFECT_API_URL"].state is State.BROKEN
-    assert found["PREFECT_API_URL"].told == "http://127.0.0.1:9/api does not answer"
+    assert found["PREFECT_API_URL"].told == "no Prefect server answers at http://127.0.0.1:9/api (ConnectError)"
+    assert found["PREFECT_API_URL"].remedy == "start it, or unset PREFECT_API_URL to run without one"
 
 
 def test_a_check_that_fails_by_itself_is_broken_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,50 +1,78 @@
 """`penumbra serve` on real processes: server, pool, worker, deployments, a run, the pages in a browser, Ctrl-C."""
 
+import hashlib
 import json
 import os
-import re
-import shutil
+import pty
+import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
+import psutil
 import pytest
 
 from penumbra.artifacts.store import Store
 from penumbra.flows.serving import _environment
+from tests.browser import browser, needs_chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCHEDULED = {"build-negatives", "extract-features", "full-pipeline"}
 WITHOUT_GPU = {"build-negatives", "import-negatives"}
-QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")  # fmt: skip
+PENUMBRA = [sys.executable, "-m", "penumbra.flows.commands"]
+PROFILES = """
+active = "mine"
+[profiles.mine]
+PREFECT_LOGGING_LEVEL = "INFO"
+[profiles.theirs]
+PREFECT_API_URL = "http://127.0.0.1:{port}/api"
+"""
 
 
 @dataclass
 class Served:
-    process: subprocess.Popen[str]
-    url: str
-    root: Path
-    log: Path
+    """A server that was started in a terminal, by a user who has a Prefect of their own."""
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        request = urllib.request.Request(
-            f"{self.url}/api/{path}", json.dumps(body or {}).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+    process: subprocess.Popen[bytes]
+    port: int
+    home: Path
+    environment: dict[str, str]
+    log: Path
+    before: str
+    told: dict[str, str] = field(default_factory=dict)  # to other shells
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def credential(self) -> str:
+        return self.told["PREFECT_API_AUTH_STRING"]
+
+    def api(self, path: str, body: dict[str, Any] | None = None, known: bool = True) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if known:
+            headers["Authorization"] = "Basic " + b64encode(self.credential.encode()).decode()
+        request = urllib.request.Request(f"{self.url}/api/{path}", json.dumps(body or {}).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PREFECT_API_URL": f"{self.url}/api"}
-        command = [sys.executable, "-m", "prefect", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    def shell(self, command: str) -> subprocess.CompletedProcess[str]:
+        """What another shell of the same user's does, after the documented line."""
+        line = f'eval "$({shlex.join(PENUMBRA)} serve --env --port {self.port})" && {command}'
+        return subprocess.run(
+            ["bash", "-c", line], env=self.environment, capture_output=True, text=True, timeout=600, check=False
+        )
 
 
 def free_port() -> int:
@@ -53,25 +81,54 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def digest(folder: Path) -> str:
+    """Of the names and the bytes of all that lies in a folder."""
+    content = [(str(path), path.read_bytes() if path.is_file() else b"") for path in sorted(folder.rglob("*"))]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    port, log = free_port(), folder / "log"
-    environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(folder / "artifacts"), "PREFECT_HOME": str(folder / "home")}
-    command = [sys.executable, "-m", "penumbra.flows.commands", "serve", "--port", str(port)]
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT, text=True)
+    home = tmp_path_factory.mktemp("home")
+    port, log = free_port(), home / "log"
+    prefect = home / ".prefect"
+    prefect.mkdir()
+    (prefect / "profiles.toml").write_text(PROFILES.format(port=port))
+    (prefect / "prefect.db").write_bytes(b"the user's own")
+    environment = {**os.environ, "PENUMBRA_ARTIFACTS": str(home / "artifacts"), "HOME": str(home)}
+    for name in ("PREFECT_HOME", "PREFECT_API_URL", "XDG_DATA_HOME", "PENUMBRA_AUTH", "PENUMBRA_URL"):
+        environment.pop(name, None)
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [*PENUMBRA, "serve", "--port", str(port)], env=environment, stdin=end, stdout=end, stderr=end
+    )
+    os.close(end)
+    threading.Thread(target=_keep, args=(terminal, log), daemon=True).start()
+    served = Served(process, port, home, environment, log, digest(prefect))
     try:
-        deadline = time.monotonic() + 240  # some 70 deployments, each up to a second on a busy machine
-        while "Penumbra is served" not in log.read_text():
+        deadline = time.monotonic() + 600  # on a very busy machine
+        while not log.is_file() or "Ctrl-C ends it" not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.5)
-        yield Served(process, f"http://127.0.0.1:{port}", folder / "artifacts", log)
+        lines = served.shell("env -0").stdout.split("\0")
+        served.told = dict(line.split("=", 1) for line in lines if line.startswith("PREFECT_API_"))
+        yield served
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait(90)
+        os.close(terminal)
+
+
+def _keep(terminal: int, log: Path) -> None:
+    """Write what a terminal shows to a file until it closes."""
+    with log.open("wb", buffering=0) as stream:
+        try:
+            while shown := os.read(terminal, 4096):
+                stream.write(shown)
+        except OSError:  # how a terminal says that nobody writes any more
+            return
 
 
 def test_folders_do_not_depend_on_where_a_process_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,10 +136,40 @@ def test_folders_do_not_depend_on_where_a_process_starts(monkeypatch: pytest.Mon
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "mine")
     monkeypatch.setenv("PENUMBRA_DATA", "s3://bucket/data")
     monkeypatch.delenv("PENUMBRA_RUNS", raising=False)
-    environment = _environment("http://127.0.0.1:1/api")
+    environment = _environment(tmp_path / "server")
     assert environment["PENUMBRA_ARTIFACTS"] == str(tmp_path / "mine")
     assert environment["PENUMBRA_DATA"] == "s3://bucket/data"
     assert "PENUMBRA_RUNS" not in environment
+    assert environment["PREFECT_HOME"] == str(tmp_path / "server")
+
+
+def test_it_says_little_and_that_once(served: Served) -> None:
+    said = served.log.read_text()
+    assert len(said[: said.index("Ctrl-C ends it")].splitlines()) <= 10, said
+    assert said.count(served.credential) == 1
+    assert f'eval "$(penumbra serve --env --port {served.port})"' in said
+
+
+def test_another_user_gets_nothing(served: Served) -> None:
+    for path in ("deployments/filter", "block_documents/filter", "flow_runs/filter"):
+        with pytest.raises(HTTPError, match="401"):
+            served.api(path, {"include_secrets": True} if path.startswith("block") else {}, known=False)
+    file = served.home / ".local" / "share" / "penumbra" / "server" / str(served.port) / "environment"
+    assert served.credential in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert any("penumbra.flows.server" in line for line in lines)
+    assert not [line for line in lines if served.credential in line]
+
+
+def test_without_the_credential_a_run_says_what_it_lacks(served: Served) -> None:
+    environment = {**served.environment, "PREFECT_API_URL": f"{served.url}/api"}
+    command = [*PENUMBRA, "run", "build-negatives", "scenes"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "asks for a credential: set PREFECT_API_AUTH_STRING" in done.stderr
 
 
 def test_all_deployments_are_there_with_schedule_and_limit(served: Served) -> None:
@@ -110,17 +197,18 @@ def test_the_scheduler_plans_the_next_runs(served: Served) -> None:
 
 
 def test_a_deployment_runs_to_parquet(served: Served) -> None:
-    done = served.prefect(
-        "deployment", "run", "build-negatives/scenes", "--watch", "--param", 'filling={"candidates": 2}'
+    done = served.shell(
+        f"{sys.executable} -m prefect deployment run build-negatives/scenes --watch "
+        """--param 'filling={"candidates": 2}'"""
     )
     assert done.returncode == 0, done.stdout + done.stderr + served.log.read_text()[-3000:]
-    store = Store(str(served.root))
+    store = Store(str(served.home / "artifacts"))
     negatives = store.newest("scenes", "negatives")
     assert store.verify(negatives) == []
     assert store.manifest(negatives).rows > 2000
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium to look at the Prefect UI")
+@needs_chromium
 @pytest.mark.parametrize(
     ("key", "texts"),
     [
@@ -132,24 +220,17 @@ def test_a_deployment_runs_to_parquet(served: Served) -> None:
 def test_the_pages_show_in_a_browser(served: Served, key: str, texts: list[str], tmp_path: Path) -> None:
     found = served.api("artifacts/filter", {"artifacts": {"key": {"any_": [key]}}})
     address = f"{served.url}/artifacts/artifact/{found[0]['id']}"
-    command = [
-        str(CHROMIUM),
-        *QUIET,
-        f"--user-data-dir={tmp_path}",
-        "--virtual-time-budget=20000",
-        "--dump-dom",
-        address,
-    ]
-    page = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
-    shown = re.sub(r"<[^>]+>", " ", page)
+    with browser(tmp_path / "profile") as page:
+        page.log_in(served.credential)
+        page.open(address)
+        shown = page.text(*texts)
     for text in texts:
         assert text in shown, shown[-2000:]
 
 
 def test_a_taken_port_is_one_line(served: Served) -> None:
-    port = served.url.rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "penumbra.flows.commands", "serve", "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [*PENUMBRA, "serve", "--port", str(served.port)]
+    done = subprocess.run(command, env=served.environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "choose another --port" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -165,5 +246,7 @@ def test_interrupted_it_ends_cleanly_with_all_it_started(served: Served) -> None
     assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]
     said = served.log.read_text()
     assert "Ending workers and server" in said
-    assert "penumbra:" not in said
+    assert "penumbra: " not in said, "an error of ours"
     assert "flows/serving.py" not in said, "a traceback of ours"
+    assert digest(served.home / ".prefect") == served.before, "the user's own Prefect was touched"
+    assert "no `penumbra serve` runs on port" in served.shell("true").stderr

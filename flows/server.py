@@ -1,0 +1,179 @@
+"""Prefect's server in a process of its own, with a lock on its door.
+
+Whoever may call it may run commands as the user (a deployment's `job_variables.command`) and read Secret blocks in
+clear, and that it listens on this machine alone keeps out neither other users nor the pages in the user's own browser.
+So each server asks for a credential, lets pages of its own addresses call it and no others, answers to its own names
+only (a page whose name was rebound to 127.0.0.1 comes under another), and ends with the process that started it.
+"""
+
+import atexit
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.processes import ending_with_us
+
+LOOPBACK = "127.0.0.1"
+PORT = 4200
+START_SECONDS = 180  # on a busy machine
+STOP_SECONDS = 20
+
+
+class ServeError(PenumbraError):
+    """The server, the worker or a deployment did not start."""
+
+
+def environment_line(port: int = PORT) -> str:
+    """What tells another shell the address and the credential of `penumbra serve`."""
+    return f'eval "$(penumbra serve --env{"" if port == PORT else f" --port {port}"})"'
+
+
+def new_credential() -> str:
+    """A user and a password that nobody guesses."""
+    return f"penumbra:{secrets.token_urlsafe(24)}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there, on a free port for 0; raises `ServeError` where another process does."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ServeError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
+
+
+def start_server(
+    listener: socket.socket,
+    urls: Sequence[str],
+    credential: str,
+    environment: Mapping[str, str],
+    folder: str | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a server, for which one then has to `wait_for`, in a process group that Ctrl-C reaches only through us.
+
+    Args:
+        listener: the socket, which is the server's own from now on
+        urls: where browsers find it, without a path
+        credential: what it asks for, as user:password
+        environment: of the process, Prefect's settings among it
+        folder: that it starts in
+
+    """
+    names = dict.fromkeys(_bracketed(urlsplit(url).hostname or "") for url in urls)
+    doors = {
+        "PREFECT_SERVER_API_AUTH_STRING": credential,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(urls),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    with listener:
+        return subprocess.Popen(
+            ending_with_us("penumbra.flows.server", str(listener.fileno()), *names),
+            env={**environment, **doors}, cwd=folder, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def wait_for(host: str, port: int) -> None:
+    """Wait until a server answers on a socket that listens; raises `ServeError` where it ends before, or never does."""
+    connection = HTTPConnection(host, port, timeout=START_SECONDS)
+    try:
+        connection.request("GET", "/api/health")
+        status = connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise ServeError(f"the Prefect server did not start ({error!r}): see its lines above") from None
+    finally:
+        connection.close()
+    if status != 200:
+        raise ServeError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
+    """Ask the process group to end, twice for so many seconds, then make it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+@contextmanager
+def some_server() -> Iterator[None]:
+    """Where Prefect's settings name no server, one of our own until this process ends; Prefect's own has no lock."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+
+    if PREFECT_API_URL.value():
+        yield
+        return
+    url, credential = _temporary_server()
+    ours = {PREFECT_API_URL: f"{url}/api", PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
+    with temporary_settings(ours):
+        yield
+
+
+@cache
+def _temporary_server() -> tuple[str, str]:
+    """Start a server for this process: its address and its credential."""
+    from prefect.settings import get_current_settings
+
+    listener = listen(LOOPBACK, 0)
+    port, credential = listener.getsockname()[1], new_credential()
+    url = f"http://{LOOPBACK}:{port}"
+    environment = {
+        "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        **os.environ,
+        **get_current_settings().to_environment_variables(exclude_unset=True),
+        "PREFECT_SERVER_UI_ENABLED": "false",
+        "PREFECT__SERVER_EPHEMERAL": "1",  # no scheduler
+        # Automations are of no use to a run, and many to a database that `penumbra serve` once shared: it was locked.
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    }
+    process = start_server(listener, [url], credential, environment)
+    atexit.register(stop, process, 5)  # as Prefect does it: nobody waits for a server whose run is over
+    wait_for(LOOPBACK, port)
+    return url, credential
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name else name
+
+
+def _keep_back_retried() -> None:
+    """No traceback for an event that met a locked database and is tried again: Prefect keeps back those of requests."""
+    from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter
+
+    logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
+
+
+def main(descriptor: str, *names: str) -> None:
+    """Serve Prefect's own application on a socket that listens, under these names; the rest is in its settings."""
+    import uvicorn
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    settings = get_current_settings().server
+    # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
+    app = TrustedHostMiddleware(create_app(), allowed_hosts=names, www_redirect=False)
+    _keep_back_retried()
+    config = uvicorn.Config(
+        app, log_level=settings.logging_level.lower(), timeout_keep_alive=settings.api.keepalive_timeout,
+        ws_ping_interval=settings.api.websocket_ping_interval, ws_ping_timeout=settings.api.websocket_ping_timeout,
+    )  # fmt: skip
+    with suppress(KeyboardInterrupt):  # which uvicorn raises once it has ended in good order
+        uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

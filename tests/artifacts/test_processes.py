@@ -1,0 +1,35 @@
+"""What we start ends with us, however we end."""
+
+import subprocess
+import sys
+import time
+
+import psutil
+
+STARTER = """
+import subprocess, time
+from penumbra.artifacts.processes import ending_with_us
+process = subprocess.Popen(ending_with_us("http.server", "--bind", "127.0.0.1", "0"), start_new_session=True)
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+MAIN = "import sys; from penumbra.artifacts.processes import main; main(*sys.argv[1:])"
+
+
+def test_a_program_ends_when_what_started_it_is_killed() -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    program = psutil.Process(int(starter.stdout.readline()))
+    time.sleep(3)
+    assert program.is_running(), "it goes on while the other does"
+    starter.kill()
+    starter.wait()
+    _, left = psutil.wait_procs([program], timeout=30)
+    assert left == []
+
+
+def test_a_program_ends_when_what_started_it_was_gone_before() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    program = subprocess.Popen([sys.executable, "-c", MAIN, str(gone.pid), "http.server", "--bind", "127.0.0.1", "0"])
+    program.wait(60)

@@ -1,0 +1,278 @@
+"""Who gets through to a server of ours: a page of another origin, a rebound name, another user; and how it ends."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPConnection
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin, Subprotocol
+
+from penumbra.flows.server import (
+    ServeError,
+    _keep_back_retried,
+    listen,
+    new_credential,
+    start_server,
+    stop,
+    wait_for,
+)
+from penumbra.flows.serving import credential_for
+from tests.browser import browser, needs_chromium
+
+EVIL = "http://evil.example"
+SECRET = "sk-canary-in-a-block"
+SECRETS = ("block_documents/filter", {"include_secrets": True})
+DOORS = [("deployments/filter", {}), ("flows/", {"name": "theirs"}), SECRETS]
+
+
+class Guarded:
+    """A server with a Secret block in it."""
+
+    def __init__(self, port: int, credential: str) -> None:
+        self.port, self.credential, self.url = port, credential, f"http://127.0.0.1:{port}"
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], str]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, f"/api/{path}", None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+
+    def authorization(self, credential: str | None = None) -> str:
+        return "Basic " + base64.b64encode((credential or self.credential).encode()).decode()
+
+    def create(self, path: str, body: dict[str, Any]) -> Any:
+        for _ in range(60):
+            status, _, text = self.ask("POST", path, body, Authorization=self.authorization())
+            if status != 503:  # the database is busy, as it is after the start: Prefect's own client asks again, too
+                break
+            time.sleep(1)
+        assert status < 300, text
+        return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    home = tmp_path_factory.mktemp("prefect")
+    listener, credential = listen("127.0.0.1", 0), new_credential()
+    server = Guarded(listener.getsockname()[1], credential)
+    process = start_server(listener, [server.url], credential, {**os.environ, "PREFECT_HOME": str(home)})
+    try:
+        wait_for("127.0.0.1", server.port)
+        kind = server.create("block_types/", {"name": "Mine", "slug": "mine"})
+        schema = {"block_type_id": kind["id"], "fields": {"secret_fields": ["value"]}}
+        schema = server.create("block_schemas/", schema)
+        block = {"name": "key", "data": {"value": SECRET}, "block_schema_id": schema["id"], "block_type_id": kind["id"]}
+        server.create("block_documents/", block)
+        yield server
+    finally:
+        stop(process)
+
+
+@pytest.mark.parametrize(("path", "body"), DOORS)
+@pytest.mark.parametrize("credential", [None, "penumbra:guessed", "penumbra:"])
+def test_another_user_gets_nothing(guarded: Guarded, path: str, body: dict[str, Any], credential: str | None) -> None:
+    headers = {"Authorization": guarded.authorization(credential)} if credential else {}
+    status, _, text = guarded.ask("POST", path, body, **headers)
+    assert status == 401
+    assert SECRET not in text
+
+
+def test_its_own_credential_opens_it(guarded: Guarded) -> None:
+    status, _, text = guarded.ask("POST", *SECRETS, Authorization=guarded.authorization())
+    assert (status, SECRET in text) == (200, True)
+
+
+def test_the_credential_is_in_no_command_line(guarded: Guarded) -> None:
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert any("penumbra.flows.server" in line for line in lines)
+    assert not [line for line in lines if guarded.credential in line or guarded.credential.split(":")[1] in line]
+
+
+@pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1"])
+def test_a_page_of_another_origin_gets_nothing(guarded: Guarded, origin: str) -> None:
+    for path, body in DOORS:
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST",
+                 "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+        status, headers, _ = guarded.ask("OPTIONS", path, **asked)
+        assert (status, "access-control-allow-origin" in headers) == (400, False)
+        status, headers, _ = guarded.ask("POST", path, body, Origin=origin, Content_Type="text/plain")
+        assert (status, "access-control-allow-origin" in headers) == (401, False)
+    status, headers, _ = guarded.ask("OPTIONS", "flows/", **{**asked, "Origin": guarded.url})
+    assert (status, headers["access-control-allow-origin"]) == (200, guarded.url)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:4200", "127.0.0.1.evil.example", ""])
+def test_a_rebound_name_gets_nothing_even_with_the_credential(guarded: Guarded, host: str) -> None:
+    for path, body in DOORS:
+        status, _, text = guarded.ask("POST", path, body, Host=host, Authorization=guarded.authorization())
+        assert (status, text) == (400, "Invalid host header")
+
+
+@pytest.mark.parametrize("path", ["events/out", "logs/out", "events/in"])
+def test_a_web_socket_of_another_origin_gets_nothing(guarded: Guarded, path: str) -> None:
+    address = f"ws://127.0.0.1:{guarded.port}/api/{path}"
+    for token in ({}, {"token": "penumbra:guessed"}):
+        with connect(address, origin=Origin(EVIL), subprotocols=[Subprotocol("prefect")]) as channel:
+            channel.send(json.dumps({"type": "auth", **token}))
+            with pytest.raises(ConnectionClosed):
+                channel.recv(20)
+    with pytest.raises(InvalidStatus, match="403"), connect(address, origin=Origin(EVIL)):
+        pass
+    with (
+        socket.create_connection(("127.0.0.1", guarded.port)) as rebound,
+        pytest.raises(InvalidStatus, match="400"),
+        connect(address.replace("127.0.0.1", "evil.example"), sock=rebound),
+    ):
+        pass
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[str]:
+    """Another origin: a page on another port of this machine."""
+    (tmp_path / "index.html").write_text("<title>free cats</title>")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/index.html"
+    server.shutdown()
+    server.server_close()
+
+
+@needs_chromium
+def test_a_hostile_page_in_a_browser_gets_nothing(guarded: Guarded, hostile: str, tmp_path: Path) -> None:
+    flows = len(guarded.create("flows/filter", {}))
+    script = """
+      (async (path, body) => {
+        const told = [];
+        for (const options of [
+          {headers: {'Content-Type': 'application/json'}}, {headers: {'Content-Type': 'text/plain'}},
+          {mode: 'no-cors'}, {credentials: 'include'},
+        ]) {
+          try {
+            const answer = await fetch(path, {method: 'POST', body, ...options});
+            told.push(answer.type + ' ' + answer.status + ' ' + await answer.text());
+          } catch (fault) { told.push('refused') }
+        }
+        return told;
+      })"""
+    with browser(tmp_path / "profile") as page:
+        page.open(hostile)
+        page.text()
+        assert page.evaluate("document.title") == "free cats"
+        for path, body in DOORS:
+            told = page.evaluate(f"{script}({json.dumps(f'{guarded.url}/api/{path}')}, {json.dumps(json.dumps(body))})")
+            assert told == ["refused", "refused", "opaque 0 ", "refused"]
+    assert len(guarded.create("flows/filter", {})) == flows
+
+
+RUN = """
+import os, time
+from prefect import flow
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+from penumbra.flows.server import some_server
+
+@flow
+def waits():
+    print("told", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
+    time.sleep(600)
+
+with some_server():
+    waits()
+"""
+
+
+def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        _, address, credential = next(line for line in process.stdout if line.startswith("told")).split()
+        server = Guarded(int(address.split(":")[2].split("/")[0]), credential)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert any("penumbra.flows.server" in child.cmdline() for child in started)
+        assert server.ask("POST", *SECRETS)[0] == 401
+        known = {"Authorization": server.authorization()}
+        assert server.ask("POST", *SECRETS, **known)[0] == 200
+        assert server.ask("POST", *SECRETS, **known, Host="evil.example")[0] == 400
+        assert not [child for child in started if credential in " ".join(child.cmdline())]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    _, left = psutil.wait_procs(started, timeout=60)
+    assert left == []
+    with pytest.raises(ConnectionRefusedError):
+        server.ask("GET", "health")
+
+
+def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> None:
+    listener = listen("127.0.0.1", 0)
+    port, broken = listener.getsockname()[1], {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
+    process = start_server(listener, [f"http://127.0.0.1:{port}"], "a:b", broken, str(tmp_path))
+    begun = time.monotonic()
+    with pytest.raises(ServeError, match="did not start"):
+        wait_for("127.0.0.1", port)
+    assert time.monotonic() - begun < 120
+    assert process.wait(30)
+
+
+def test_an_event_that_is_tried_again_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    from prefect.server.utilities.messaging.memory import logger
+    from sqlalchemy.exc import OperationalError
+
+    before = list(logger.filters)
+    _keep_back_retried()
+    locked, broken = sqlite3.OperationalError("database is locked"), sqlite3.OperationalError("no such table")
+    locked.sqlite_errorname = "SQLITE_BUSY"
+    try:
+        with caplog.at_level("ERROR", logger.name):
+            logger.propagate, propagated = True, logger.propagate
+            for fault in (locked, broken):
+                try:
+                    raise OperationalError("INSERT", {}, fault)
+                except OperationalError:
+                    logger.exception("Failed in consume_loop")
+    finally:
+        logger.filters, logger.propagate = before, propagated
+    assert [record.exc_info[1].orig for record in caplog.records if record.exc_info] == [broken]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "example.org"])
+def test_other_machines_are_let_in_with_a_credential_of_the_user_s_alone(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENUMBRA_AUTH", raising=False)
+    with pytest.raises(ServeError, match="set PENUMBRA_AUTH=user:password first"):
+        credential_for(host)
+    monkeypatch.setenv("PENUMBRA_AUTH", "")
+    with pytest.raises(ServeError, match="set PENUMBRA_AUTH=user:password first"):
+        credential_for(host)
+    monkeypatch.setenv("PENUMBRA_AUTH", "me:")
+    with pytest.raises(ServeError, match="is no user:password"):
+        credential_for(host)
+    monkeypatch.setenv("PENUMBRA_AUTH", "me:geheim")
+    assert credential_for(host) == "me:geheim"
+
+
+def test_on_this_machine_each_start_has_another_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENUMBRA_AUTH", raising=False)
+    told = {credential_for(host) for host in ("127.0.0.1", "::1", "localhost", "127.0.0.1")}
+    assert len(told) == 4
+    assert all(len(credential) > 30 for credential in told)
