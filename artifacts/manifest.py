@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -201,16 +200,3 @@ def software_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's files with their names."""
-    digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in files:
-        if file != path:
-            digest.update(file.relative_to(path).as_posix().encode() + b"\0")
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

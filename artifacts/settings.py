@@ -7,7 +7,7 @@ user's data folder (`~/.local/share/penumbra` on Linux), never among the install
 import os
 from pathlib import Path
 
-from platformdirs import user_data_path
+from platformdirs import user_cache_path, user_data_path
 
 PROJECT = Path(__file__).resolve().parents[1]  # holds flows/, tasks/, …: a checkout, or what pip installed
 IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
@@ -34,6 +34,11 @@ def artifacts_root() -> str:
 def answers_folder() -> Path:
     """The folder of the paid answers' cache (`PENUMBRA_ANSWERS`, default `.answers` in the artifacts' folder)."""
     return Path(os.environ.get("PENUMBRA_ANSWERS") or _beside_artifacts() / ".answers").expanduser()
+
+
+def digests_file() -> Path:
+    """The file, in the user's cache folder, that remembers the digests of files outside the store."""
+    return user_cache_path("penumbra") / "digests.sqlite"
 
 
 def runs_folder() -> Path:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
+from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError, RawRow, read_rows
 from penumbra.tasks.data.english import foreign

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
@@ -30,7 +31,7 @@ from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction
-from penumbra.tasks.features.decoding.files import VideoFolder, content_digest, is_inside
+from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run
 
@@ -207,7 +208,7 @@ class FrameStage(Stage):
 
     def inputs(self) -> dict[str, str]:
         """The encoder's files where it is a folder, and the videos' files."""
-        files = content_digest((vid, self.wanted.files.get(vid)) for vid in self.wanted.durations)
+        files = named_digest((vid, self.wanted.files.get(vid)) for vid in self.wanted.durations)
         return {**digests(self.clip), "videos": files}
 
     @cached_property

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.candidates import Query, gather

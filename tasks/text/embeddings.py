@@ -16,8 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, file_digest
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 

@@ -16,8 +16,9 @@ from pydantic import Field
 from spacy.language import Language
 from spacy.tokens import Doc, Token
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, file_digest
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters, Stage, aligned, run

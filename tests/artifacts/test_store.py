@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import DRAFTS, ArtifactError, Store
@@ -117,17 +117,6 @@ def test_the_key_changes_with_what_determines_the_content(change: dict[str, Any]
 )
 def test_the_key_changes_with_nothing_else(change: dict[str, Any]) -> None:
     assert replace(WORK, **change).key == WORK.key
-
-
-def test_a_file_digest_tells_contents_and_names_apart(tmp_path: Path) -> None:
-    digests = set()
-    for name, text in (("a", "1"), ("a", "2"), ("b", "1")):
-        folder = tmp_path / f"{name}{text}"
-        folder.mkdir()
-        (folder / name).write_text(text)
-        digests.add(file_digest(folder))
-    assert len(digests) == 3
-    assert file_digest(tmp_path / "a1" / "a") == file_digest(tmp_path / "b1" / "b")
 
 
 # --- building --------------------------------------------------------------------------------------------------------

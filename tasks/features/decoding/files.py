@@ -1,14 +1,11 @@
 """Which file is a video's: found in one folder by its id and any suffix of a video file."""
 
-import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from penumbra.artifacts.settings import data_folder
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts", ".3gp", ".ogv")
-ENDS = 64 << 10  # bytes at either end of a file that its digest covers
 
 
 def is_inside(vid: str) -> bool:
@@ -53,17 +50,3 @@ class VideoFolder:
             return None
         stem, suffix = os.path.splitext(vid)
         return self._files.get(vid) or (self._files.get(stem) if suffix.lower() in SUFFIXES else None)
-
-
-def content_digest(files: Iterable[tuple[str, Path | None]]) -> str:
-    """A digest of all files: names, sizes, and the first and last 64 KiB, where a video keeps its index."""
-    digest = hashlib.sha256()
-    for vid, file in files:
-        size = file.stat().st_size if file else -1
-        digest.update(f"{vid}\0{file.name if file else ''}\0{size}\0".encode(errors="replace"))
-        if file:
-            with file.open("rb") as stream:
-                digest.update(stream.read(ENDS))
-                stream.seek(max(ENDS, size - ENDS))
-                digest.update(stream.read(ENDS))
-    return digest.hexdigest()

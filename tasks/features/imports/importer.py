@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
+from penumbra.artifacts.digests import file_digest, named_digest
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.settings import data_folder
-from penumbra.tasks.features.decoding.files import content_digest, is_inside
+from penumbra.tasks.features.decoding.files import is_inside
 from penumbra.tasks.features.imports.sources import (
     MOST,
     Array,
@@ -214,7 +215,7 @@ class ImportedFeatures(Stage):
         for number, (source, place) in enumerate(zip(self.imports.sources, self.opened, strict=True)):
             if isinstance(place, FeatureFolder):
                 files = ((vid, file) for vid in self.durations for file in [place.file(vid)])
-                digests[f"{number}: {source.called()}"] = content_digest(files)
+                digests[f"{number}: {source.called()}"] = named_digest(files)
             else:
                 digests[f"{number}: {source.called()}"] = file_digest(place.path)
         return digests

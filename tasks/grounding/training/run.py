@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, file_digest
+from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT, runs_folder
 from penumbra.artifacts.store import Store

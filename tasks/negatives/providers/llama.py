@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import file_digest
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform

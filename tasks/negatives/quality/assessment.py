@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.interface import publish_report
-from penumbra.artifacts.manifest import Artifact, Part, file_digest
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.manifest import Artifact, Part, file_digest, rejection
+from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.annotations import check_query

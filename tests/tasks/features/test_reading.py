@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Part, Work, file_digest
+from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import SchemaError, conform
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.reading import Float16Array, lists_of, read_features, vectors_of

@@ -1,0 +1,90 @@
+"""SHA-256 of files outside the store: each is read whole, once as long as it does not change.
+
+What was read is remembered in the user's cache folder, by the file's path, size, inode and time of its last change, so
+that a second run over thousands of videos is quick. A file that has just been written is not remembered: it could change
+again within one tick of the clock.
+"""
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from penumbra.artifacts.processes import cores
+from penumbra.artifacts.settings import digests_file
+
+SETTLED = 2.0  # seconds after its last change from which a file is remembered
+TABLE = "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
+BLOCK = 1 << 20
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, or of a folder's files with their names."""
+    if path.is_file():
+        return digests_of([path])[0]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    digest = hashlib.sha256()
+    for file, own in zip(files, digests_of(files), strict=True):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{own}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
+    """A digest of files under the names that are given, some of which may have none."""
+    several = list(files)
+    found = iter(digests_of([file for _, file in several if file]))
+    digest = hashlib.sha256()
+    for name, file in several:
+        digest.update(f"{name}\0{file.name if file else ''}\0{next(found) if file else ''}\0".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def digests_of(files: Sequence[Path]) -> list[str]:
+    """The SHA-256 of each file; raises `OSError` naming one that can't be read."""
+    places = [str(file.resolve()) for file in files]
+    stamps = [_stamp(os.stat(place)) for place in places]
+    known = _remembered(places)
+    missing = [n for n, place in enumerate(places) if known.get(place, ("", ""))[0] != stamps[n]]
+    with ThreadPoolExecutor(cores()) as readers:
+        read = dict(zip(missing, readers.map(lambda n: _read(places[n]), missing), strict=True))
+    now = time.time()
+    _remember([(places[n], stamps[n], read[n]) for n in missing if os.stat(places[n]).st_mtime < now - SETTLED])
+    return [read[n] if n in read else known[place][1] for n, place in enumerate(places)]
+
+
+def _stamp(found: os.stat_result) -> str:
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns}"
+
+
+def _read(place: str) -> str:
+    digest = hashlib.sha256()
+    with open(place, "rb") as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _remembered(places: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """What is known of these files: stamp and digest."""
+    wanted = set(places)
+    try:
+        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:
+            rows = memory.execute("SELECT path, stamp, sha256 FROM digests").fetchall()
+    except sqlite3.Error:  # nothing is remembered yet, or the file is none: everything is read
+        return {}
+    return {path: (stamp, sha256) for path, stamp, sha256 in rows if path in wanted}
+
+
+def _remember(rows: Sequence[tuple[str, str, str]]) -> None:
+    file = digests_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(file, timeout=10.0)) as memory, memory:
+            memory.execute(TABLE)
+            memory.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", rows)
+    except (OSError, sqlite3.Error):  # then the next run reads them again
+        return

@@ -1,0 +1,89 @@
+"""Digests of files outside the store: of all their bytes, and remembered as long as a file does not change."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penumbra.artifacts import digests
+from penumbra.artifacts.digests import digests_of, file_digest, named_digest
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A memory of this test alone."""
+    place = tmp_path / "cache" / "digests.sqlite"
+    monkeypatch.setattr(digests, "digests_file", lambda: place)
+    return place
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are really read."""
+    places = list[str]()
+    reading = digests._read
+    monkeypatch.setattr(digests, "_read", lambda place: (places.append(place), reading(place))[1])
+    return places
+
+
+def old(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+def test_a_file_digest_tells_contents_and_names_apart(tmp_path: Path) -> None:
+    digests = set()
+    for name, text in (("a", "1"), ("a", "2"), ("b", "1")):
+        folder = tmp_path / f"{name}{text}"
+        folder.mkdir()
+        (folder / name).write_text(text)
+        digests.add(file_digest(folder))
+    assert len(digests) == 3
+    assert file_digest(tmp_path / "a1" / "a") == file_digest(tmp_path / "b1" / "b")
+
+
+@pytest.mark.parametrize("size", [200_000, 5_000_000])
+def test_a_change_in_the_middle_of_a_large_file_is_seen(tmp_path: Path, size: int) -> None:
+    """The first and the last 64 KiB are not enough: rows in the middle were zeroed, and the key stayed."""
+    path = tmp_path / "clips.npy"
+    path.write_bytes(b"x" * size)
+    before = named_digest([("v", path)])
+    path.write_bytes(b"x" * (size // 2) + b"y" + b"x" * (size - size // 2 - 1))
+    assert named_digest([("v", path)]) != before
+
+
+def test_what_has_not_changed_is_read_once(tmp_path: Path, read: list[str]) -> None:
+    files = [old(tmp_path / f"{n}.mp4", f"video {n}") for n in range(3)]
+    first = digests_of(files)
+    assert sorted(read) == sorted(map(str, files))
+    assert digests_of(files) == first
+    assert len(read) == 3
+    old(files[1], "other 1")
+    os.utime(files[1], (1e9 + 1, 1e9 + 1))
+    changed = digests_of(files)
+    assert read[3:] == [str(files[1])]
+    assert [a == b for a, b in zip(first, changed, strict=True)] == [True, False, True]
+
+
+def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, read: list[str]) -> None:
+    path = tmp_path / "new"
+    path.write_text("1")
+    digests_of([path])
+    digests_of([path])
+    assert len(read) == 2
+
+
+def test_without_a_memory_everything_is_read(tmp_path: Path, memory: Path, read: list[str]) -> None:
+    path = old(tmp_path / "a", "1")
+    memory.parent.mkdir()
+    memory.write_text("no database")
+    assert digests_of([path]) == digests_of([path])
+    assert len(read) == 2
+
+
+def test_names_count_and_a_missing_file_is_told_apart_from_an_empty_one(tmp_path: Path) -> None:
+    empty, other = old(tmp_path / "a", ""), old(tmp_path / "b", "")
+    found = {named_digest(files) for files in ([("v", empty)], [("w", empty)], [("v", other)], [("v", None)])}
+    assert len(found) == 4
