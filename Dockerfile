@@ -1,5 +1,5 @@
-# The image of every Prefect process in docker-compose.yml. Layers from the slowest to the most changing: torch, the
-# other packages, the code; after a change of code nothing is installed again.
+# The image of every Prefect process in docker-compose.yml. Layers from the slowest to the most changing: the
+# packages, torch, the code; after a change of code nothing is installed again.
 FROM python:3.11.14-slim-bookworm
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
@@ -9,14 +9,15 @@ RUN useradd --uid 1000 --create-home penumbra \
 
 WORKDIR /penumbra
 
-# torch first and by its exact version, so that no newer build is taken for it; on x86 it brings CUDA.
+# Every package by the hashes of its files; torch by its version alone: on x86 it brings CUDA.
 COPY requirements.lock ./
-RUN pip install --constraint requirements.lock torch==2.13.0
+RUN pip install --no-deps --require-hashes --requirement requirements.lock
+RUN pip install torch==2.13.0
 
 # An editable install of folders that are still empty: packages, the console command and the import paths.
 COPY pyproject.toml setup.py ./
 RUN touch README.md && mkdir penumbra artifacts flows models prompts tasks \
-    && pip install --constraint requirements.lock --editable '.[offline,compose]'
+    && pip install --no-deps --editable .
 
 COPY README.md prefect.yaml ./
 COPY penumbra penumbra

@@ -1,16 +1,21 @@
 """docker-compose.yml and Dockerfile, as far as can be told without Docker."""
 
 import importlib
+import os
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft7Validator
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import AliasChoices, BaseModel
 
 from penumbra.artifacts.settings import PROJECT
@@ -73,8 +78,32 @@ def test_secrets_are_required_from_outside(service: str) -> None:
         if value is None:  # handed through from the shell as it is
             continue
         if SECRET.search(name):
-            assert re.fullmatch(r"\$\{PENUMBRA_(AUTH|DB_PASSWORD):\?[^}]+\}", value), name
-        assert not re.search(r"://[^/]*@", value), f"{name} has credentials in its URL"
+            assert re.fullmatch(r"\$\{PENUMBRA_(AUTH|DB_PASSWORD|REDIS_PASSWORD):\?[^}]+\}", value), name
+        credentials = re.search(r"://([^/]*)@", value)
+        assert not credentials or re.fullmatch(r":\$\{PENUMBRA_REDIS_PASSWORD:\?[^}]+\}", credentials[1]), name
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_containers_gain_nothing_and_are_bounded(service: str) -> None:
+    given = SERVICES[service]
+    assert given["security_opt"] == ["no-new-privileges:true"]
+    assert (given["cap_drop"], given["read_only"]) == (["ALL"], True)
+    assert given.keys().isdisjoint({"cap_add", "privileged"})
+    assert re.fullmatch(r"\d+g", interpolate(given["mem_limit"], {}))
+
+
+def test_redis_wants_the_password_that_its_clients_have() -> None:
+    """The service's own command, run as it is written; it is on no command line."""
+    command = [interpolate(word, {}) for word in SERVICES["redis"]["command"]]
+    assert "$REDISCLI_AUTH" in command[-1]
+    shown = subprocess.run(
+        [*command[:-1], command[-1].replace("redis-server -", "cat")], env={**os.environ, "REDISCLI_AUTH": "secret7"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert shown == "appendonly yes\nrequirepass secret7\n"
+    for name in ("PREFECT_REDIS_MESSAGING_URL", "PREFECT_SERVER_DOCKET_URL"):
+        url = interpolate(environment("server")[name], {"PENUMBRA_REDIS_PASSWORD": "secret7"})
+        assert url.startswith("redis://:secret7@redis:6379/")
 
 
 def test_every_prefect_process_asks_for_or_sends_the_password() -> None:
@@ -278,7 +307,29 @@ def test_image_installs_what_the_project_pins() -> None:
     words = [word for name, words in instructions() if name == "RUN" for word in words]
     [torch] = [word for word in words if word.startswith("torch==")]
     assert torch in PYPROJECT["project"]["dependencies"]
-    assert torch in (PROJECT / "requirements.lock").read_text().splitlines()
-    [extras] = [word[2:-1].split(",") for word in words if word.startswith(".[")]
-    assert set(extras) <= PYPROJECT["project"]["optional-dependencies"].keys()
-    assert words.count("--constraint") == words.count("pip")
+    assert not [word for word in words if word.startswith(".[")], "the lock holds what the extras need"
+    assert words.count("--no-deps") == words.count("pip") - 1, "torch alone brings what fits the machine"
+    assert ["--require-hashes", "--requirement", "requirements.lock"] in [words[n : n + 3] for n in range(len(words))]
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_every_pinned_package_has_the_hashes_of_its_files(name: str) -> None:
+    text = (PROJECT / name).read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(lines) > 50
+    for line in lines:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9A-Za-z.+!]+( +--hash=sha256:[0-9a-f]{64})+ *", line), line
+
+
+def test_the_locks_hold_what_is_installed_and_all_that_the_project_needs() -> None:
+    pinned = {}
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        pinned |= dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (PROJECT / name).read_text(), re.MULTILINE))
+    versions = {canonicalize_name(name): version for name, version in pinned.items()}
+    extras = PYPROJECT["project"]["optional-dependencies"].values()
+    for text in (*PYPROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)):
+        requirement = Requirement(text)
+        if requirement.name != "torch":
+            assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), text
+    for name in ("prefect", "pyarrow", "transformers", "filelock"):
+        assert metadata.version(name) == versions[name]
