@@ -224,6 +224,7 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.parquet") if not p.name.startswith(".")}
 
 
+@pytest.mark.timeout(900)  # five runs, two at once
 def test_killed_anywhere_the_next_run_goes_on_to_the_same_bytes(
     folder: Path, prefect_server: None, tmp_path: Path
 ) -> None:
@@ -239,7 +240,7 @@ def test_killed_anywhere_the_next_run_goes_on_to_the_same_bytes(
     written: dict[str, int] = {}
     for stage in ("tags", "fills", "negatives"):
         process = start(killed)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not list(killed.glob(f"dirty/{stage}/*/part-00001.parquet")) and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.005)

@@ -435,6 +435,7 @@ def start(corner_of: Corner, output: Path, filling: Filling, **environment: str)
     )
 
 
+@pytest.mark.timeout(600)
 def test_killed_with_16_requests_in_flight_nothing_that_had_arrived_is_asked_again(
     corner_of: Corner, tmp_path: Path
 ) -> None:
@@ -497,7 +498,7 @@ def test_no_key_is_written_anywhere(corner_of: Corner, tmp_path: Path, caplog: p
     corner_of.server.script(*faults, {"do": "status", "status": 401, "when": {"after": 30}, **leaky})
     output = tmp_path / "output"
     process = start(corner_of, output, corner_of.filling("openai", "gemini", seed=5, queries_a_request=2))
-    assert process.wait(120) == 0, output.read_text()[-3_000:]
+    assert process.wait(280) == 0, output.read_text()[-3_000:]
     corner_of.server.script({"do": "status", "status": 401, **leaky})
     with pytest.raises(UnansweredError):
         corner_of.run("openai", "gemini", seed=6)
