@@ -1,8 +1,8 @@
 """SHA-256 of files outside the store: each is read whole, once as long as it does not change.
 
 What was read is remembered in the user's cache folder, by the file's path, size, inode and time of its last change, so
-that a second run over thousands of videos is quick. A file that has just been written is not remembered: it could change
-again within one tick of the clock.
+that a second run over thousands of videos is quick. A file that has just been written is not remembered: it could
+change again within one tick of the clock.
 """
 
 import hashlib

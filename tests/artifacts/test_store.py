@@ -616,6 +616,9 @@ def test_names_that_are_no_folders_are_refused(store: Store, name: str) -> None:
             store.newest(dataset, stage)
     with pytest.raises(ArtifactError):
         store.build(replace(WORK, dataset=name), Makers())
+    for place in ({"dataset": name, "stage": "tags"}, {"dataset": "scenes", "stage": name}):
+        with pytest.raises(ValidationError):
+            Artifact(root=store.root, key="0", **place)
     assert not Path(store.root).exists()
 
 
