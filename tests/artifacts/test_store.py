@@ -508,9 +508,19 @@ def test_an_extra_part_is_told_and_taken_away(store: Store, undisturbed: dict[st
     extra = folder(artifact) / "part-00004.parquet"
     extra.write_bytes((folder(artifact) / "part-00000.parquet").read_bytes())
     assert store.verify(artifact) == [f"{extra} is no part of it"]
-    (folder(artifact) / "_manifest.json").unlink()
     store.build(WORK, Makers())
     assert contents(artifact) == undisturbed
+
+
+def test_only_damaged_ones_are_not_none(store: Store) -> None:
+    assert store.newest_if_any("scenes", "dictionary") is None
+    damaged = store.build(WORK, Makers())
+    (folder(damaged) / "_manifest.json").write_text("{")
+    for newest in (store.newest_if_any, store.newest):
+        with pytest.raises(ArtifactError, match=r"_manifest\.json is damaged .*: penumbra run build-negatives scenes"):
+            newest("scenes", "dictionary")
+    other = store.build(replace(WORK, version=2), Makers())
+    assert store.newest_if_any("scenes", "dictionary") == other
 
 
 @pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, emptied, replaced_by_text, Path.unlink])

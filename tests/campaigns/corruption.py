@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +51,6 @@ class Case:
     kind: Kind
     verify: str
     outcome: str
-    told: str = ""
-    seconds: float = 0.0
 
     def is_good(self) -> bool:
         """Whether nothing is lost, and `verify` has told what there was to tell."""
@@ -258,36 +255,37 @@ class Campaign:
 
     def case(self, kind: Kind) -> Case:
         """Damage, verify, run."""
-        begun = time.monotonic()
         self.place.restore("done")
         kind.damage(self.place)
         code, said = self.place.penumbra("artifacts", "verify")
         counts = re.search(r"(\d+ faults?, \d+ not finished)", said)
         verify = counts[1] if counts and code in (OK, STOPPED) else CRASH
         run = self.place.start(kind.flow)
-        outcome, told = self._outcome(kind, run.wait(), run.told().strip().splitlines()[-1:])
-        case = Case(kind, verify, CRASH if verify == CRASH else outcome, told, time.monotonic() - begun)
+        came = outcome(self.place, self.expected, kind, run.wait(), run.told())
+        case = Case(kind, verify, CRASH if verify == CRASH else came)
         if not case.is_good():
-            sys.stderr.write(f"{kind.name}: {verify}; {outcome}; verify: {said}; run: {run.told()[-3000:]}\n")
+            sys.stderr.write(f"{kind.name}: {case.verify}; {case.outcome}; verify: {said}; run: {run.told()[-3000:]}\n")
         for path in self.kept:
             shutil.rmtree(path)
             shutil.copytree(path.with_name(f"{path.name}-whole"), path)
         return case
 
-    def _outcome(self, kind: Kind, code: int, lines: Sequence[str]) -> tuple[str, str]:
-        line = "".join(lines).replace(str(self.place.folder), "…")
-        if code == STOPPED and line.startswith("penumbra: ") and NAME in line:
-            return TOLD, line
-        if code != OK:
-            return CRASH, ""
-        tree = self.place.tree()
-        if not kind.anew:
-            return (MENDED if tree == self.expected else LOST), ""
-        if not tree.items() > self.expected.items():
-            return LOST, ""
-        self.place.restore("full-pipeline")
-        self.place.finish(kind.flow)
-        return (ANEW if self.place.tree().items() <= tree.items() else LOST), ""
+
+def outcome(place: Place, expected: dict[str, str], kind: Kind, code: int, told: str) -> str:
+    """What came of a run, by its exit code, what it said and what is there."""
+    if code == STOPPED:
+        line = told.strip().splitlines()[-1]
+        return TOLD if line.startswith("penumbra: ") and str(place.folder) in line else CRASH
+    if code != OK:
+        return CRASH
+    tree = place.tree()
+    if not kind.anew:
+        return MENDED if tree == expected else LOST
+    if not tree.items() > expected.items():
+        return LOST
+    place.restore("full-pipeline")
+    place.finish(kind.flow)
+    return ANEW if place.tree().items() <= tree.items() else LOST
 
 
 def campaign(only: str = "", every: int = 1) -> list[Case]:
