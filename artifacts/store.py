@@ -30,7 +30,7 @@ from penumbra.artifacts.schemas import conform, making
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
 DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whole
-PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z")
+PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft, which a kill left
 RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
 Bytes = TypeVar("Bytes", bytes, memoryview)

@@ -512,6 +512,17 @@ def test_an_extra_part_is_told_and_taken_away(store: Store, undisturbed: dict[st
     assert contents(artifact) == undisturbed
 
 
+@pytest.mark.parametrize("place", ["", "_records/", "_rejected/"])
+def test_a_draft_that_a_kill_left_is_told_and_taken_away(store: Store, place: str) -> None:
+    artifact = store.build(WORK, Makers())
+    draft = folder(artifact) / f"{place}.{'0af3' * 8}"
+    draft.write_bytes(b"half")
+    assert store.verify(artifact) == [f"{draft} is no part of it"]
+    store.build(WORK, Makers())
+    assert not draft.exists()
+    assert store.verify(artifact) == []
+
+
 def test_only_damaged_ones_are_not_none(store: Store) -> None:
     assert store.newest_if_any("scenes", "dictionary") is None
     damaged = store.build(WORK, Makers())
