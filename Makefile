@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test test-fast lint bench docs audit tagger tiny-clip scenes-grounder clean
+.PHONY: setup demo test test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
 
 setup: .venv/installed
 
@@ -66,6 +66,10 @@ bench: setup
 	@$(BIN)/python -m tests.bench_training
 	@$(BIN)/python -m tests.bench_mmn
 	@$(BIN)/python -m tests.bench_features
+
+# Kills, damage, fuzzed files and storms by the thousand, at most 20 minutes on two cores: docs/reliability.md.
+campaign: setup
+	@$(BIN)/python -m tests.campaigns
 
 # Fails on a link that leads nowhere; open build/site/index.html.
 docs: setup

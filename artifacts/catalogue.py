@@ -80,10 +80,19 @@ class Catalogue:
         """The artifact of a stage that was finished last."""
         if not NAME.match(dataset) or not NAME.match(stage):
             raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
-        manifests = self.find(dataset, stage)
-        if not manifests:
+        found = self.newest_if_any(dataset, stage)
+        if found is None:
             raise self.missing(dataset, stage)
-        return self.reference(manifests[-1])
+        return found
+
+    def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
+        """The same, or None where there is none; raises `ArtifactError` where there are only damaged ones."""
+        manifests = self.find(dataset, stage)
+        if manifests:
+            return self.reference(manifests[-1])
+        for artifact in self.folders(dataset, stage, MANIFEST):
+            self.manifest(artifact)  # says what is wrong with it
+        return None
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None

@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
 
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder, and none outside the root
+NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder, and none outside the root
 
 
 class Artifact(BaseModel):

@@ -30,7 +30,7 @@ from penumbra.artifacts.schemas import conform, making
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
 DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whole
-PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z")
+PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft, which a kill left
 RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
 Bytes = TypeVar("Bytes", bytes, memoryview)
@@ -110,9 +110,11 @@ class Store(Catalogue):
     # -- whether it is what its manifest says ------------------------------------------------------------------
 
     def intact(self, artifact: Artifact) -> Manifest | None:
-        """The manifest if it is there and every digest is right; reads every part and changes nothing."""
+        """The manifest if it is there, every digest is right and no part too much; reads all and changes nothing."""
         manifest = self._readable_manifest(artifact)
-        return manifest if manifest and not self._damaged_parts(artifact, manifest) else None
+        if not manifest or self._damaged_parts(artifact, manifest) or self._extra(artifact, manifest):
+            return None
+        return manifest
 
     def _damaged_parts(self, artifact: Artifact, manifest: Manifest) -> list[str]:
         told = ((name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items())

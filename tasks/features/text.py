@@ -125,7 +125,7 @@ def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
         return None
     if texts.negatives != NEWEST:
         return store.with_key(dataset, "negatives", texts.negatives)
-    if store.find(dataset, "negatives"):
-        return store.newest(dataset, "negatives")
-    logger().info("no negatives of %s: features of the queries only", dataset)
-    return None
+    found = store.newest_if_any(dataset, "negatives")
+    if found is None:
+        logger().info("no negatives of %s: features of the queries only", dataset)
+    return found

@@ -508,9 +508,30 @@ def test_an_extra_part_is_told_and_taken_away(store: Store, undisturbed: dict[st
     extra = folder(artifact) / "part-00004.parquet"
     extra.write_bytes((folder(artifact) / "part-00000.parquet").read_bytes())
     assert store.verify(artifact) == [f"{extra} is no part of it"]
-    (folder(artifact) / "_manifest.json").unlink()
     store.build(WORK, Makers())
     assert contents(artifact) == undisturbed
+
+
+@pytest.mark.parametrize("place", ["", "_records/", "_rejected/"])
+def test_a_draft_that_a_kill_left_is_told_and_taken_away(store: Store, place: str) -> None:
+    artifact = store.build(WORK, Makers())
+    draft = folder(artifact) / f"{place}.{'0af3' * 8}"
+    draft.write_bytes(b"half")
+    assert store.verify(artifact) == [f"{draft} is no part of it"]
+    store.build(WORK, Makers())
+    assert not draft.exists()
+    assert store.verify(artifact) == []
+
+
+def test_only_damaged_ones_are_not_none(store: Store) -> None:
+    assert store.newest_if_any("scenes", "dictionary") is None
+    damaged = store.build(WORK, Makers())
+    (folder(damaged) / "_manifest.json").write_text("{")
+    for newest in (store.newest_if_any, store.newest):
+        with pytest.raises(ArtifactError, match=r"_manifest\.json is damaged .*: penumbra run build-negatives scenes"):
+            newest("scenes", "dictionary")
+    other = store.build(replace(WORK, version=2), Makers())
+    assert store.newest_if_any("scenes", "dictionary") == other
 
 
 @pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, emptied, replaced_by_text, Path.unlink])
@@ -616,6 +637,9 @@ def test_names_that_are_no_folders_are_refused(store: Store, name: str) -> None:
             store.newest(dataset, stage)
     with pytest.raises(ArtifactError):
         store.build(replace(WORK, dataset=name), Makers())
+    for place in ({"dataset": name, "stage": "tags"}, {"dataset": "scenes", "stage": name}):
+        with pytest.raises(ValidationError):
+            Artifact(root=store.root, key="0", **place)
     assert not Path(store.root).exists()
 
 

@@ -1,20 +1,17 @@
 """A plan is the flow itself: for every preset and every row of every grid its keys are those that are made then."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Task
 
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import Materials, begin_row, run_row
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.full_pipeline import full_pipeline
-from penumbra.tasks import stage as stage_module
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.video import Videos
@@ -22,17 +19,15 @@ from penumbra.tasks.grounding.ablation.grids import RowPlan, grids, plan
 from penumbra.tasks.grounding.ablation.results import Results
 from penumbra.tasks.grounding.evaluation.choice import Choice
 from penumbra.tasks.grounding.settings import ModelConfig, Training
-from penumbra.tasks.grounding.training.progress import unobserved
 from penumbra.tasks.grounding.training.settings import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
-from penumbra.tasks.sample.scenes.render import read_scripts, render
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, made_ahead, planning
+from tests.corner import cut_out, without_prefect
 
 pytestmark = pytest.mark.slow
 
-SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
 SMALL = {
     "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1, "queries": 3, "alignment": 4,
     "clips": 4, "segments": 8, "pool": 2, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
@@ -50,14 +45,7 @@ def small(model: ModelConfig) -> ModelConfig:
 @pytest.fixture(scope="module")
 def corner(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Some videos of the sample, rendered, and what their sentences say."""
-    folder, wanted = tmp_path_factory.mktemp("corner"), set[str]()
-    for name, count in SENTENCES.items():
-        videos = dict(list(json.loads((SHIPPED / f"{name}.json").read_text()).items())[:count])
-        (folder / f"{name}.json").write_text(json.dumps(videos))
-        wanted |= videos.keys()
-    scripts = [script for script in read_scripts(SHIPPED / "scripts.jsonl") if script["vid"] in wanted]
-    assert not render(scripts, folder / "videos", 1).failed
-    return Dataset(name="corner", folder=str(folder))
+    return Dataset(name="corner", folder=str(cut_out(tmp_path_factory.mktemp("corner"))))
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +62,8 @@ def negatives() -> NegativesParameters:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store for all tests of this file, and flows that run without Prefect: its server has no part in any key."""
-
-    def directly(task: Task[Any, Any], *arguments: Any, **options: Any) -> Any:
-        return task.fn(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_prefect():
         patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
-        patch.setattr(Task, "__call__", directly)
-        patch.setattr(stage_module, "publish_stage", lambda *_: None)
-        patch.setattr(stage_module, "_Progress", lambda _: lambda done, total: None)
-        patch.setattr("penumbra.tasks.grounding.training.run.Watcher", lambda *_: unobserved)
-        patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "")
-        patch.setattr("penumbra.flows.extract_features.report_features", lambda *_: "")
-        patch.setattr("penumbra.flows.train_grounding.report_training", lambda *_: "")
-        patch.setattr("penumbra.flows.full_pipeline.report_evaluation", lambda *_: "")
-        patch.setattr("penumbra.flows.evaluate_grounding.report_evaluation", lambda *_: "")
         yield Store()
 
 

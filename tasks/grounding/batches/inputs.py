@@ -93,8 +93,11 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 def newest_tags(annotations: Artifact) -> Artifact | None:
     """The tags of these queries that were made last, if there are any."""
     store = Store()
-    several = [m for m in store.find(annotations.dataset, "tags") if annotations in m.parents]
-    return store.reference(several[-1]) if several else None
+    for manifest in reversed(store.find(annotations.dataset, "tags")):
+        if annotations.key in [parent.key for parent in manifest.parents]:  # whose root is where they were made
+            return store.reference(manifest)
+    store.newest_if_any(annotations.dataset, "tags")  # says so where they are damaged
+    return None
 
 
 def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:

@@ -68,5 +68,4 @@ def sources_of_run(
 
 def newest_negatives(dataset: str) -> Artifact | None:
     """The negatives of a data set that were built last, if there are any."""
-    store = Store()
-    return store.newest(dataset, "negatives") if store.find(dataset, "negatives") else None
+    return Store().newest_if_any(dataset, "negatives")

@@ -3,6 +3,7 @@
 The JSON file is replaced last and in one go, so that a run killed at any moment leaves the checkpoint before, whole.
 """
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -42,9 +43,11 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     save_file({key: value.detach().cpu().contiguous() for key, value in checkpoint.tensors.items()}, draft)
     with draft.open("rb") as stream:
         os.fsync(stream.fileno())
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     os.replace(draft, folder / file)
+    state = {**checkpoint.state, "tensors": file, "tensors_sha256": digest}
     draft = folder / f".{name}.json.{os.getpid()}"
-    draft.write_text(json.dumps({**checkpoint.state, "tensors": file}, indent=1), encoding="utf-8")
+    draft.write_text(json.dumps({**state, "sha256": _digest(state)}, indent=1), encoding="utf-8")
     os.replace(draft, described)
     for old in folder.glob(f"{name}-*.safetensors"):
         if old.name != file:
@@ -52,17 +55,40 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
-    """The checkpoint of this name, or None where there is none; raises `RunError` where it is damaged."""
+    """The checkpoint of this name, or None where there is none; raises `RunError` where it is damaged.
+
+    Those of older versions have no digests.
+    """
     described = folder / f"{name}.json"
     if not described.is_file():
         return None
     try:
         state = json.loads(described.read_text(encoding="utf-8"))
-        return Checkpoint(load_file(folder / state["tensors"]), state)
+        tensors = folder / state["tensors"]
+        if state.pop("sha256", None) not in (None, _digest(state)):
+            raise ValueError(f"{described.name} was changed")
+        with tensors.open("rb") as stream:
+            if state.get("tensors_sha256") not in (None, hashlib.file_digest(stream, "sha256").hexdigest()):
+                raise ValueError(f"{tensors.name} was changed")
+        return Checkpoint(load_file(tensors), state)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise RunError(
             f"{described} or its tensors are damaged ({error}): take the folder away and train again"
         ) from None
+
+
+def read_best(folder: Path) -> Checkpoint | None:
+    """The checkpoint of the best epoch, or the last one's where none was chosen; raises `RunError` for damage."""
+    found = read_checkpoint(folder, "best")
+    if found is None:
+        found = read_checkpoint(folder, "last")
+        if found and found.state.get("best") is not None:
+            raise RunError(f"{folder}/best.json is missing: take the folder away and train again")
+    return found
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from penumbra.models.checkpoints import CheckpointError, load_weights, read_offi
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
-from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
+from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
@@ -94,7 +94,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
     path = weights_path(source)
     try:
         if path.is_dir():
-            found = read_checkpoint(path, "best") or read_checkpoint(path, "last")
+            found = read_best(path)
             if found is None:
                 raise RunError(f"{path} holds no checkpoint")
             return dict(found.part("model."))
@@ -125,7 +125,7 @@ def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
     """The best model of a run, ready to predict, and the run's settings."""
     settings = settings_of(Store().manifest(metrics))
     folder = run_folder(metrics)
-    found = read_checkpoint(folder, "best") or read_checkpoint(folder, "last")
+    found = read_best(folder)
     if found is None:
         raise _lost(metrics)
     weights = found.part("model.")

@@ -22,7 +22,13 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training import loop
-from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
+from penumbra.tasks.grounding.training.checkpoint import (
+    Checkpoint,
+    RunError,
+    read_best,
+    read_checkpoint,
+    write_checkpoint,
+)
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.loop import Trainer, TrainingError, train
 from penumbra.tasks.grounding.training.memory import keep_memory
@@ -214,6 +220,26 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(RunError, match="damaged"):
         train(job(tmp_path, count=8))
+
+
+@pytest.mark.parametrize(("file", "old", "new"), [("last-00001.safetensors", b"\0\0\x80?", b"\0\0\x80@"),
+                                                   ("last.json", b'"loss": 1.5', b'"loss": 2.5')])  # fmt: skip
+def test_a_checkpoint_that_was_changed_is_no_other(tmp_path: Path, file: str, old: bytes, new: bytes) -> None:
+    """It would load: a weight or a figure is another one."""
+    write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "loss": 1.5}))
+    content = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(content.replace(old, new, 1))
+    assert (tmp_path / file).read_bytes() != content
+    with pytest.raises(RunError, match=rf"{file} was changed.*train again"):
+        read_checkpoint(tmp_path, "last")
+
+
+def test_the_last_epoch_is_taken_for_the_best_only_where_none_was_chosen(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "best": None}))
+    assert read_best(tmp_path) is not None
+    write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "best": 40.0}))
+    with pytest.raises(RunError, match=r"best\.json is missing"):
+        read_best(tmp_path)
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,267 @@
+"""Flows on a corner of the sample, in processes that can be killed: what the campaigns of kills and of damage share.
+
+A run is a fork of a process that has imported everything and begun nothing, without Prefect's server: a case takes
+seconds. `Place.command` is the same run as a user starts it, with a server of its own.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.catalogue import path_of
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, Part, PartRecord
+from penumbra.artifacts.store import Store
+from penumbra.flows.commands import main as penumbra
+from penumbra.flows.running import prepare
+from penumbra.tasks.data.annotations import Annotations
+from penumbra.tasks.features import text, video
+from penumbra.tasks.grounding.training import loop
+from penumbra.tasks.grounding.training.checkpoint import Checkpoint
+from tests.corner import cut_out, without_prefect
+
+NAME = "corner"
+EPOCHS = 6
+MODEL = {
+    "name": "qd_detr", "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1,
+    "queries": 3, "losses": {"shine": True},
+}  # fmt: skip
+NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
+CLIP = {"encoder": "tiny-clip", "device": "cpu"}
+TRAINING = {
+    "preset": "scenes-qd_detr-shine", "model": MODEL,
+    "training": {"epochs": EPOCHS, "batch_size": 8, "held_out": 0.3, "device": "cpu", "start_from": ""},
+}  # fmt: skip
+STEPS = ("build-negatives", "extract-features", "train-grounding", "evaluate-grounding")
+FLOWS = (*STEPS, "full-pipeline")
+IMPORTED = ("sentence_transformers", "transformers.models.clip", "accelerate", "sklearn.linear_model")  # takes seconds
+OK, STOPPED, CRASHED = 0, 1, 2  # exit codes of a run
+WHOLE = "made"  # the file in which runs note what they have made whole
+
+
+def noting(file: Path) -> None:
+    """Small parts, and a line in a file for every part and every epoch that this process has made whole."""
+    Annotations.__init__.__defaults__ = (8,)  # type: ignore[misc]
+    text.TEXTS_A_PART, video.VIDEOS_A_PART = 24, 2
+    write_part, write_checkpoint = Store._write, loop.write_checkpoint
+
+    def note(*words: object) -> None:
+        with file.open("a") as stream:
+            stream.write(json.dumps([os.getpid(), *map(str, words)]) + "\n")
+
+    def part(store: Store, artifact: Artifact, index: int, made: Part) -> PartRecord:
+        record = write_part(store, artifact, index, made)
+        note(path_of(artifact), f"part {index}")
+        return record
+
+    def checkpoint(folder: Path, name: str, made: Checkpoint) -> None:
+        write_checkpoint(folder, name, made)
+        if name == "last":
+            note(f"training {folder.name}", f"epoch {made.state['epoch']}")
+
+    Store._write, loop.write_checkpoint = part, checkpoint  # type: ignore[method-assign]
+
+
+class Place:
+    """A folder with a data set, a store, a cache, and what the runs in it have said and made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.dataset, self.store, self.runs = folder / "dataset", folder / "store", count()
+        self.environment = {
+            "PENUMBRA_ARTIFACTS": str(self.store), "XDG_CACHE_HOME": str(folder / "cache"),
+            "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "",
+        }  # fmt: skip
+
+    def new_file(self) -> Path:
+        """A file for what a run says."""
+        return self.folder / f"said-{next(self.runs)}"
+
+    def changes(self, flow: str) -> dict[str, Any]:
+        """A flow's parameters: each step's are those that it has in the full pipeline."""
+        videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0, "workers": 1}
+        features = {"clip": CLIP, "videos": videos}
+        return {"dataset": {"name": NAME, "folder": str(self.dataset)}} | {
+            "build-negatives": NEGATIVES, "extract-features": features, "train-grounding": TRAINING,
+            "evaluate-grounding": {}, "full-pipeline": {"negatives": NEGATIVES, "features": features, **TRAINING},
+        }[flow]  # fmt: skip
+
+    def start(self, flow: str) -> "Forked":
+        """A run, in a process group of its own."""
+        return Forked(self, flow)
+
+    def command(self, flow: str) -> "Command":
+        """`penumbra run`, in a process group of its own."""
+        given = [f"{name}={json.dumps(value)}" for name, value in self.changes(flow).items()]
+        return Command(self, flow, [word for pair in given for word in ("--param", pair)])
+
+    def penumbra(self, *words: str) -> tuple[int, str]:
+        """A command of the console: its exit code and what it says."""
+        process = Forked(self, "", words)
+        return process.wait(), process.told()
+
+    def finish(self, flow: str) -> str:
+        """A run to its end; raises `RuntimeError` where it fails."""
+        process = self.start(flow)
+        if process.wait():
+            raise RuntimeError(f"{flow}: {process.told()}")
+        return process.told()
+
+    def tree(self) -> dict[str, str]:
+        """The digest of every part, and of a run's weights."""
+        files = [*self.store.rglob("part-*.parquet"), *self.store.rglob("*.safetensors")]
+        return {str(f.relative_to(self.store)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
+
+    def drafts(self) -> list[str]:
+        """Files that only a run that is under way has."""
+        left = [*self.store.rglob(".*"), *self.store.rglob("_drafts")]
+        return [str(path.relative_to(self.store)) for path in left if path.parent != self.store]
+
+    def made(self) -> list[tuple[int, str, str]]:
+        """What the runs have made whole: process, artifact, and part or epoch."""
+        file = self.folder / WHOLE
+        return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def made_twice(self) -> int:
+        """How much of it was made more than once."""
+        return sum(times - 1 for times in Counter(made[1:] for made in self.made()).values())
+
+    def keep(self, name: str) -> None:
+        """Remember the store as it is."""
+        shutil.copytree(self.store, self.folder / name)
+
+    def restore(self, name: str) -> None:
+        """The store as it was then, and nothing made yet."""
+        shutil.rmtree(self.store, ignore_errors=True)
+        shutil.copytree(self.folder / name, self.store)
+        (self.folder / WHOLE).unlink(missing_ok=True)
+
+
+class Run:
+    """A run of a flow; its process's number is that of its group."""
+
+    pid: int
+    said: Path
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; raises `TimeoutError`."""
+        raise NotImplementedError
+
+    def told(self) -> str:
+        """What it has said so far."""
+        return self.said.read_text(errors="replace") if self.said.exists() else ""
+
+
+class Command(Run):
+    """`penumbra run`, as users start it."""
+
+    def __init__(self, place: Place, flow: str, options: Sequence[str]) -> None:
+        self.said = place.new_file()
+        with self.said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(place.folder / WHOLE), "run", flow, NAME, *options],
+                env={**os.environ, **place.environment}, stdout=said, stderr=said, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self.process.pid
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Run`."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+
+
+class Forked(Run):
+    """A flow, or a command of the console, in a fork of this process."""
+
+    def __init__(self, place: Place, flow: str, words: tuple[str, ...] = ()) -> None:
+        self.place, self.said = place, place.new_file()
+        self.process = get_context("fork").Process(target=self._run, args=(flow, words))
+        self.process.start()
+        self.pid = self.process.pid or 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Run`."""
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            raise TimeoutError
+        return self.process.exitcode
+
+    def _run(self, flow: str, words: tuple[str, ...]) -> None:
+        os.setsid()
+        stream = os.open(self.said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        os.environ |= self.place.environment
+        os._exit(_ended(lambda: _command(words) if words else _flow(self.place, flow)))
+
+
+def _flow(place: Place, name: str) -> None:
+    noting(place.folder / WHOLE)
+    flow, _, parameters = prepare(name, NAME, place.changes(name))
+    with without_prefect():
+        flow.fn(**parameters)
+
+
+def _command(words: tuple[str, ...]) -> None:
+    sys.argv = ["penumbra", *words]
+    penumbra()
+
+
+def _ended(work: Callable[[], None]) -> int:
+    """The exit code, as the console command has it, of what a traceback ends."""
+    try:
+        work()
+        return OK
+    except PenumbraError as error:
+        print(f"penumbra: {error}", file=sys.stderr, flush=True)
+        return STOPPED
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return CRASHED
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def undisturbed(place: Place) -> tuple[dict[str, dict[str, str]], dict[str, float]]:
+    """Run every flow once, each where those before it have run: what is there after each, and its seconds.
+
+    The store before each is kept under its name.
+    """
+    for name in IMPORTED:
+        import_module(name)
+    cut_out(place.dataset)
+    place.store.mkdir()
+    place.keep("full-pipeline")
+    trees, seconds = {}, {}
+    for flow in FLOWS:
+        if flow == "full-pipeline":
+            place.keep("done")
+            place.restore(flow)
+        else:
+            place.keep(flow)
+        begun = time.monotonic()
+        place.finish(flow)
+        trees[flow], seconds[flow] = place.tree(), time.monotonic() - begun
+    return trees, seconds
+
+
+if __name__ == "__main__":
+    noting(Path(sys.argv.pop(1)))
+    penumbra()

@@ -1,0 +1,54 @@
+"""A corner of the sample, a few videos with what is said of them, and flows that run on it without Prefect."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from prefect import Task
+
+from penumbra.flows import build_negatives, evaluate_grounding, extract_features, full_pipeline, train_grounding
+from penumbra.tasks import stage
+from penumbra.tasks.data.dataset import SHIPPED
+from penumbra.tasks.grounding.training import run
+from penumbra.tasks.grounding.training.progress import unobserved
+from penumbra.tasks.sample.scenes.render import read_scripts, render
+
+SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
+REPORTS = {
+    build_negatives: "negatives", extract_features: "features", train_grounding: "training",
+    evaluate_grounding: "evaluation", full_pipeline: "evaluation",
+}  # fmt: skip
+
+
+def cut_out(folder: Path) -> Path:
+    """Write some videos of the sample, rendered, and what their sentences say, as a data set's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = set[str]()
+    for name, number in SENTENCES.items():
+        videos = dict(list(json.loads((SHIPPED / f"{name}.json").read_text()).items())[:number])
+        (folder / f"{name}.json").write_text(json.dumps(videos))
+        wanted |= videos.keys()
+    scripts = [script for script in read_scripts(SHIPPED / "scripts.jsonl") if script["vid"] in wanted]
+    if render(scripts, folder / "videos", 1).failed:
+        raise RuntimeError(f"{folder}/videos could not be rendered")
+    return folder
+
+
+@contextmanager
+def without_prefect() -> Iterator[None]:
+    """Flows that run without Prefect, whose server has no part in any key."""
+
+    def directly(task: Task[Any, Any], *arguments: Any, **options: Any) -> Any:
+        return task.fn(*arguments, **options)
+
+    with ExitStack() as stack:
+        for thing, name, other in (
+            (Task, "__call__", directly), (stage, "publish_stage", lambda *_: None),
+            (stage, "_Progress", lambda _: lambda done, total: None), (run, "Watcher", lambda *_: unobserved),
+            *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
+        ):  # fmt: skip
+            stack.enter_context(patch.object(thing, name, other))
+        yield
