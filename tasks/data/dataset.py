@@ -20,7 +20,7 @@ from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameters import Parameters
 
 LONGEST_NUMBER = 300  # digits
 LISTED = 10  # files in a message
