@@ -8,7 +8,8 @@ preposition) and `p-n`.
 
 How the authors picked what they hold out is not in the files. Here words and pairs that are in few videos are taken in
 an order that the seed tells, the types in turn, and every video that has one is for tests: 15 % of the test videos for
-words and 45 % for pairs, which makes about the shares of queries of Charades-CG; the others are drawn from the rest.
+words and 65 % for pairs; the others are drawn from the rest. Of 1,200 videos of Charades-CG's training split that makes
+52 / 36 / 12 % of the test queries trivial, compositions and words (seed 0), where Charades-CG has 43 / 48 / 10 %.
 A pair is taken only while both of its words stay in training. Words are verbs, nouns, adjectives, prepositions and
 adverbs; the authors' labels have other parts of speech, too.
 """
@@ -28,7 +29,7 @@ Word = tuple[str, str]  # part of speech, lemma
 Item = TypeVar("Item", bound=tuple[str, ...])
 
 COMMONEST = 0.03  # of the videos: what is in more is not held out
-WORD_SHARE, PAIR_SHARE = 0.15, 0.45  # of the test videos
+WORD_SHARE, PAIR_SHARE = 0.15, 0.65  # of the test videos
 
 
 def pairs_of(tokens: Tokens) -> set[Pair]:
