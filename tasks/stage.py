@@ -5,7 +5,6 @@ back a reference to its artifact. In a run that artifact is there then. Inside `
 computes the key and notes whether the artifact is there. So `--dry-run` is the flow itself.
 """
 
-import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -24,43 +23,19 @@ from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ProcessPoolTaskRunner
-from pydantic import BaseModel, ConfigDict
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import publish_stage, stage_key
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.processes import cores, end_with_parent
 from penumbra.artifacts.store import REJECTED, Store
+from penumbra.tasks.parameters import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 IS_THERE, TO_MAKE = "is there", "would be made"
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _as_forms_read(schema: dict[str, Any]) -> None:
-    """Defaults become a part of the description, and a switch a choice.
-
-    A form of the Prefect UI posts what it shows, and switches even if nobody touched them. So it shows what was said
-    alone, and a preset may say the rest.
-    """
-    for said in schema.get("properties", {}).values():
-        if "const" in said:
-            continue  # tells the members of a union apart
-        default = said.pop("default", None)
-        if default is not None and "$ref" not in said:
-            told = f"Default: {json.dumps(default, ensure_ascii=False)}."
-            said["description"] = f"{said.get('description', '')} {told}".strip()
-        if {"type": "boolean"} in (*said.get("anyOf", ()), {"type": said.get("type")}):
-            said.pop("anyOf", said.pop("type", None))
-            said["enum"] = [True, False]
-
-
-class Parameters(BaseModel):
-    """Base of the flows' parameter groups: a name that a group does not know is an error, not ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_as_forms_read)
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import typer
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.ablation import ablation
 from penumbra.flows.commands.artifacts import artifacts
+from penumbra.flows.commands.check import check
 from penumbra.flows.commands.compare import compare
 from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.export import export
 from penumbra.flows.commands.fetch import fetch
+from penumbra.flows.commands.init import init
 from penumbra.flows.commands.predict import predict
 from penumbra.flows.commands.quality import quality
 from penumbra.flows.commands.run import EPILOG, RunCommand, run
@@ -26,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand, epilog=EPILOG)(run)
-for command in (ablation, serve, export, quality, compare, predict, fetch, doctor):
+for command in (init, check, ablation, serve, export, quality, compare, predict, fetch, doctor):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
 

@@ -20,7 +20,7 @@ from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
-from penumbra.tasks.stage import Parameters
+from penumbra.tasks.parameters import Parameters
 
 LONGEST_NUMBER = 300  # digits
 LISTED = 10  # files in a message
@@ -87,8 +87,8 @@ class Dataset(Parameters):
         if not names:
             there = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
             raise DatasetError(
-                f"{folder} holds {there}, but no train.json and no *train*.jsonl: name its files with dataset.files; "
-                f"they hold {EXPECTED}"
+                f"{folder} holds {there}, but no train.json and no *train*.jsonl: make them of a table by `penumbra init "
+                f"NAME --from FILE`, or name its files with dataset.files; they hold {EXPECTED}"
             )
         paths = {split: folder / name for split, name in names.items()}
         for split, path in paths.items():

@@ -1,7 +1,7 @@
 """Queries that lie in no file, sentences or the rows of a data frame, written as a data set of JSON lines."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,11 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         splits.setdefault(str(row.get("split") or TRAINING), []).append(_json_row(number, row))
     if TRAINING not in splits:
         raise DatasetError(f"there is no query of split {TRAINING!r}: negatives are built for training queries")
+    return write_lines(splits, folder)
+
+
+def write_lines(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path) -> dict[str, str]:
+    """Write a file of JSON lines a split into the folder; return their names by split."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]

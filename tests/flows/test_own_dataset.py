@@ -1,0 +1,189 @@
+"""`penumbra init` and `penumbra check` on real files: what is written, what is refused, and what a build says of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from penumbra.flows.commands import app
+from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.tasks.features.decoding.durations import DurationError
+from tests.films import film
+
+ROWS = [
+    {"text": f"a person {verb} the {noun}.", "t0": "0:01", "t1": "0:04.5", "clip": f"v{i}", "len": 30, "set": split}
+    for i, (verb, noun, split) in enumerate(
+        [("opens", "door", "train"), ("closes", "box", "training"), ("holds", "cup", "dev"), ("opens", "box", "test")]
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "artifacts"))
+
+
+def table(folder: Path, rows: list[dict[str, Any]] = ROWS, without: str = "") -> str:
+    path = folder / "own.csv"
+    pd.DataFrame(rows).drop(columns=without.split()).to_csv(path, index=False)
+    return str(path)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "data" / "mine" / name).read_text().splitlines()]
+
+
+def test_a_csv_becomes_a_data_set_that_build_negatives_takes(tmp_path: Path) -> None:
+    done = run("init", "mine", "--from", table(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "start: column 't0', by its name" in done.output
+    assert [row["vid"] for row in lines(tmp_path, "train.jsonl")] == ["v0", "v1"]
+    assert lines(tmp_path, "val.jsonl") == [
+        {
+            "qid": "2",
+            "query": "a person holds the cup.",
+            "vid": "v2",
+            "duration": 30.0,
+            "relevant_windows": [[1.0, 4.5]],
+        }
+    ]
+    planned = run("run", "build-negatives", "mine", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "annotations" in planned.output
+
+
+def test_check_tells_what_is_rejected_with_an_example(tmp_path: Path) -> None:
+    backwards = {**ROWS[0], "text": "a person sits down.", "t0": 20, "t1": 3}
+    unread = {**ROWS[0], "text": "a person stands up.", "t1": "?"}
+    shared = {**ROWS[3], "clip": "v0", "t1": 99}
+    run("init", "mine", "--from", table(tmp_path, [*ROWS, backwards, unread, shared]))
+    told = " ".join(run("check", "mine").output.split())
+    assert "window ends before it begins" in told
+    assert "[[20.0, 3.0]] of 30.0 s" in told
+    assert "window is not two finite numbers" in told
+    assert "window clipped to the video's end: 1 rows" in told
+    assert "1 videos of test are also in train" in told
+
+
+def test_check_loads_no_prefect_and_no_torch(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    script = (
+        "import sys\nfrom penumbra.flows.commands import app\napp(['check', 'mine'], standalone_mode=False)\n"
+        "sys.exit(3 * bool({'prefect', 'torch', 'pandas', 'spacy'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == 0
+
+
+def test_check_fails_where_no_training_query_can_be_used(tmp_path: Path) -> None:
+    done = run("init", "mine", "--from", table(tmp_path, [{**row, "len": -1} for row in ROWS]))
+    assert done.exit_code == 1
+    assert "duration is not a positive number" in done.output
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    again = run("init", "mine", "--from", table(tmp_path, ROWS[:2], "set"), "--test", "0")
+    assert isinstance(again.exception, DatasetError)
+    assert "choose another name, or replace it with --force" in str(again.exception)
+    assert len(lines(tmp_path, "val.jsonl")) == 1
+    assert run("init", "mine", "--from", table(tmp_path, ROWS[:2], "set"), "--test", "0", "--force").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "data" / "mine").iterdir()) == ["train.jsonl"]
+    (tmp_path / "data" / "mine" / "my_train.jsonl").touch()
+    assert "take it away first" in str(run("init", "mine", "--from", table(tmp_path), "--force").exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "arguments", "message"),
+    [
+        ("Mine", {}, [], "'Mine' is no name of a data set"),
+        ("scenes", {}, [], "scenes is the shipped sample"),
+        ("mine", {"set": "exam"}, ["--split", "set"], "does not hold train, val or test: "),
+        ("mine", {"len": None}, [], "tells no duration of video 'v0': name a column with --duration, or the folder"),
+        ("mine", {"set": "test"}, [], "no query is of split 'train'"),
+        ("mine", {}, ["--test", "0.5"], "leave out --test"),
+        ("mine", {"set": None, "clip": "v0"}, [], "one video can't be both for training and for a test"),
+    ],
+)
+def test_what_can_t_be_made_is_one_line_and_leaves_nothing(
+    tmp_path: Path, name: str, changes: dict[str, Any], arguments: list[str], message: str
+) -> None:
+    done = run("init", name, "--from", table(tmp_path, [row | changes for row in ROWS]), *arguments)
+    assert message in str(done.exception)
+    assert "\n" not in str(done.exception)
+    assert not list(tmp_path.glob("data/*/*"))
+
+
+def test_one_row_of_an_unknown_split_is_named(tmp_path: Path) -> None:
+    done = run("init", "mine", "--from", table(tmp_path, [*ROWS, {**ROWS[0], "set": "exam"}]))
+    assert "own.csv line 6: column 'set' has 'exam', which is no split: write train, val, test" in str(done.exception)
+
+
+def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
+    videos = tmp_path / "films"
+    videos.mkdir()
+    for i in range(4):
+        film(videos / f"v{i}.mp4", frames=10 + 10 * i, rate=10)
+    done = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos))
+    assert "duration: of 4 videos decoded" in done.output
+    assert [row["duration"] for row in lines(tmp_path, "train.jsonl")] == pytest.approx([1.0, 2.0])
+    (videos / "v3.mp4").write_bytes(b"no film")
+    broken = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
+    assert isinstance(broken.exception, DurationError)
+    assert "v3.mp4 tells no duration: file can't be opened as a video" in str(broken.exception)
+    (videos / "v3.mp4").unlink()
+    lacking = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
+    assert "holds no file of video 'v3', and its rows tell no duration" in str(lacking.exception)
+
+
+def test_the_remedy_of_a_folder_without_a_data_set_is_init(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "own.csv").touch()
+    with pytest.raises(DatasetError, match=r"holds own.csv, but no train.json.*`penumbra init NAME --from FILE`"):
+        Dataset(name="mine").split_files()
+
+
+def test_novel_splits_hold_out_words_and_pairs_of_them(tmp_path: Path) -> None:
+    verbs, nouns = ["opens", "closes", "holds", "takes", "throws"], ["door", "box", "cup", "book", "bag", "lamp"]
+    rows = [
+        {"query": f"a person {verb} the {noun}.", "vid": f"{verb}-{noun}", "windows": "[[1, 2]]", "duration": 9}
+        for verb in verbs
+        for noun in nouns
+    ]
+    rows.append({"query": "a person paints a fence.", "vid": "rare", "windows": "[[1, 2], [3, 4]]", "duration": 9})
+    done = run("init", "mine", "--from", table(tmp_path, rows), "--novel", "--test", "0.4")
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "data" / "mine"
+    files = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
+    training = {sentence for video in files.pop("train").values() for sentence in video["sentences"]}
+    seen = {word.strip(".") for sentence in training for word in sentence.split()}
+    assert files["novel_word"]["rare"]["news"] == [{"NOUN": ["fence"], "VERB": ["paint"]}] * 2
+    assert files["novel_word"]["rare"]["timestamps"] == [[1.0, 2.0], [3.0, 4.0]]
+    for vid, video in files["novel_composition"].items():
+        verb, noun = vid.split("-")
+        [[kind, [[_, second]]]] = video["novels"][0].items()
+        assert (kind, second) == ("v-n", noun)
+        assert {verb, noun} <= seen
+        assert video["sentences"][0] not in training
+    assert "composition" in run("check", "mine").output
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    run("init", "mine", "--from", table(tmp_path, rows), "--novel", "--test", "0.4", "--force")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
+
+
+def test_novel_splits_of_a_few_alike_videos_are_an_error(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "clip": f"v{i}"} for i in range(4)]
+    done = run("init", "mine", "--from", table(tmp_path, rows), "--novel")
+    assert "no query can be held out for split" in str(done.exception)
+    assert "leave out --novel" in str(done.exception)

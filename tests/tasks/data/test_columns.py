@@ -1,0 +1,156 @@
+"""Anyone's table: which column is what, what a cell says, and what is said of a file that is none."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from penumbra.tasks.data.columns import find_columns, seconds, windows_in
+from penumbra.tasks.data.dataset import DatasetError
+from penumbra.tasks.data.queries import OwnQuery, queries_of, split_by_video
+from penumbra.tasks.data.tables import read_table
+
+HEADER = "text,t0,t1,clip,len\n"
+ROW = "a person opens the door.,0:02,8.5,a,30\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (3, 3.0), ("3", 3.0), ("3,5", 3.5), ("4.25 s", 4.25), ("1:02", 62.0), ("01:02.5", 62.5), ("1:00:02", 3602.0),
+        ("61:00", 3660.0), (datetime.timedelta(minutes=1), 60.0), (datetime.time(0, 1, 2), 62.0), ("-1", -1.0),
+        ("1:75", None), ("", None), ("n/a", None), (True, None), (float("nan"), None),
+        ("2 days", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_time_is_seconds_or_a_clock(cell: Any, expected: float | None) -> None:
+    assert seconds(cell) == expected
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ([[1, 2], [3, 4]], [[1.0, 2.0], [3.0, 4.0]]), ([1, 2], [[1.0, 2.0]]), ("[[1, 2]]", [[1.0, 2.0]]),
+        ("(1, 2)", [[1.0, 2.0]]), ('["0:01", "0:02"]', [[1.0, 2.0]]), ("0:01-0:02; 3 - 4.5", [[1.0, 2.0], [3.0, 4.5]]),
+        ([{"start": 1, "end": "2"}], [[1.0, 2.0]]), ([], []), ("a person", None), (7, None), ([[1, 2, 3]], None),
+        ([["a", "b"]], None),
+    ],
+)  # fmt: skip
+def test_windows_are_a_list_a_pair_or_text(cell: Any, expected: Any) -> None:
+    assert windows_in(cell) == expected
+
+
+def table_file(folder: Path, suffix: str) -> Path:
+    """The same two rows of one query as each kind of file."""
+    path = folder / f"own{suffix}"
+    frame = pd.DataFrame(
+        {"sentence": ["Öffnet die door; she says, \"hi\"."] * 2, "start": [1.0, 5.0], "end": [2.5, 6.0],
+         "video": ["a", "a"], "duration": [30.0, 30.0]}
+    )  # fmt: skip
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    elif suffix in (".jsonl", ".ndjson"):
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",", encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])
+def test_every_kind_of_file_gives_the_same_queries(tmp_path: Path, suffix: str) -> None:
+    table = read_table(table_file(tmp_path, suffix))
+    columns = find_columns(table, {})
+    assert set(columns.by.values()) == {"name"}
+    [query] = queries_of(table, columns)
+    assert query.line() == {
+        "qid": "0", "query": "Öffnet die door; she says, \"hi\".", "vid": "a", "duration": 30.0,
+        "relevant_windows": [[1.0, 2.5], [5.0, 6.0]],
+    }  # fmt: skip
+
+
+def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("text;start;end;video;length\na person opens, and closes, it.;1,5;2,5;x/a.mp4;30,0\n")
+    table = read_table(path)
+    [query] = queries_of(table, find_columns(table, {}))
+    assert (query.vid, query.windows, query.duration) == ("a.mp4", [[1.5, 2.5]], 30.0)
+
+
+def test_columns_without_known_names_are_told_by_what_is_in_them(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("A,B,C,D,E\nfilm1,a person sits.,1,2.5,train\nfilm2,a person stands up.,0:03,0:09,test\n")
+    columns = find_columns(read_table(path), {})
+    assert columns.of == {"query": "B", "start": "C", "end": "D", "video": "A", "split": "E"}
+    assert set(columns.by.values()) == {"content"}
+
+
+def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    row = {"text": 7, "caption": "a person sits.", "timestamp": 3, "moment": [1, 2], "clip": "a", "length": 9}
+    path.write_text(json.dumps(row))
+    assert find_columns(read_table(path), {}).of == {
+        "query": "caption", "windows": "moment", "video": "clip", "duration": "length"
+    }  # fmt: skip
+    assert find_columns(read_table(path), {"video": "caption", "query": "clip"}).of["query"] == "clip"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", HEADER, "holds no row"),
+        ("a.csv", HEADER + "a person, sitting,1,2,a,30\n", "line 2 has 6 fields, and its header 5: put text"),
+        ("a.csv", HEADER + '"a person sits.,1,2,a,30\n', "line 2: unexpected end of data: mend its quotes"),
+        ("a.csv", "text,text\na,b\n", "line 1 names column 'text' twice: rename one"),
+        ("a.csv", b"text\n\xff\xfe\n", "is not UTF-8 text .byte 5.: save it as UTF-8"),
+        ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 is no JSON object; it has .1.: write one object a line"),
+        ("a.parquet", "text", "is no Parquet file"),
+        ("a.xlsx", "text", "is no .csv, .tsv, .jsonl or .parquet file by its name"),
+        ("a.csv", "t0,t1,clip\n1,2,a\n", "no column that looks like sentences for query: name it with --query; "
+         "there is: t0, t1, clip"),
+        ("a.csv", "text,clip\na person sits.,a\n", "no column that looks like seconds or mm:ss for start"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_table_is_told_in_one_line(
+    tmp_path: Path, name: str, text: str | bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DatasetError, match=message) as error:
+        find_columns(read_table(path), {})
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_given_column_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(HEADER + ROW)
+    table = read_table(path)
+    with pytest.raises(DatasetError, match=r"column 'clip' does not hold seconds or mm:ss: .*own.csv line 2 has 'a'; "):
+        find_columns(table, {"start": "clip"})
+    with pytest.raises(DatasetError, match="no column 'texts' for --query: did you mean text?"):
+        find_columns(table, {"query": "texts"})
+
+
+def test_missing_folders_and_files_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"is a folder: give a .csv.*to_parquet"):
+        read_table(tmp_path)
+    with pytest.raises(DatasetError, match="can't be read .No such file or directory."):
+        read_table(tmp_path / "none.csv")
+
+
+def queries(videos: int) -> list[OwnQuery]:
+    return [OwnQuery(str(i), "sits.", f"v{i // 2}", 9.0, [], None, "row") for i in range(2 * videos)]
+
+
+def test_splits_are_by_video_and_by_seed() -> None:
+    first, again, other = queries(20), queries(20)[::-1], queries(20)
+    for own, seed in ((first, 0), (again, 0), (other, 1)):
+        split_by_video(own, 0.2, seed)
+    held = [{query.vid for query in own if query.split == "test"} for own in (first, again, other)]
+    assert len(held[0]) == 4
+    assert held[0].isdisjoint(query.vid for query in first if query.split == "train")
+    assert held[0] == held[1]
+    assert held[0] != held[2]
