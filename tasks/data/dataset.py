@@ -87,7 +87,7 @@ class Dataset(Parameters):
         if not names:
             there = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
             raise DatasetError(
-                f"{folder} holds {there}, but no train.json and no *train*.jsonl: make them of a table by `penumbra init "
+                f"{folder} holds {there}, but no train.json and no *train*.jsonl: make them by `penumbra init "
                 f"NAME --from FILE`, or name its files with dataset.files; they hold {EXPECTED}"
             )
         paths = {split: folder / name for split, name in names.items()}

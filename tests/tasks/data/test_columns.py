@@ -130,14 +130,14 @@ def test_a_given_column_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
     table = read_table(path)
     with pytest.raises(DatasetError, match=r"column 'clip' does not hold seconds or mm:ss: .*own.csv line 2 has 'a'; "):
         find_columns(table, {"start": "clip"})
-    with pytest.raises(DatasetError, match="no column 'texts' for --query: did you mean text?"):
+    with pytest.raises(DatasetError, match=r"no column .texts. for --query: did you mean text\?"):
         find_columns(table, {"query": "texts"})
 
 
 def test_missing_folders_and_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"is a folder: give a .csv.*to_parquet"):
         read_table(tmp_path)
-    with pytest.raises(DatasetError, match="can't be read .No such file or directory."):
+    with pytest.raises(DatasetError, match=r"can.t be read .No such file or directory."):
         read_table(tmp_path / "none.csv")
 
 
