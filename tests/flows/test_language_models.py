@@ -441,7 +441,7 @@ def test_killed_with_16_requests_in_flight_nothing_that_had_arrived_is_asked_aga
 ) -> None:
     settings: dict[str, Any] = {"queries_a_request": 1, "asked_candidates": 2, "openai": {"in_flight": 16}}
     filling = corner_of.filling("openai", **settings)
-    corner_of.server.change(latency=0.15)
+    corner_of.server.change(latency=0.5)
     process = start(corner_of, tmp_path / "output", filling)
     deadline = time.monotonic() + 120
     while corner_of.server.stats()["in_flight"] < 16 or len(corner_of.server.requests(status=200)) < 16:

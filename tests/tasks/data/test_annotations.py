@@ -582,6 +582,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "open", denied)
     monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr("penumbra.artifacts.digests._read", denied)
     assert "Permission denied" in refused(dataset, tmp_path / "train.json")
     with pytest.raises(DatasetError):
         Annotations(dataset).inputs()
