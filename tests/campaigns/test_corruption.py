@@ -4,14 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from penumbra.artifacts.settings import PROJECT
 from tests.campaigns import corruption
 from tests.campaigns.flows import CRASHED, OK, STOPPED, Place
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 
 def test_damage_is_mended_or_told() -> None:
     command = [sys.executable, "-m", "tests.campaigns.corruption", "--every", "7"]
-    ended = subprocess.run(command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=280)
+    ended = subprocess.run(command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=880)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     outcomes = [line.split(" | ")[-1].removesuffix(" |") for line in ended.stdout.splitlines()[2:]]
     assert len(outcomes) >= 10

@@ -5,6 +5,8 @@ import pytest
 
 from tests.campaigns import fuzz
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "h5"])
 def test_damaged_feature_files(suffix: str) -> None:
