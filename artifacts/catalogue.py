@@ -44,15 +44,15 @@ class Catalogue:
             makes = making(artifact.stage, artifact.dataset)
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {makes} makes it") from None
         except ValidationError as error:
-            raise self._damaged(artifact, f"is damaged ({error.error_count()} faults)") from None
+            raise self._damaged(artifact, MANIFEST, f"is damaged ({error.error_count()} faults)") from None
         if not manifest.is_as_written:
-            raise self._damaged(artifact, "was edited")
+            raise self._damaged(artifact, MANIFEST, "was edited")
         if manifest.reference != (artifact.dataset, artifact.stage, artifact.key):
-            raise self._damaged(artifact, f"is that of {'/'.join(manifest.reference)}")
+            raise self._damaged(artifact, MANIFEST, f"is that of {'/'.join(manifest.reference)}")
         return manifest
 
-    def _damaged(self, artifact: Artifact, fault: str) -> ArtifactError:
-        return ArtifactError(f"{artifact.path}/{MANIFEST} {fault}: {making(artifact.stage, artifact.dataset)} mends it")
+    def _damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
+        return ArtifactError(f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it")
 
     def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
         """All whole artifacts, oldest first; those whose manifest is damaged are left out (`verify` names them)."""

@@ -70,16 +70,18 @@ def _read(place: str) -> str:
 
 def _remembered(places: Sequence[str]) -> dict[str, tuple[str, str]]:
     """What is known of these files: stamp and digest."""
-    wanted = set(places)
+    ask = "SELECT stamp, sha256 FROM digests WHERE path = ?"
     try:
         with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:
-            rows = memory.execute("SELECT path, stamp, sha256 FROM digests").fetchall()
+            rows = [(place, memory.execute(ask, (place,)).fetchone()) for place in places]
     except sqlite3.Error:  # nothing is remembered yet, or the file is none: everything is read
         return {}
-    return {path: (stamp, sha256) for path, stamp, sha256 in rows if path in wanted}
+    return {place: row for place, row in rows if row}
 
 
 def _remember(rows: Sequence[tuple[str, str, str]]) -> None:
+    if not rows:
+        return
     file = digests_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Part, PartRecord, Work
 from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
-from penumbra.artifacts.schemas import conform, making
+from penumbra.artifacts.schemas import conform
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
@@ -35,9 +35,8 @@ RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
 Bytes = TypeVar("Bytes", bytes, memoryview)
 
-_SEEN: dict[
-    tuple[str, str], tuple[int, ...] | None
-] = {}  # path and digest of a file that was whole, and its stamp then
+# By path and digest, the stamps of the files that were found whole.
+_SEEN: dict[tuple[str, str], tuple[int, ...] | None] = {}
 
 
 class Store(Catalogue):
@@ -82,12 +81,9 @@ class Store(Catalogue):
             data = read(path_of(artifact, name))
         except FileNotFoundError:
             self.manifest(artifact)  # says so where the artifact is not there at all
-            raise ArtifactError(
-                f"{artifact.path}/{name} is missing: {making(artifact.stage, artifact.dataset)} mends it"
-            ) from None
+            raise self._damaged(artifact, name, "is missing") from None
         if not (self._is(artifact, name, data) or self._is(artifact, name, data, made_anew=True)):
-            mends = making(artifact.stage, artifact.dataset)
-            raise ArtifactError(f"{artifact.path}/{name} was changed since it was made: {mends} mends it")
+            raise self._damaged(artifact, name, "was changed since it was made")
         return data
 
     def _is(self, artifact: Artifact, name: str, data: bytes | memoryview, made_anew: bool = False) -> bool:
