@@ -26,11 +26,7 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file, or of a folder's files with their names."""
     if path.is_file():
         return digests_of([path])[0]
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    digest = hashlib.sha256()
-    for file, own in zip(files, digests_of(files), strict=True):
-        digest.update(f"{file.relative_to(path).as_posix()}\0{own}\0".encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    return named_digest((it.relative_to(path).as_posix(), it) for it in sorted(path.rglob("*")) if it.is_file())
 
 
 def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
@@ -39,7 +35,9 @@ def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
     found = iter(digests_of([file for _, file in several if file]))
     digest = hashlib.sha256()
     for name, file in several:
-        digest.update(f"{name}\0{file.name if file else ''}\0{next(found) if file else ''}\0".encode(errors="replace"))
+        digest.update(
+            f"{name}\0{file.name if file else ''}\0{next(found) if file else ''}\0".encode(errors="surrogatepass")
+        )
     return digest.hexdigest()
 
 

@@ -19,8 +19,10 @@ def _as_forms_read(schema: dict[str, Any]) -> None:
         if default is not None and "$ref" not in said:
             told = f"Default: {json.dumps(default, ensure_ascii=False)}."
             said["description"] = f"{said.get('description', '')} {told}".strip()
-        if {"type": "boolean"} in (*said.get("anyOf", ()), {"type": said.get("type")}):
-            said.pop("anyOf", said.pop("type", None))
+        kinds = [kind.get("type") for kind in said.get("anyOf", [said])]
+        if "boolean" in kinds:
+            said.pop("anyOf", None)
+            said.pop("type", None)
             said["enum"] = [True, False]
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
+from penumbra.flows.commands.terminal import console, goes_on, parse_parameters, write_text
 
 
 def ablation(
@@ -42,7 +42,6 @@ def ablation(
     from penumbra.flows.running import prepare, run_flow
     from penumbra.tasks.grounding.ablation.grids import GROUPS, TRAINING, listing, plan
     from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
-    from penumbra.tasks.negatives.export import write_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penumbra.flows.commands.terminal import warn
+from penumbra.flows.commands.terminal import warn, write_lines, write_text
 
 
 class Format(StrEnum):
@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, one negative a row, or as a sheet for people."""
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.negatives.export import export_rows, review_sheet, write_lines, write_text
+    from penumbra.tasks.negatives.export import export_rows, review_sheet
 
     if format_ is Format.review:
         write_text([review_sheet(Store(), dataset, count, seed)], output)

@@ -1,16 +1,20 @@
 """What the commands share: where tables go, `--param`, and a run that is ended in good order."""
 
+import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 import yaml
 from rich.console import Console
+
+from penumbra.artifacts.errors import PenumbraError
 
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 
@@ -18,6 +22,23 @@ console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no w
 def warn(line: str) -> None:
     """Say on standard error what the output does not hold."""
     sys.stderr.write(f"penumbra: {line}\n")
+
+
+def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
+    """Write rows as JSON lines to a file, or to standard output where there is none."""
+    write_text((json.dumps(row) + "\n" for row in rows), output)
+
+
+def write_text(lines: Iterable[str], output: Path | None) -> None:
+    """Write text to a file, or to standard output where there is none."""
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    try:
+        with output.open("w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+    except OSError as error:
+        raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
 
 
 def parse_parameters(pairs: list[str]) -> dict[str, Any]:

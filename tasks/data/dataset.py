@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from penumbra.artifacts.drawing import shortened
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
@@ -268,8 +269,9 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
             if line.strip():
                 row, fault = _json_row(line)
                 if fault and not good:
+                    start = shortened(line.decode("utf-8", "replace").strip(), SHOWN)
                     raise DatasetError(
-                        f"{path} line {number}: {fault}; it has {shortened(line)}: this is no grounding data set, "
+                        f"{path} line {number}: {fault}; it has {start}: this is no grounding data set, "
                         f"which holds {EXPECTED}; fetch it again or name another"
                     )
                 good = True
@@ -292,12 +294,6 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
                 )
-
-
-def shortened(line: bytes) -> str:
-    """The start of a line, for a message."""
-    text = line.decode("utf-8", "replace").strip()
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:

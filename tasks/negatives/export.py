@@ -1,13 +1,9 @@
 """Export of negatives: JSON lines in SHINE's own format or one negative a row, or a sheet for people to judge."""
 
-import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
@@ -94,20 +90,3 @@ def review_sheet(store: Store, dataset: str, count: int, seed: int) -> str:
     """A sheet of the newest negatives, as CSV: a seeded sample of `count` rows, as many of each level as can be."""
     negatives = ArtifactNegatives(store, store.newest(dataset, "negatives"))
     return sheet_text(sheet_rows(chain.from_iterable(negatives.parts()), count, seed))
-
-
-def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
-    """Write rows as JSON lines to a file, or to standard output where there is none."""
-    write_text((json.dumps(row) + "\n" for row in rows), output)
-
-
-def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text to a file, or to standard output where there is none."""
-    if output is None:
-        sys.stdout.writelines(lines)
-        return
-    try:
-        with output.open("w", encoding="utf-8") as stream:
-            stream.writelines(lines)
-    except OSError as error:
-        raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None

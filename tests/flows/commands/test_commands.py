@@ -20,9 +20,8 @@ from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
-from penumbra.flows.commands.terminal import goes_on, parse_parameters
+from penumbra.flows.commands.terminal import goes_on, parse_parameters, write_text
 from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
-from penumbra.tasks.negatives.export import write_text
 from penumbra.tasks.stage import IS_THERE, merge
 
 

@@ -12,7 +12,8 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.negatives.export import export_rows, review_sheet, write_lines
+from penumbra.flows.commands.terminal import write_lines
+from penumbra.tasks.negatives.export import export_rows, review_sheet
 
 SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]
