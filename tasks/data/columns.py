@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penumbra.artifacts.errors import what_there_is
-from penumbra.tasks.data.dataset import DatasetError, shortened
+from penumbra.tasks.data.dataset import DatasetError, start_of
 from penumbra.tasks.data.tables import OwnTable
 
 LOOKED_AT = 500  # cells of a column
@@ -149,7 +149,7 @@ def _check_given(table: OwnTable, role: str, column: str) -> None:
         raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {there}")
     if not _fits(table, role, column):
         misfits = (
-            f"{place} has {shortened(str(row[column]).encode())!r}"
+            f"{place} has {start_of(str(row[column]))!r}"
             for place, row in zip(table.places, table.rows, strict=True)
             if row.get(column) is not None and not FITS[role][0](row[column])
         )

@@ -269,9 +269,8 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
             if line.strip():
                 row, fault = _json_row(line)
                 if fault and not good:
-                    start = shortened(line.decode("utf-8", "replace").strip(), SHOWN)
                     raise DatasetError(
-                        f"{path} line {number}: {fault}; it has {start}: this is no grounding data set, "
+                        f"{path} line {number}: {fault}; it has {start_of(line)}: this is no grounding data set, "
                         f"which holds {EXPECTED}; fetch it again or name another"
                     )
                 good = True
@@ -294,6 +293,12 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                     saliency=(row.get("relevant_clip_ids"), row.get("saliency_scores")),
                     labelled=labelled,
                 )
+
+
+def start_of(content: bytes | str) -> str:
+    """The start of what a file holds, for a message."""
+    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
+    return shortened(text.strip(), SHOWN)
 
 
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:

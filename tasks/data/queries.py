@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.drawing import shortened
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.columns import SPLITS, Columns, seconds, split_in, windows_in
-from penumbra.tasks.data.dataset import CG_FILES, SHOWN, Dataset, DatasetError
+from penumbra.tasks.data.dataset import CG_FILES, Dataset, DatasetError, start_of
 from penumbra.tasks.data.own import TRAINING, write_lines
 from penumbra.tasks.data.tables import OwnTable
 
@@ -87,9 +86,8 @@ def _windows(row: Mapping[str, Any], columns: Columns) -> Any:
 def _split(cell: Any, place: str, columns: Columns) -> str:
     split = split_in(cell)
     if split is None:
-        said = shortened(str(cell or "").strip(), SHOWN)
         raise DatasetError(
-            f"{place}: column {columns.of['split']!r} has {said!r}, which is no split: "
+            f"{place}: column {columns.of['split']!r} has {start_of(str(cell or ''))!r}, which is no split: "
             f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
         )
     return split

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penumbra.tasks.data.dataset import DatasetError, shortened
+from penumbra.tasks.data.dataset import DatasetError, start_of
 
 Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
@@ -96,7 +96,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
                 row = None
             if not isinstance(row, dict):
                 raise DatasetError(
-                    f"{path} line {number} is no JSON object; it has {shortened(line)}: write one object a line"
+                    f"{path} line {number} is no JSON object; it has {start_of(line)}: write one object a line"
                 )
             yield f"line {number}", row
 
