@@ -118,8 +118,30 @@ def some_server() -> Iterator[None]:
         return
     url, credential = _temporary_server()
     ours = {PREFECT_API_URL: f"{url}/api", PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
-    with temporary_settings(ours):
+    with _environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
         yield
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, Prefect's other threads and the processes that it starts find these settings.
+
+    They know nothing of temporary settings, and would start a server without a lock.
+    """
+    from prefect.context import refresh_global_settings_context
+
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    refresh_global_settings_context()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        refresh_global_settings_context()
 
 
 @cache

@@ -222,6 +222,48 @@ def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path
         server.ask("GET", "health")
 
 
+SIDE_BY_SIDE = """
+import threading
+import psutil
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import get_settings_context
+from prefect.task_runners import ProcessPoolTaskRunner
+from penumbra.flows.server import some_server
+
+@task(cache_policy=NO_CACHE)
+def asked_of():
+    get_run_logger().info("in a process of its own")  # goes to a server, as do the events of its states
+    return get_settings_context().settings.api.url
+
+@flow
+def several():
+    with ProcessPoolTaskRunner(1) as runner:
+        return runner.submit(asked_of, {}).result()
+
+if __name__ == "__main__":
+    with some_server():
+        ours, threads = get_settings_context().settings.api.url, []
+        theirs = several()
+        thread = threading.Thread(target=lambda: threads.append(get_settings_context().settings.api.url))
+        thread.start()
+        thread.join()
+        started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    print("told", theirs == ours, threads == [ours], len([it for it in started if "server" in it]))
+    print("left", bool(get_settings_context().settings.api.url))
+"""
+
+
+def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(SIDE_BY_SIDE)
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO"}
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "several.py"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-2:] == ["told True True 1", "left False"]
+    assert "temporary server" not in ended.stdout + ended.stderr
+
+
 def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> None:
     listener = listen("127.0.0.1", 0)
     port, broken = listener.getsockname()[1], {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
