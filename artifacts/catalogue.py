@@ -1,6 +1,7 @@
 """Which artifacts there are below a root: their manifests tell, no part is read and nothing is changed."""
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -52,7 +53,10 @@ class Catalogue:
         return manifest
 
     def _damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
-        return ArtifactError(f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it")
+        return ArtifactError(
+            f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it, "
+            f"penumbra artifacts rm {path_of(artifact)} takes it away"
+        )
 
     def find(self, dataset: str | None = None, stage: str | None = None) -> list[Manifest]:
         """All whole artifacts, oldest first; those whose manifest is damaged are left out (`verify` names them)."""
@@ -77,7 +81,7 @@ class Catalogue:
             return None
 
     def newest(self, dataset: str, stage: str) -> Artifact:
-        """The artifact of a stage that was finished last."""
+        """The artifact of a stage that was finished last; raises `ArtifactError` where that one is damaged."""
         if not NAME.match(dataset) or not NAME.match(stage):
             raise ArtifactError(f"'{dataset}/{stage}' is no DATASET/STAGE, as in charades-cg/masks")
         found = self.newest_if_any(dataset, stage)
@@ -86,13 +90,15 @@ class Catalogue:
         return found
 
     def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
-        """The same, or None where there is none; raises `ArtifactError` where there are only damaged ones."""
-        manifests = self.find(dataset, stage)
-        if manifests:
-            return self.reference(manifests[-1])
-        for artifact in self.folders(dataset, stage, MANIFEST):
-            self.manifest(artifact)  # says what is wrong with it
-        return None
+        """The same, or None where there is none; raises `ArtifactError` where it may be one that is damaged."""
+        whole = [self.reference(manifest) for manifest in self.find(dataset, stage)]
+        for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
+            if not whole or self._written(artifact) > self._written(whole[-1]):
+                self.manifest(artifact)  # says what is wrong with it
+        return whole[-1] if whole else None
+
+    def _written(self, artifact: Artifact) -> datetime:
+        return self.files.modified(path_of(artifact, MANIFEST))
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None

@@ -6,6 +6,7 @@ Paths are relative to the root, with `/` between their names.
 import json
 import os
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ class Files:
             return None
         found = os.stat(self._absolute(path))
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def modified(self, path: str) -> datetime:
+        """When a file was written last; raises `FileNotFoundError`."""
+        written: datetime = self._call("modified", self._absolute(path))
+        return written
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder now, whoever made it."""

@@ -472,7 +472,8 @@ def test_an_edited_manifest_is_told_and_rebuilt(store: Store, change: dict[str, 
     path = folder(artifact) / "_manifest.json"
     path.write_text(manifest.model_copy(update=change).model_dump_json())
     (problem,) = store.verify(artifact)
-    assert problem == f"{path} was edited: penumbra run build-negatives scenes mends it"
+    remedies = f"run build-negatives scenes mends it, penumbra artifacts rm scenes/dictionary/{artifact.key}"
+    assert problem == f"{path} was edited: penumbra {remedies} takes it away"
     assert store.find() == []
     store.build(WORK, Makers())
     assert store.manifest(artifact).model_dump(exclude={"started", "ended", "seconds", "sha256"}) == (
@@ -496,8 +497,9 @@ def test_a_manifest_of_another_place_leads_nowhere(store: Store, change: dict[st
 
 
 def test_a_damaged_manifest_hides_no_other_artifact(store: Store) -> None:
-    damaged, other = store.build(WORK, Makers()), store.build(replace(WORK, version=2), Makers())
+    damaged = store.build(WORK, Makers())
     (folder(damaged) / "_manifest.json").write_text("{")
+    other = store.build(replace(WORK, version=2), Makers())
     assert [store.reference(manifest) for manifest in store.find()] == [other]
     assert store.newest("scenes", "dictionary") == other
     assert sorted(store.folders(), key=str) == sorted((damaged, other), key=str)
@@ -532,6 +534,16 @@ def test_only_damaged_ones_are_not_none(store: Store) -> None:
             newest("scenes", "dictionary")
     other = store.build(replace(WORK, version=2), Makers())
     assert store.newest_if_any("scenes", "dictionary") == other
+
+
+def test_an_older_one_does_not_stand_in_for_a_damaged_newest(store: Store) -> None:
+    older, newest = (store.build(replace(WORK, version=version), Makers()) for version in (1, 2))
+    manifest = folder(newest) / "_manifest.json"
+    manifest.write_text(manifest.read_text().replace("scenes", "scones"))
+    with pytest.raises(ArtifactError, match=rf"artifacts rm scenes/dictionary/{newest.key} takes it away"):
+        store.newest("scenes", "dictionary")
+    store.remove(newest)
+    assert store.newest("scenes", "dictionary") == older
 
 
 @pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, emptied, replaced_by_text, Path.unlink])
