@@ -131,8 +131,8 @@ def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks
                 rows.append(_row(query, level, negative, checks))
                 continue
             reason = "no candidate keeps the level before and is further from the query than it"
-            if not candidates:
-                reason = query.refused[level]
+            if not query.has(level):
+                reason = candidates.refused
             rejected.append(rejection(query.qid, STAGE, reason, f"level {level}: {query.text}"))
     return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
@@ -193,7 +193,7 @@ class ChosenNegatives(Stage):
     """One negative a query and level, of the candidates of all fills in their order."""
 
     name = STAGE
-    version = 4
+    version = 5
     unit = "query and level"
 
     annotations: Artifact

@@ -5,7 +5,7 @@ else is asked: likeness to all queries, a natural reading beyond the provider's 
 learned less from what was chosen by them (docs/does-it-help.md).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def choose(
     """For each query, its negatives by level: all levels where they can be had together, or as many as can."""
     nearness, found = Nearness(positives, encode), dict[str, tuple[Query, Sequence[int], Together]]()
     for levels in level_sets(LEVELS):
-        still_open = [q for q in queries if q.qid not in found and all(q.candidates.get(level) for level in levels)]
+        still_open = [q for q in queries if q.qid not in found and all(q.has(level) for level in levels)]
         chains = [(query, query.chains(levels, rules.nested)) for query in still_open]
         found |= {query.qid: (query, levels, first) for query, first in first_that_hold(chains, nearness, rules)}
     return _described(found.values(), plausibility)
@@ -68,23 +68,23 @@ class Nearness:
 
 
 def first_that_hold(
-    queries: Iterable[tuple[Query, list[Chain]]], nearness: Nearness, rules: Rules
+    queries: Iterable[tuple[Query, Iterator[Chain]]], nearness: Nearness, rules: Rules
 ) -> list[tuple[Query, Together]]:
     """For each query the first of its chains that holds, where one does.
 
     All queries try their first chain, those for which it does not hold their second, and so on.
     """
-    left, found, turn = [(query, chains) for query, chains in queries if chains], list[tuple[Query, Together]](), 0
+    left, found = list(queries), list[tuple[Query, Together]]()
     while left:
-        nearness.learn(candidate.query for _, chains in left for candidate in chains[turn])
-        still_left = []
-        for query, chains in left:
-            cosines = tuple(nearness.of(query, candidate.query) for candidate in chains[turn])
+        tried = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
+        nearness.learn(candidate.query for *_, chain in tried for candidate in chain)
+        left = []
+        for query, chains, chain in tried:
+            cosines = tuple(nearness.of(query, candidate.query) for candidate in chain)
             if _holds(cosines, rules.ceiling):
-                found.append((query, (chains[turn], cosines)))
-            elif turn + 1 < len(chains):
-                still_left.append((query, chains))
-        left, turn = still_left, turn + 1
+                found.append((query, (chain, cosines)))
+            else:
+                left.append((query, chains))
     return found
 
 

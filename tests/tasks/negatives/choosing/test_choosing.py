@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from spacy.language import Language
 
-from penumbra.tasks.negatives.choosing.candidates import Candidate, Query, level_sets
+from penumbra.tasks.negatives.choosing.candidates import Candidate, Candidates, Query, level_sets
 from penumbra.tasks.negatives.choosing.causal import CausalModelError, log_probability
 from penumbra.tasks.negatives.choosing.choose import Nearness, Rules, first_that_hold
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
@@ -37,7 +38,10 @@ def slot(token: int, word: str = "w") -> Slot:
 
 
 def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Query:
-    found = {int(name[1:]): [Candidate(w, tuple(w.split()), "p", "m") for w in ws] for name, ws in candidates.items()}
+    found = {
+        int(name[1:]): Candidates([Candidate(word, tuple(word.split()), "p", "m") for word in words])
+        for name, words in candidates.items()
+    }
     return Query(MaskedQuery("q", [], levels), "text", "v", found)
 
 
@@ -73,6 +77,23 @@ def test_first_of_each_come_first() -> None:
     assert chains[3] == ("a", "a l")
 
 
+def test_a_fill_is_checked_only_where_one_before_does_not_do() -> None:
+    checked: list[str] = []
+
+    def check(fill: Candidate) -> Literal[True] | str:
+        checked.append(fill.query)
+        return fill.query != "b" or "b is bad"
+
+    fills = [Candidate(word, (word,), "p", "m") for word in "abacd"]
+    candidates = Candidates(fills, check)
+    assert [fill.query for fill in candidates.first(1)] == checked == ["a"]
+    assert candidates.first(1) == fills[:1]
+    assert checked == ["a"]
+    assert candidates.first(2) == [fills[0], fills[3]]
+    assert (checked, candidates.refused) == (["a", "b", "c"], "b is bad")
+    assert candidates.first(9) == [fills[0], fills[3], fills[4]], "each text once"
+
+
 def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
     angles = {"a": 0.95, "b": 0.7, "a x": 0.5, "b x": 0.6, "b y": 0.65, "c": 0.4, "c x": 0.3}
     asked: list[str] = []
@@ -84,12 +105,11 @@ def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
     levels = ((slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
     nearness = Nearness({"text": np.array([1.0, 0.0], dtype=np.float32)}, encode)
-    chains = some.chains((1, 2), nested=True)
-    [(_, (chain, cosines))] = first_that_hold([(some, chains)], nearness, Rules(ceiling=0.9, nested=True))
+    [(_, (chain, cosines))] = first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.9, nested=True))
     assert [candidate.query for candidate in chain] == ["b", "b x"], "a is a paraphrase"
     assert cosines == (0.7, 0.6)
     assert asked == ["a", "a x", "b", "b x"]
-    assert first_that_hold([(some, chains)], nearness, Rules(ceiling=0.3, nested=True)) == []
+    assert first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.3, nested=True)) == []
     some = query(levels, l1=["b"], l2=["b x"])
     rising = {"b": 0.7, "b x": 0.8}
     nearness = Nearness(nearness.positives, lambda texts: np.array([[rising[t], 0.0] for t in texts], np.float32))
