@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 LOOK_EVERY = 2.0  # seconds
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET of Linux's sched.h
@@ -53,6 +54,21 @@ def confine(memory: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, these are set, for this process and those that it starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
 
 
 def ending_with_us(module: str, *arguments: str) -> list[str]:

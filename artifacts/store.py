@@ -33,6 +33,7 @@ DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whol
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft, which a kill left
 RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
+Elsewhere = Callable[[list[int]], Iterable[dict[str, float]]]  # makes these parts; what was measured, as each is done
 Bytes = TypeVar("Bytes", bytes, memoryview)
 
 # By path and digest, the stamps of the files that were found whole.
@@ -162,36 +163,45 @@ class Store(Catalogue):
         total: int = 0,
         progress: Progress = lambda done, total: None,
         waits: Callable[[str], None] = lambda holder: None,
+        elsewhere: Elsewhere | None = None,
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest.
 
-        `parts` are called in order, each only if it is to be made; `progress(done, total)` follows each part. Where
-        another process makes the artifact, this waits for it, and `waits` is told whom for.
+        `parts` are called in order, each only if it is to be made; `progress(done, total)` follows each part. Several
+        are made by `elsewhere`, where it is given, whose processes call `write`. Where another process makes the
+        artifact, this waits for it, and `waits` is told whom for.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):
             return artifact
         with lease(self.files, "-".join((work.dataset, work.stage, work.key)), waits):
             if not self.intact(artifact):  # made meanwhile
-                self._build(artifact, work, parts, total, progress)
+                self._build(artifact, work, parts, total, progress, elsewhere)
         return artifact
 
     def _build(
-        self, artifact: Artifact, work: Work, parts: Iterable[Callable[[], Part]], total: int, progress: Progress
-    ) -> None:
+        self, artifact: Artifact, work: Work, parts: Iterable[Callable[[], Part]], total: int, progress: Progress,
+        elsewhere: Elsewhere | None,
+    ) -> None:  # fmt: skip
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         started, clock = datetime.now(UTC), time.perf_counter()
         records: list[PartRecord] = []
         measured: dict[str, float] = {}
+        missing = [index for index in range(total) if not self.record(artifact, index)] if elsewhere else []
+        several = elsewhere(missing) if elsewhere and len(missing) > 1 else None
+        for done, found in enumerate(several or (), total - len(missing) + 1):
+            measured = _added(measured, found)
+            progress(done, total)
         for index, make in enumerate(parts):
             record = self.record(artifact, index)
             if record is None:
                 part = make()
-                record = self._write(artifact, index, part)
-                measured |= {name: measured.get(name, 0.0) + value for name, value in part.measured.items()}
+                record = self.write(artifact, index, part)
+                measured = _added(measured, part.measured)
             records.append(record)
-            progress(index + 1, max(total, index + 1))
+            if several is None:
+                progress(index + 1, max(total, index + 1))
         seconds = round(time.perf_counter() - clock, 3)
         manifest = Manifest.of(work, records, self._reasons(artifact, records), started, seconds, measured)
         for name in self._extra(artifact, manifest):
@@ -200,7 +210,7 @@ class Store(Catalogue):
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
 
-    def _write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
+    def write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
         """Write a part's file, after that of its refused rows and its record."""
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(
@@ -257,6 +267,10 @@ class Store(Catalogue):
     def json_folder(self, name: str) -> JsonFolder:
         """The hidden folder `.name` of the store, for what a later run must know."""
         return JsonFolder(self.files, name)
+
+
+def _added(measured: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+    return measured | {name: measured.get(name, 0.0) + value for name, value in more.items()}
 
 
 def _record_name(index: int) -> str:

@@ -9,6 +9,7 @@ from prefect.states import Completed
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill
@@ -34,12 +35,14 @@ from penumbra.tasks.text.tags import Tagging, tag
 def build_negatives(
     dataset: Dataset, tagging: Tagging = Tagging(), masking: Masking = Masking(), filling: Filling = Filling(),
     encoding: Encoding = Encoding(), choosing: Choosing = Choosing(), pairing: Pairing = Pairing(),
-    judging: Judging = Judging(), sourcing: Sourcing = Sourcing(),
+    judging: Judging = Judging(), sourcing: Sourcing = Sourcing(), engine: EngineName = None,
 ) -> State[Negatives]:  # fmt: skip
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
-    made = negatives_of(dataset, NegativesParameters(
+    how = NegativesParameters(
         tagging=tagging, masking=masking, filling=filling, encoding=encoding, choosing=choosing, pairing=pairing,
-        judging=judging, sourcing=sourcing))  # fmt: skip
+        judging=judging, sourcing=sourcing)  # fmt: skip
+    with parts_made(engine):
+        made = negatives_of(dataset, how)
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 

@@ -10,6 +10,7 @@ from prefect.states import Completed
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports, import_features
 from penumbra.tasks.features.parameters import FeaturesParameters
@@ -26,11 +27,12 @@ from penumbra.tasks.text.tags import Tagging, tag
 @flow(name="extract-features", flow_run_name="{dataset.name}")
 def extract_features(
     dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
-    imports: Imports = Imports(), simulation: Simulation = Simulation(),
+    imports: Imports = Imports(), simulation: Simulation = Simulation(), engine: EngineName = None,
 ) -> State[ExtractedFeatures]:  # fmt: skip
     """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
-    made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
+    with parts_made(engine):
+        made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
     return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
 
 

@@ -12,6 +12,7 @@ from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
@@ -27,16 +28,17 @@ def full_pipeline(
     dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
     features: FeaturesParameters | None = None, preset: Preset = None, model: SaidModel = None,
     training: Training | None = None, inputs: Inputs | None = None, ranking: Ranking | None = None,
-    choice: Choice = Choice(),
+    choice: Choice = Choice(), engine: EngineName = None,
 ) -> Artifact:  # fmt: skip
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    built = negatives_of(dataset, negatives)
-    with planned_if(negatives.filling.dry_run):
-        how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
-        extracted = features_of(dataset, built.negatives, how)
-        metrics = train(sources_of(built, extracted), settings)
-        own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
-        judged = judge(metrics, own, choice)
-        report_evaluation(judged, [])
+    how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
+    with parts_made(engine):
+        built = negatives_of(dataset, negatives)
+        with planned_if(negatives.filling.dry_run):
+            extracted = features_of(dataset, built.negatives, how)
+            metrics = train(sources_of(built, extracted), settings)
+            own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
+            judged = judge(metrics, own, choice)
+            report_evaluation(judged, [])
     return judged.evaluation

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.references import Negatives
@@ -29,11 +30,13 @@ File = Annotated[
 @flow(name="import-negatives", flow_run_name="{dataset.name}")
 def import_negatives(
     dataset: Dataset, file: File = "", tagging: Tagging = Tagging(), encoding: Encoding = Encoding(),
-    choosing: Choosing = Choosing(), judging: Judging = Judging(),
+    choosing: Choosing = Choosing(), judging: Judging = Judging(), engine: EngineName = None,
 ) -> State[Negatives]:  # fmt: skip
     """Take the file's negatives as they are, and tell of each which of the checks of `choosing` it passes."""
     read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
     sourcing = Sourcing(source="imported", file=file)
-    made = negatives_of(dataset, NegativesParameters(
-        sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging))  # fmt: skip
+    how = NegativesParameters(
+        sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)  # fmt: skip
+    with parts_made(engine):
+        made = negatives_of(dataset, how)
     return Completed(message=made.outcome, data=made)

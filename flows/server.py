@@ -21,7 +21,7 @@ from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.processes import ending_with_us
+from penumbra.artifacts.processes import ending_with_us, environment
 
 LOOPBACK = "127.0.0.1"
 PORT = 4200
@@ -111,6 +111,7 @@ def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> Non
 @contextmanager
 def some_server() -> Iterator[None]:
     """Where Prefect's settings name no server, one of our own until this process ends; Prefect's own has no lock."""
+    from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
     if PREFECT_API_URL.value():
@@ -118,30 +119,12 @@ def some_server() -> Iterator[None]:
         return
     url, credential = _temporary_server()
     ours = {PREFECT_API_URL: f"{url}/api", PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
-    with _environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
-        yield
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, Prefect's other threads and the processes that it starts find these settings.
-
-    They know nothing of temporary settings, and would start a server without a lock.
-    """
-    from prefect.context import refresh_global_settings_context
-
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    refresh_global_settings_context()
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    # Prefect's other threads, and the processes that it starts, know nothing of temporary settings: they would start a
+    # server without a lock.
+    with environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
         refresh_global_settings_context()
+        yield
+    refresh_global_settings_context()
 
 
 @cache

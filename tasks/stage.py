@@ -8,6 +8,7 @@ computes the key and notes whether the artifact is there. So `--dry-run` is the 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -21,17 +22,17 @@ from prefect import Task, get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
-from prefect.futures import PrefectFuture
-from prefect.task_runners import ProcessPoolTaskRunner
+from prefect.futures import PrefectFuture, as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import publish_stage, stage_key
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
-from penumbra.artifacts.processes import cores, end_with_parent
 from penumbra.artifacts.store import REJECTED, Store
+from penumbra.tasks.engines import EngineError, Workers, processes, workers
 from penumbra.tasks.parameters import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
+FEW_ROWS = 4096  # are done before workers have started
 IS_THERE, TO_MAKE = "is there", "would be made"
 
 P = ParamSpec("P")
@@ -118,6 +119,11 @@ class Stage(ABC):
     def pieces(self) -> Sequence[Any]:
         """What each part is made of; by default the number of a part of the first parent."""
         return range(number_of_parts(self.parents[0]))
+
+    @property
+    def by_workers(self) -> bool:
+        """Whether workers make its parts: where there is so much to do that it pays to start them."""
+        return max(Store().manifest(parent).rows for parent in self.parents) > FEW_ROWS
 
     @abstractmethod
     def part(self, piece: Any) -> Part:
@@ -230,7 +236,12 @@ def run(stage: Stage) -> Artifact:
 
 def _named(stage: Stage) -> Task[[Stage], Artifact]:
     """The task that makes a stage, as the Prefect UI calls it."""
-    return make.with_options(name=stage.name, task_run_name=stage.label.replace("{", "(").replace("}", ")"))
+    return make.with_options(name=stage.name, task_run_name=_shown(stage))
+
+
+def _shown(stage: Stage) -> str:
+    """What Prefect takes for a name, and for no template."""
+    return stage.label.replace("{", "(").replace("}", ")")
 
 
 def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -288,35 +299,73 @@ def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, tota
     def waits(holder: str) -> None:
         logger().info("%s: waits for %s, which is making it", stage.name, holder)
 
-    return Store().build(stage.work, stage.parts(), total=stage.total, progress=progress, waits=waits)
+    there = workers()
+    elsewhere = partial(_made_by, there, stage) if there and stage.by_workers else None
+    return Store().build(
+        stage.work, stage.parts(), total=stage.total, progress=progress, waits=waits, elsewhere=elsewhere
+    )
+
+
+def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[dict[str, float]]:
+    """Make these parts several at once; as each is there, what was measured."""
+    logger().info("%s: %d parts by %d workers", stage.name, len(missing), there.number)
+    futures = [
+        there.runner.submit(
+            make_part.with_options(name=f"{stage.name}: part", task_run_name=f"{_shown(stage)}: part {index + 1}"),
+            {"stage": stage, "artifact": stage.artifact, "index": index, "piece": stage.pieces[index]},
+        )
+        for index in missing
+    ]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenExecutor:
+        raise EngineError(
+            f"{stage.name}: a worker was killed, or had too little memory: the same command goes on from the parts "
+            "that are done; PENUMBRA_ENGINE=here makes one after the other"
+        ) from None
+
+
+@task(cache_policy=NO_CACHE)
+def make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> dict[str, float]:
+    """Make one part of a stage in the process of a worker, and tell what was measured."""
+    part = _at_work(stage, artifact).part(piece)
+    Store(artifact.root).write(artifact, index, part)
+    return part.measured
+
+
+_AT_WORK: dict[Artifact, Stage] = {}
+
+
+def _at_work(stage: Stage, artifact: Artifact) -> Stage:
+    """The same stage for all parts that a worker makes of it, so that what they share is made once.
+
+    No part of the task, whose function travels by value, with copies of what it names.
+    """
+    if artifact not in _AT_WORK:
+        _AT_WORK.clear()
+        _AT_WORK[artifact] = stage
+    return _AT_WORK[artifact]
 
 
 Ahead = Callable[[Stage], Callable[[], None]]  # begins a stage, and gives back what waits for it
 
 
 @contextmanager
-def made_ahead(processes: int) -> Iterator[Ahead]:
+def made_ahead(number: int) -> Iterator[Ahead]:
     """Inside, stages may be begun in other processes, so many at once, each with its share of the cores.
 
     What waits for a stage raises what it failed with. With a single process, and in a plan, nothing is begun ahead.
     """
-    if processes == 1 or is_planned():
+    if number == 1 or is_planned():
         yield lambda stage: lambda: None
         return
-    with ProcessPoolTaskRunner(processes, initializer=_share, initargs=(max(1, cores() // processes),)) as runner:
+    with processes(number) as runner:
         yield lambda stage: partial(_wait, runner.submit(_named(stage), {"stage": stage}))
 
 
 def _wait(future: PrefectFuture[Artifact]) -> None:
     future.result()
-
-
-def _share(threads: int) -> None:
-    """What a process that makes stages begins with."""
-    end_with_parent()
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 class _Progress:

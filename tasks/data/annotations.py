@@ -18,7 +18,7 @@ from penumbra.tasks.data.rows import clean_row
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
-ROWS_A_PART = 4096
+ROWS_A_PART = 1024
 
 
 def make_part(rows: Iterable[tuple[RawRow, dict[str, Any], str, list[str]]]) -> Part:

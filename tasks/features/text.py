@@ -79,6 +79,7 @@ class TextFeatures(Stage):
     name = STAGE
     version = 1
     unit = "text"
+    by_workers = False  # a GPU holds one encoder
 
     annotations: Artifact
     negatives: Artifact | None

@@ -177,6 +177,7 @@ class FrameStage(Stage):
 
     version = 1
     unit = "video"
+    by_workers = False  # it has its own, which decode for one encoder
 
     annotations: Artifact
     folder: Path | None  # None: of videos that are yet to be rendered

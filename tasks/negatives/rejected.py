@@ -18,6 +18,7 @@ class Rejected(Stage):
     name = "rejected"
     version = 1
     unit = "refusal"
+    by_workers = False  # its pieces are the rows themselves
 
     stages: tuple[Artifact, ...]
 

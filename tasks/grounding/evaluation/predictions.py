@@ -86,6 +86,7 @@ class Predictions(Stage):
 
     name = STAGE
     version = 1
+    by_workers = False  # a GPU holds one model
 
     metrics: Artifact
     sources: Sources

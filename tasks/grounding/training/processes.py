@@ -1,9 +1,6 @@
 """Several processes that train together on one machine, one a GPU (or on CPU cores)."""
 
-import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from queue import Empty
 from typing import Any
 
@@ -11,6 +8,7 @@ from torch.distributed import barrier, destroy_process_group
 from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
+from penumbra.artifacts.processes import environment
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import TrainingError, train
@@ -57,21 +55,7 @@ def _free_port() -> int:
 
 def _worker(rank: int, job: Job, count: int, port: int, told: Any) -> None:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    with _environment({**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": "127.0.0.1"}):
+    with environment({**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": "127.0.0.1"}):
         train(job, told.put)
         barrier()  # one that ends first would take its connections from those that still use them
         destroy_process_group()
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value

@@ -1,0 +1,185 @@
+"""Parts made by workers: the same bytes, several at once, what they share made once each, and what goes wrong told."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+
+from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
+from penumbra.tasks.stage import Parameters, Stage, planning, run
+
+PARTS = 6
+
+
+class Toys(Parameters):
+    """What the toy stage does."""
+
+    number: int = 0
+    seconds: float = 0.0
+    breaks: int = -1
+
+
+@dataclass(frozen=True)
+class Toy(Stage):
+    """A row and a refused row a part; files beside tell which process made what."""
+
+    name = "rejected"
+    version = 1
+    unit = "toy"
+    by_workers = True
+
+    toys: Toys
+
+    @property
+    def dataset(self) -> str:
+        return "toy"
+
+    @cached_property
+    def pieces(self) -> Sequence[str]:
+        return [f"piece {index}" for index in range(PARTS)]
+
+    @cached_property
+    def shared(self) -> str:
+        told("shared", str(os.getpid()))
+        return "told by all"
+
+    def part(self, piece: Any) -> Part:
+        time.sleep(self.toys.seconds)
+        told(piece, str(os.getpid()))
+        index = int(piece.rpartition(" ")[2])
+        if index == self.toys.breaks:
+            raise ValueError(f"{piece} is broken")
+        row = {"qid": piece, "stage": "toy", "reason": self.shared, "value": str(self.toys.number)}
+        refused = [rejection(piece, "toy", f"reason {index % 2}", "")]
+        return Part(table_of("rejected", [row]), 2, 1, refused, Counter({"told": 1}), measured={"seconds": 0.5})
+
+
+def told(what: str, value: str) -> None:
+    with Path(os.environ["TOYS"], what).open("a") as stream:
+        stream.write(value + "\n")
+
+
+def tellings(what: str) -> list[str]:
+    path = Path(os.environ["TOYS"], what)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toys").mkdir()
+    monkeypatch.setenv("TOYS", str(tmp_path / "toys"))
+    monkeypatch.setattr("penumbra.tasks.engines.workers_here", lambda: 2)
+
+
+@flow
+def made(engine: Engine | None, toys: Toys) -> Artifact:
+    with parts_made(engine):
+        return run(Toy(toys))
+
+
+def digests(artifact: Artifact) -> dict[str, str]:
+    return Store().manifest(artifact).digests
+
+
+def test_workers_make_the_same_bytes(store: Store, prefect_server: None) -> None:
+    here = made(Engine.here, Toys())
+    expected, manifest = digests(here), store.manifest(here)
+    assert {*tellings("shared")} == {str(os.getpid())}
+    store.remove(here)
+    there = made(Engine.processes, Toys())
+    assert there == here
+    assert digests(there) == expected
+    assert store.verify(there) == []
+    again = store.manifest(there)
+    assert (again.taken, again.kept, again.rejected) == (manifest.taken, manifest.kept, manifest.rejected)
+    assert again.measured == manifest.measured == {"seconds": PARTS * 0.5}
+    makers = {tellings(f"piece {index}")[-1] for index in range(PARTS)}
+    assert len(makers) == 2
+    assert str(os.getpid()) not in makers
+    assert sorted(tellings("shared")) == sorted([str(os.getpid()), *makers]), "once a process, not once a part"
+
+
+def test_what_a_part_fails_with_is_told_and_the_next_run_makes_what_is_missing(
+    store: Store, prefect_server: None
+) -> None:
+    with pytest.raises(ValueError, match="piece 3 is broken"):
+        made(Engine.processes, Toys(breaks=3))
+    assert store.find() == []
+    (artifact,) = store.folders()
+    there = {index for index in range(PARTS) if store.record(artifact, index)}
+    assert there
+    assert 3 not in there
+    before = {index: tellings(f"piece {index}") for index in range(PARTS)}
+    with pytest.raises(ValueError, match="piece 3 is broken"):
+        made(Engine.here, Toys(breaks=3))
+    for index in there:
+        assert tellings(f"piece {index}") == before[index], "no finished part is made twice"
+
+
+def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store, prefect_server: None) -> None:
+    def kill() -> None:
+        while not tellings("piece 0"):
+            time.sleep(0.1)
+        time.sleep(1.5)
+        os.kill(int(tellings("piece 0")[0]), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(EngineError, match="a worker was killed, or had too little memory: the same command goes on"):
+        made(Engine.processes, Toys(seconds=1.0))
+    (artifact,) = store.folders()
+    finished = [index for index in range(PARTS) if store.record(artifact, index)]
+    assert 0 in finished
+    assert len(finished) < PARTS
+    made(Engine.processes, Toys(seconds=1.0))
+    assert store.verify(artifact) == []
+    for index in finished:
+        assert len(tellings(f"piece {index}")) == 1
+
+
+def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: None) -> None:
+    artifact = made(Engine.here, Toys())
+    (Path(artifact.path) / "part-00004.parquet").unlink()
+
+    @flow
+    def again() -> bool:
+        with parts_made(Engine.processes):
+            run(Toy(Toys()))
+            there = workers()
+            return there is not None and "runner" in vars(there)
+
+    assert again() is False
+    assert tellings("piece 4") == [str(os.getpid())] * 2
+    with planning(), parts_made(Engine.processes):
+        run(Toy(Toys(number=1)))
+    assert len(store.find()) == 1
+
+
+def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usual(None) is Engine.processes
+    monkeypatch.setenv("PENUMBRA_ENGINE", "here")
+    assert usual(None) is Engine.here
+    assert usual(Engine.processes) is Engine.processes
+    with parts_made(None):
+        assert workers() is None
+    monkeypatch.setenv("PENUMBRA_ENGINE", "proceses")
+    with pytest.raises(EngineError, match=r"PENUMBRA_ENGINE=proceses: no such engine.*processes"):
+        usual(None)
+
+
+@pytest.mark.parametrize(("available", "expected"), [(1e12, 3), (5e9, 2), (1e9, 1)])
+def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available: float, expected: int) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
+    monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
+    assert workers_here() == expected
