@@ -89,12 +89,11 @@ function ask(name, value) {
   asked[name] = value;
   const select = $('filters').elements[name];
   if (select) select.classList.toggle('set', value !== '');
-  const before = found[chosen];
   search();
-  chosen = Math.max(0, found.indexOf(before));
-  show(chosen);
-  $('list').scrollTop = chosen ? tops[chosen] : 0;
+  chosen = 0;
+  $('list').scrollTop = 0;
   draw();
+  show(chosen);
 }
 
 // -- which queries, and how high each is ---------------------------------------------------------------------------
@@ -297,7 +296,8 @@ function runLine(run, which, query) {
   const says = start === undefined ? 'no window' : `${seconds(start)} – ${seconds(end)} s`;
   const name = make('span', 'text', make('b', '', cut(run.name, 60)), make('span', 'faint', says));
   return make('div', `line run run${which % 4}`, make('span', 'dot'), name,
-    bar(run.windows[at], queries.duration[query], 'run'), make('span', 'number', parts(run.iou[at], 1000, 2)));
+    bar(run.windows[at], queries.duration[query], 'run'),
+    make('span', 'number', make('span', 'unit', 'IoU '), parts(run.iou[at], 1000, 2)));
 }
 
 function rowOf(index) {
@@ -435,7 +435,8 @@ function timeline(query, video) {
     video.addEventListener('timeupdate', () => { head.style.left = `${Math.min(100, 10000 * video.currentTime / duration)}%`; });
     plot.append(head);
   }
-  return make('div', '', plot, make('div', 'scale', make('span', '', '0'), make('span', '', told(queries.windows[query])), make('span', '', `${seconds(duration)} s`)));
+  const ends = ['0', `true: ${told(queries.windows[query])}`, `${seconds(duration)} s`].map((text) => make('span', '', text));
+  return make('div', '', plot, make('div', 'scale', ...ends));
 }
 
 function runCard(run, which, query) {
