@@ -67,7 +67,7 @@ def _negatives(store: Store, dataset: str, providers: Sequence[str], optional: b
         return {f"{name}, first fills" if it.stage == "fills" else name: it for name, it in several.items()}
     if optional and store.newest_if_any(dataset, "negatives") is None:
         return {}
-    return {"negatives": store.newest(dataset, "negatives")}
+    return {"Negatives": store.newest(dataset, "negatives")}
 
 
 def _predicted(store: Store, dataset: str, runs: Sequence[str]) -> "list[PredictedRun]":

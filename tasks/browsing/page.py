@@ -17,12 +17,13 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 HERE = Path(__file__).parent
+SCRIPTS = ("words.js", "found.js", "rows.js", "query.js", "page.js")  # one script, in this order
 
 
 def write_page(data: Mapping[str, Any]) -> str:
     """The page of the columns that `gather` gives."""
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_own("page.html"))
-    style, script = _own("page.css"), _own("page.js")
+    style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
     return template.render(
         dataset=data["dataset"], policy=policy(style, script), data=packed(data),
         style=Markup(style), script=Markup(script),  # noqa: S704 (files of ours)
