@@ -119,6 +119,16 @@ class Catalogue:
             raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {_newest(matching, _key)}")
         raise ArtifactError(f"no {place} matches {key!r}; the newest: {_newest(manifests, name or _key)}")
 
+    def ancestors(self, artifact: Artifact) -> dict[str, list[Artifact]]:
+        """What an artifact was made from, by stage, its parents before theirs."""
+        by_stage: dict[str, list[Artifact]] = {}
+        waiting = list(self.manifest(artifact).parents)
+        for parent in waiting:  # grows while it is gone through
+            if parent not in by_stage.setdefault(parent.stage, []):
+                by_stage[parent.stage].append(parent)
+                waiting += self.manifest(parent).parents
+        return by_stage
+
     def missing(self, dataset: str | None, stage: str | None = None) -> ArtifactError:
         """What to raise where a data set, or all of them, has no artifact of a stage."""
         pairs = sorted({(m.dataset, m.stage) for m in self.find()})

@@ -28,6 +28,7 @@ class Page:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection, self._numbers = connection, itertools.count()
+        self.events: list[dict[str, Any]] = []  # what the browser told of the domains that were enabled
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A command of the protocol, and its result."""
@@ -39,6 +40,7 @@ class Page:
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
                 return result
+            self.events.append(answer)
 
     def log_in(self, credential: str) -> None:
         """Have every page find what Prefect's login page would have kept."""

@@ -121,6 +121,7 @@ def test_the_wheel_has_the_files_of_the_rooms_and_no_others(installed: Installed
     assert sorted(ours) == sorted(sources())
     needed = ("models/tagger/tokenizer", "models/tagger/parser/model", "models/tiny_clip/model.safetensors",
               "prompts/fill-slots-1.txt", "flows/prefect.yaml", "flows/silent-runs.yaml", "artifacts/document.html",
+              "tasks/browsing/page.html", "tasks/browsing/page.css", "tasks/browsing/page.js",
               "tasks/negatives/providers/prices.yaml", "tasks/sample/scenes/data/train.json")  # fmt: skip
     assert {f"penumbra/{name}" for name in needed} <= set(ours)
 

@@ -10,6 +10,7 @@ import typer
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.ablation import ablation
 from penumbra.flows.commands.artifacts import artifacts
+from penumbra.flows.commands.browse import browse
 from penumbra.flows.commands.check import check
 from penumbra.flows.commands.compare import compare
 from penumbra.flows.commands.doctor import doctor
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand, epilog=EPILOG)(run)
-for command in (init, check, ablation, serve, export, quality, compare, predict, fetch, doctor):
+for command in (init, check, ablation, serve, browse, export, quality, compare, predict, fetch, doctor):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
 

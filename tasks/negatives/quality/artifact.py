@@ -18,17 +18,6 @@ FILLED = "filled"
 STAGES = ("negatives", "fills")
 
 
-def ancestors(store: Store, artifact: Artifact) -> dict[str, list[Artifact]]:
-    """What an artifact was made from, by stage, its parents before theirs."""
-    by_stage: dict[str, list[Artifact]] = {}
-    waiting = list(store.manifest(artifact).parents)
-    for parent in waiting:  # grows while it is gone through
-        if parent not in by_stage.setdefault(parent.stage, []):
-            by_stage[parent.stage].append(parent)
-            waiting += store.manifest(parent).parents
-    return by_stage
-
-
 @dataclass(frozen=True)
 class ArtifactNegatives:
     """The rows of an artifact, joined with the queries and masks that it was made from."""
@@ -44,7 +33,7 @@ class ArtifactNegatives:
     @cached_property
     def made_from(self) -> dict[str, list[Artifact]]:
         """Its ancestors; raises `NegativesError` where it names no annotations or tags."""
-        parents = ancestors(self.store, self.artifact)
+        parents = self.store.ancestors(self.artifact)
         lacking = [stage for stage in ("annotations", "tags") if stage not in parents]
         if self.artifact.stage not in STAGES:
             raise NegativesError(f"{self.name} holds no negatives: give DATASET/negatives or DATASET/fills")
@@ -93,7 +82,7 @@ class ArtifactNegatives:
             self.store.parts(self.artifact, [*columns, "similarity" if chosen else "status"]),
         )
         for queries, tags, masks, negatives in zip(*streams, strict=True):
-            yield list(_join(queries, tags, masks, negatives if chosen else _first(negatives)))
+            yield list(_join(queries, tags, masks, negatives if chosen else first_fills(negatives)))
 
     def _masks(self) -> Iterable[pa.Table | None]:
         """The masks, part by part."""
@@ -102,8 +91,8 @@ class ArtifactNegatives:
         return self.store.parts(self.masks, ["qid", "level", "masked_query", "slots"])
 
 
-def _first(fills: pa.Table) -> pa.Table:
-    """The first fill of each query and level."""
+def first_fills(fills: pa.Table) -> pa.Table:
+    """The first fill of each query and level that was filled."""
     done = fills.filter(pc.equal(fills["status"], FILLED))
     places: dict[tuple[str, int], int] = {}
     for at, place in enumerate(zip(done["qid"].to_pylist(), done["level"].to_pylist(), strict=True)):

@@ -92,6 +92,9 @@ def test_a_mistake_is_one_line_without_a_traceback(root: Path, arguments: list[s
         ["artifacts", "path", "mein/rejected/ab"],
         ["artifacts", "verify", "mein/rejected"],
         ["export", "mein"],
+        ["browse", "mein"],
+        ["browse", "mein", "--run", "ab12"],
+        ["browse", "mein", "--provider", "corpus"],
         ["quality", "mein/negatives"],
         ["compare", "mein", "a", "b"],
         ["predict", "v.mp4", "a cat.", "--run", "a", "--dataset", "mein"],
@@ -103,6 +106,21 @@ def test_a_data_set_that_nobody_knows_is_told_with_the_nearest(
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
     told = str(CliRunner().invoke(app, arguments).exception)
     assert told == f"no data set 'mein' is known below {root}: did you mean mine? there is: mine"
+
+
+def test_browse_writes_one_page_and_says_where(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(root))
+    monkeypatch.chdir(tmp_path)
+    store = Store()
+    annotations = store.build(Work("mine", "annotations", 1), [lambda: Part(table_of("annotations", []), 0, 0)])
+    negatives = Work("mine", "negatives", 1, parents=(annotations,))
+    store.build(negatives, [lambda: Part(table_of("negatives", []), 0, 0)])
+    assert CliRunner().invoke(app, ["browse", "mine"]).stdout == "mine.html\n"
+    page = (tmp_path / "mine.html").read_text(encoding="utf-8")
+    assert CliRunner().invoke(app, ["browse", "mine", "--output", "other.html"]).stdout == "other.html\n"
+    assert (tmp_path / "other.html").read_text(encoding="utf-8") == page
+    told = str(CliRunner().invoke(app, ["browse", "mine", "--output", "none/x.html"]).exception)
+    assert told == "--output none/x.html can't be written (No such file or directory)"
 
 
 def test_fetch_is_only_the_remedy_where_there_is_something_to_fetch(

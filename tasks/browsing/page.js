@@ -1,0 +1,152 @@
+// Menus, keys, and how it begins.
+
+const ALWAYS = new Set(['novel', 'which', 'order']); // menus that are of use with one choice, too
+
+function choices() {
+  const alike = (values) => [...new Set(values)].filter(Boolean).sort().map((value) => [value, value]);
+  const levels = negatives.length ? LEVELS.map((level) => [String(level), String(level)]) : [];
+  const which = [...(negatives.length ? ['whole', 'partly'] : []), ...(refused.level.length ? ['refused'] : []),
+    ...(runs.length ? ['predicted'] : [])].map((name) => [name, WHICH[name][0]]);
+  const isTold = negatives.some((table) => table.cosine.some((value) => value !== null));
+  const orders = isTold ? [['near', 'cosine, highest first'], ['far', 'cosine, lowest first']] : [];
+  runs.forEach(({name}, at) => {
+    orders.push([`best ${at}`, `${name}: best first`], [`worst ${at}`, `${name}: worst first`]);
+  });
+  if (runs.length > 1) {
+    const [first, second] = runs.map((run) => run.name);
+    orders.push(['gain', `${second} better than ${first}`], ['loss', `${first} better than ${second}`]);
+  }
+  return [
+    ['split', 'split', 'all', queries.split.values.filter(Boolean).map((split) => [split, split])],
+    ['level', 'level', 'all', levels],
+    ['provider', 'provider', 'all', alike(negatives.flatMap((table) => table.provider.values))],
+    ['novel', 'novel', 'all', alike(queries.novel.values.flat().map(([type]) => type))],
+    ['which', 'show', 'all queries', which],
+    ['order', 'order', 'as in the data', orders],
+  ];
+}
+
+function menus() {
+  for (const [name, title, none, values] of choices()) {
+    if (values.length < (ALWAYS.has(name) ? 1 : 2)) continue;
+    const menu = make('select', '', ...[['', none], ...values].map(([value, text]) => {
+      const option = make('option', '', cut(text, 60));
+      option.value = value;
+      return option;
+    }));
+    menu.name = name;
+    menu.addEventListener('change', () => {
+      menu.classList.toggle('set', menu.value !== '');
+      ask(name, menu.value);
+    });
+    byId('filters').append(make('label', '', make('span', '', title), menu));
+  }
+}
+
+function captions() {
+  const several = negatives.length > 1;
+  const one = ['query and negatives', ...(negatives.length ? ['provider', 'cosine', 'plausibility'] : ['', '', ''])];
+  const each = (table) => make('div', '', make('b', '', cut(table.name, 60)), make('span', '', 'cosine, plausibility'));
+  byId('captions').append(...(several ? negatives.map(each) : one.map((name) => make('span', '', name))));
+  byId('captions').classList.toggle('several', several);
+}
+
+function ask(name, value) {
+  asked[name] = value;
+  search();
+  const all = queries.qid.length;
+  byId('count').textContent = `${found.length === all ? '' : `${count(found.length)} of `}${count(all)} queries`;
+  byId('none').hidden = found.length > 0;
+  chosen = 0;
+  measure();
+  byId('list').scrollTop = 0;
+  draw();
+  show(found[chosen]);
+}
+
+function clear() {
+  for (const name of Object.keys(asked)) asked[name] = '';
+  byId('filters').reset();
+  byId('filters').querySelectorAll('select').forEach((menu) => menu.classList.remove('set'));
+  byId('words').value = '';
+  ask('words', '');
+  byId('list').focus();
+}
+
+function moved(key) {
+  const list = byId('list'), page = Math.max(1, indexAt(list.scrollTop + list.clientHeight) - indexAt(list.scrollTop));
+  const places = {ArrowDown: chosen + 1, j: chosen + 1, ArrowUp: chosen - 1, k: chosen - 1, PageDown: chosen + page,
+    PageUp: chosen - page, Home: 0, End: found.length - 1};
+  return places[key];
+}
+
+function play() {
+  const video = byId('detail').querySelector('video');
+  if (video?.paused) video.play();
+  else video?.pause();
+}
+
+// Whether a key was one of ours; in a field only those that lead out of it are.
+function pressed(key, target) {
+  const words = byId('words'), list = byId('list');
+  if (key === 'Escape' && target === words && words.value) {
+    words.value = '';
+    ask('words', '');
+  } else if (key === 'Escape') close();
+  else if (target === words && (key === 'Enter' || key === 'ArrowDown')) list.focus();
+  else if (target.matches('input, select')) return false;
+  else if (key === '/') {
+    words.focus();
+    words.select();
+  } else if (key === 'p') play();
+  else if (key === 'Enter' && target === list) {
+    open();
+    byId('detail').focus();
+  } else if (moved(key) !== undefined && (target === list || target === document.body || key === 'j' || key === 'k')) {
+    choose(moved(key));
+  } else return false;
+  return true;
+}
+
+function listen() {
+  const list = byId('list');
+  let frame = 0;
+  list.addEventListener('scroll', () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(draw);
+  }, {passive: true});
+  new ResizeObserver(() => requestAnimationFrame(() => {
+    const at = indexAt(list.scrollTop);
+    measure();
+    list.scrollTop = tops[at];
+    draw();
+  })).observe(list);
+  addEventListener('keydown', (event) => {
+    if (!(event.ctrlKey || event.metaKey || event.altKey) && pressed(event.key, event.target)) event.preventDefault();
+  });
+  byId('words').addEventListener('input', () => ask('words', byId('words').value));
+  byId('filters').addEventListener('submit', (event) => event.preventDefault());
+  byId('more').addEventListener('click', () => {
+    byId('more').ariaExpanded = byId('filters').classList.toggle('open');
+  });
+  byId('clear').addEventListener('click', clear);
+}
+
+async function begin() {
+  try {
+    take(await unpacked(byId('data').textContent));
+  } catch (error) {
+    const remedy = 'take a current browser, or write the page anew';
+    byId('count').textContent = `The data can't be unpacked (${error.message}): ${remedy}.`;
+    return;
+  }
+  byId('data').remove();
+  menus();
+  captions();
+  ask('words', '');
+  listen();
+  byId('list').focus();
+  document.documentElement.dataset.ready = 'yes';
+}
+
+begin();

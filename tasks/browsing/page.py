@@ -1,0 +1,53 @@
+"""The page: template, style, script and data as one HTML file that asks for nothing else.
+
+What it shows may come from anyone's data. The data are compressed and in base64, so that no text of theirs is markup;
+the script makes text nodes of them; and the page's policy lets nothing run or be fetched that is not its own.
+"""
+
+import gzip
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+HERE = Path(__file__).parent
+SCRIPTS = ("words.js", "found.js", "rows.js", "query.js", "page.js")  # one script, in this order
+
+
+def write_page(data: Mapping[str, Any]) -> str:
+    """The page of the columns that `gather` gives."""
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_own("page.html"))
+    style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
+    return template.render(
+        dataset=data["dataset"], policy=policy(style, script), data=packed(data),
+        style=Markup(style), script=Markup(script),  # noqa: S704 (files of ours)
+    )  # fmt: skip
+
+
+def packed(data: Mapping[str, Any]) -> str:
+    """The data as JSON, compressed, in base64; the same data give the same text."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def policy(style: str, script: str) -> str:
+    """Its Content-Security-Policy: this style, this script, videos that lie beside the page, and nothing else."""
+    return (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; media-src 'self' file:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _own(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

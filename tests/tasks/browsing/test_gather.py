@@ -1,0 +1,168 @@
+"""The columns of the page hold what the artifacts hold, each at its query."""
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.browsing.columns import coded, whole
+from penumbra.tasks.browsing.gather import gather
+from penumbra.tasks.browsing.predicted import STEPS, steps
+from penumbra.tasks.grounding.evaluation.compare import scores_by_split
+from tests.browsing_data import DATASET, annotation, build, filled, negative, prediction, run_of
+
+NOVEL = [{"type": "v-n", "words": ["shut", "box"]}]
+QUERIES = [
+    annotation("a1", "a person opens the door."),
+    annotation("b1", "a dog sleeps.", duration=8.5, windows=[[1.25, 2.0], [4.0, 6.0]]),
+    annotation("c1", "a person shuts the box.", "composition", novel=NOVEL),
+    annotation("d1", "nobody knows when.", "test", windows=[]),
+]
+
+
+@pytest.fixture
+def annotations(store: Store) -> Artifact:
+    return build(store, "annotations", QUERIES, refused=[("e1", "query is no text", "9"), ("a1", "id is there", "x")])
+
+
+@pytest.fixture
+def negatives(store: Store, annotations: Artifact) -> Artifact:
+    rows = [negative("b1", 1, "a cat sleeps."), negative("a1", 3, "a cow eats the moon.", plausibility=None),
+            negative("a1", 1, "a person shuts the door."), negative("a1", 2, "a person shuts the box.")]  # fmt: skip
+    refused = [("b1", "no candidate is left", "level 2: a dog sleeps."), ("b1", "leaks", "level 3: other words")]
+    return build(store, "negatives", rows, (annotations,), refused)
+
+
+def shown(data: Any, *runs: str, providers: tuple[str, ...] = (), folder: Path = Path()) -> dict[str, Any]:
+    return gather(data, DATASET, providers, runs, folder)
+
+
+def decoded(column: dict[str, Any]) -> list[Any]:
+    return [column["values"][code] for code in column["codes"]]
+
+
+def at(table: dict[str, Any], query: int) -> slice:
+    """Where a query's rows are."""
+    ends = [0, *accumulate(table["count"])]
+    return slice(ends[query], ends[query + 1])
+
+
+def test_a_coded_column_tells_each_value_once() -> None:
+    assert coded(["b", "a", "b"]) == {"values": ["b", "a"], "codes": [0, 1, 0]}
+    assert [whole(value, 100) for value in (1.005, None, float("nan"), float("inf"))] == [100, None, None, None]
+
+
+def test_queries_in_their_order_and_what_was_refused_at_the_door_after_them(store: Store, negatives: Artifact) -> None:
+    queries = shown(store)["queries"]
+    assert queries["qid"] == ["a1", "b1", "c1", "d1", "e1"]
+    assert decoded(queries["text"]) == [*(row["query"] for row in QUERIES), ""]
+    assert decoded(queries["split"]) == ["train", "train", "composition", "test", ""]
+    assert queries["duration"] == [2000, 850, 2000, 2000, 0]
+    assert queries["windows"] == [[500, 1000], [125, 200, 400, 600], [500, 1000], [], []]
+    assert decoded(queries["novel"])[2:4] == [(("v-n", ("shut", "box")),), ()]
+
+
+def test_negatives_are_at_their_queries_by_level(store: Store, negatives: Artifact) -> None:
+    [table] = shown(store)["negatives"]
+    assert table["count"] == [3, 1, 0, 0, 0]
+    assert table["level"] == [1, 2, 3, 1]
+    texts = ["a person shuts the door.", "a person shuts the box.", "a cow eats the moon.", "a cat sleeps."]
+    assert decoded(table["text"]) == texts
+    assert table["cosine"] == [750, 500, 250, 750]
+    assert table["plausibility"] == [-50, -50, None, -50]
+    assert decoded(table["checks"]) == [("template",)] * 4
+    assert table["key"] == f"negatives/{negatives.key}"
+
+
+def test_what_was_refused_is_at_its_query_and_level(store: Store, negatives: Artifact) -> None:
+    table = shown(store)["refused"]
+    assert table["count"] == [1, 2, 0, 0, 1]
+    assert table["level"] == [0, 2, 3, 0]
+    assert decoded(table["reason"]) == ["id is there", "no candidate is left", "leaks", "query is no text"]
+    assert decoded(table["stage"]) == ["annotations", "negatives", "negatives", "annotations"]
+    assert decoded(table["value"]) == ["x", "", "other words", "9"], "a query is not told twice"
+
+
+def test_a_provider_s_negatives_or_its_first_fills_stand_side_by_side(store: Store, annotations: Artifact) -> None:
+    fills = [filled("a1", 1, None), filled("a1", 1, "one"), filled("a1", 1, "two")]
+    fills += [filled("b1", 2, "three"), filled("b1", 2, "four"), filled("b1", 3, None)]
+    drawn = build(store, "fills", fills, (annotations,), parameters={"provider": "openai"})
+    build(store, "negatives", [negative("a1", 1, "of corpus")], (annotations,))
+    both = [negative("a1", 1, "mixed"), negative("a1", 2, "mixed", provider="openai")]
+    build(store, "negatives", both, (annotations, drawn))
+    openai, corpus = shown(store, providers=("openai", "corpus"))["negatives"]
+    assert (openai["name"], decoded(openai["text"])) == ("openai, first fills", ["one", "three"])
+    assert openai["level"] == [1, 2]
+    assert openai["cosine"] == [None, None]
+    assert (corpus["name"], decoded(corpus["text"])) == ("corpus", ["of corpus"])
+    with pytest.raises(ArtifactError, match=r"by 'opena': did you mean openai\? there is: corpus, openai"):
+        shown(store, providers=("opena",))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"providers": ("corpus",)}])
+def test_without_negatives_the_error_tells_what_makes_them(
+    store: Store, annotations: Artifact, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ArtifactError, match=r"no mine/negatives below .*penumbra run build-negatives mine makes it"):
+        shown(store, **arguments)
+
+
+def test_predictions_of_two_runs_are_judged_as_elsewhere(store: Store, annotations: Artifact) -> None:
+    many = [(float(n), n + 2.0, 0.9 - n / 10) for n in range(7)]
+    first = run_of(store, annotations, [prediction("c1", [(4.0, 9.0, 0.9)], [0.5, -1, 2.0]), prediction("a1", many)])
+    second = run_of(store, annotations, [prediction("d1", [(0.0, 1.0, 0.1)]), prediction("c1", [])], seed=1)
+    data = shown(store, first, second[:6])
+    one, other = data["runs"]
+    assert data["negatives"] == [], "a run can be looked at where there are no negatives"
+    assert one["count"] == [1, 0, 1, 0, 0]
+    assert one["windows"][at(one, 2)] == [[400, 900]]
+    assert len(one["windows"][0]) == 10, "the five best"
+    assert one["scores"][0] == [900, 800, 700, 600, 500]
+    predictions = store.reference(store.find(DATASET, "predictions")[0])
+    scores = scores_by_split(predictions)["test"].scores["mIoU"]
+    assert one["iou"] == [round(10 * value) for value in scores.tolist()]
+    assert other["count"] == [0, 0, 1, 1, 0]
+    assert other["iou"] == [None, None], "one has no prediction, the other no truth"
+    assert other["saliency"] == ["", ""]
+    assert one["name"].startswith("qd_detr-" + first[:6])
+
+
+def test_a_run_without_predictions_is_told(store: Store, annotations: Artifact) -> None:
+    metrics = build(store, "metrics", [], (annotations,))
+    with pytest.raises(Exception, match=f"run {metrics.key} has no predictions: run evaluate-grounding mine with it"):
+        shown(store, metrics.key)
+
+
+def test_saliency_is_kept_to_a_sixty_fourth() -> None:
+    values = [0.31, -2.0, 4.0, 1.0]
+    text, low, high = steps(values)
+    assert (low, high) == (-2.0, 4.0)
+    back = [low + STEPS.index(step) * (high - low) / 63 for step in text]
+    assert back == pytest.approx(values, abs=6 / 126)
+    assert steps([float("nan"), float("inf")]) == ("00", 0.0, 0.0)
+
+
+def test_only_videos_of_the_folder_are_offered(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    videos = tmp_path / "data" / DATASET / "videos"
+    videos.mkdir(parents=True)
+    for name in ("there.mp4", "a b#?'\".webm"):
+        (videos / name).touch()
+    (tmp_path / "secret.mp4").touch()
+    (videos / "link.mp4").symlink_to(tmp_path / "secret.mp4")
+    vids = ["there", "../../../secret", str(tmp_path / "secret"), "link", "", "..", "a b#?'\"", "absent"]
+    rows = [annotation(f"q{number}", "a query", vid=vid) for number, vid in enumerate(vids)]
+    build(store, "negatives", [], (build(store, "annotations", rows),))
+    links = shown(store, folder=tmp_path / "pages & more")["videos"]
+    assert links["folder"] == "../data/mine/videos/"
+    assert links["files"] == ["there.mp4", None, None, None, None, None, "a%20b%23%3F%27%22.webm", None]
+
+
+def test_without_a_folder_of_videos_none_is_offered(
+    store: Store, negatives: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing"))
+    assert set(shown(store)["videos"]["files"]) == {None}

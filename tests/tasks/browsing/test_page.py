@@ -1,0 +1,431 @@
+"""The page in a real browser: it finds, sorts and moves, stays fluid, and takes no text of the data for markup."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.store import Store
+from penumbra.tasks.browsing.gather import gather
+from penumbra.tasks.browsing.page import policy, write_page
+from tests.browser import Page, browser, needs_chromium
+from tests.browsing_data import DATASET, annotation, build, negative, prediction, run_of
+from tests.films import film
+
+HOSTILE = "</script></template><img src=http://x.test/a onerror=alert(1)><script>hacked=1</script> =cmd|' /C calc'!A0 "
+HOSTILE += "<a href=javascript:hacked=1>\u202egnp.\u202c \u2067 \x00\x07 {{7*7}} \" onload=alert(2) ' \ud7ff &lt;"
+HUGE = "a very long word " * 20_000 + "x" * 50_000
+MANY = 10_000
+KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "Home": 36, "End": 35, "/": 191, "j": 74, "k": 75}
+WIDE, NARROW = (1600, 1000), (400, 800)
+
+
+class Shown:
+    """A page in a tab."""
+
+    def __init__(self, tab: Page, file: Path, width: int = 1600, height: int = 1000, scheme: str = "light") -> None:
+        self.tab = tab
+        tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        for domain in ("Page", "Network", "Log", "Runtime"):
+            tab.call(f"{domain}.enable")
+        tab.events.clear()
+        tab.open(file.as_uri())
+        tab.wait_for(f"location.pathname == {json.dumps(file.as_posix())} && document.documentElement && "
+                     "document.documentElement.dataset.ready == 'yes'")  # fmt: skip
+        self.settle()
+
+    def __call__(self, script: str) -> Any:
+        return self.tab.evaluate(script)
+
+    def settle(self) -> None:
+        """Let the page draw."""
+        self("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def texts(self, selector: str) -> list[str]:
+        found: list[str] = self(f"[...document.querySelectorAll({json.dumps(selector)})].map(it => it.textContent)")
+        return found
+
+    def queries(self) -> list[str]:
+        return self.texts(".row .query")
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose from a menu, as a hand does."""
+        assert self(f"""(() => {{ const menu = document.getElementById('filters').elements[{json.dumps(name)}];
+            menu.value = {json.dumps(value)}; menu.dispatchEvent(new Event('change'));
+            return menu.value; }})()""") == value  # fmt: skip
+        self.settle()
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.tab.press(key, KEYS[key])
+        self.settle()
+
+    def chosen(self) -> str:
+        """The query that is chosen, for eyes and for ears alike."""
+        [text] = self.texts(".row[aria-selected=true] .query")
+        told = "document.getElementById('list').getAttribute('aria-activedescendant')"
+        assert self(f"document.querySelector('.row[aria-selected=true]').id == {told}")
+        assert self("document.querySelector('#detail h2').textContent") == text
+        return text
+
+    def events(self, method: str) -> list[dict[str, Any]]:
+        return [event["params"] for event in self.tab.events if event["method"] == method]
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+def written(store: Store, folder: Path, *runs: str, providers: tuple[str, ...] = ()) -> Path:
+    file = folder / "page.html"
+    file.write_text(write_page(gather(store, DATASET, providers, runs, folder)), encoding="utf-8")
+    return file
+
+
+def some(store: Store) -> list[str]:
+    """Negatives of two queries, one of which lacks a level, and two runs on two others; returns the runs' keys."""
+    novel = [{"type": "v-n", "words": ["shut", "box"]}]
+    queries = [
+        annotation("a1", "a person opens the door."), annotation("b1", "a dog sleeps on the mat."),
+        annotation("c1", "a person shuts the box.", "composition", novel=novel),
+        annotation("d1", "a cup falls.", "test"),
+    ]  # fmt: skip
+    annotations = build(store, "annotations", queries)
+    rows = [negative("a1", 1, "a person shuts the door.", similarity=0.8), negative("a1", 2, "a cow shuts the door."),
+            negative("a1", 3, "a cow shuts the moon."), negative("b1", 1, "a dog wakes on the mat.", similarity=0.6),
+            negative("b1", 3, "a cat wakes on the sofa.", similarity=0.1, provider="openai")]  # fmt: skip
+    build(store, "negatives", rows, (annotations,), [("b1", "leaks a test query", "level 2: a dog runs on the mat.")])
+    good, bad = (5.0, 10.0, 0.9), (12.0, 15.0, 0.4)
+    first = run_of(store, annotations, [prediction("c1", [good, bad], [0.1, 2.0, 0.3]), prediction("d1", [bad])])
+    return [first, run_of(store, annotations, [prediction("c1", [bad]), prediction("d1", [good])], seed=1)]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("usual")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENUMBRA_ARTIFACTS", str(folder / "artifacts"))
+        runs = some(Store())
+        return written(Store(), folder, *runs)
+
+
+def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path: Path) -> None:
+    some(store)
+    page = written(store, tmp_path).read_text()
+    style, script = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
+    told = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
+    assert told == policy(style[0], script[1])
+    assert told.startswith("default-src 'none'; script-src 'sha256-")
+    for name in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch("):
+        assert name not in script[1]
+    assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_the_same_data_are_the_same_page(store: Store, tmp_path: Path) -> None:
+    runs = some(store)
+    first = written(store, tmp_path, *runs).read_bytes()
+    assert written(store, tmp_path, *runs).read_bytes() == first
+
+
+def test_a_text_of_the_data_is_not_in_the_page_s_markup(store: Store, tmp_path: Path) -> None:
+    build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE} abracadabra")]),))
+    page = written(store, tmp_path).read_text()
+    assert "abracadabra" not in page
+    assert page.count("</script>") == 2
+
+
+@needs_chromium
+@pytest.mark.slow
+class TestUsual:
+    """Two queries with negatives and two with predictions."""
+
+    @pytest.fixture
+    def page(self, tab: Page, usual: Path) -> Shown:
+        return Shown(tab, usual)
+
+    def test_a_query_stands_with_its_negatives_and_what_was_refused(self, page: Shown) -> None:
+        assert page.queries()[0] == "a person opens the door."
+        assert page.texts("#row-0 .line .text") == [
+            "a person shuts the door.", "a cow shuts the door.", "a cow shuts the moon."
+        ]  # fmt: skip
+        assert page.texts("#row-0 .cosine") == ["0.80", "0.50", "0.25"]
+        assert page.texts("#row-1 .level") == ["1", "3", "2"]
+        assert page.texts("#row-1 .refused") == ["negatives: leaks a test query"]
+        assert page("document.querySelector('#row-0 .bar i').style.left") == "25%"
+        assert page("document.querySelector('#row-0 .bar i').style.width") == "25%"
+        assert page.texts("#count") == ["4 queries"]
+
+    def test_changed_words_are_marked_neighbours_together(self, page: Shown) -> None:
+        assert page.texts("#row-0 mark") == ["shuts", "cow shuts", "cow shuts", "moon"]
+        assert page.texts("#row-0 .was") == ["person opens", "door"], "the words that the last level changes"
+
+    @pytest.mark.parametrize(
+        ("name", "value", "rows"),
+        [
+            ("split", "test", [3]),
+            ("level", "2", [0]),
+            ("provider", "openai", [1]),
+            ("novel", "v-n", [2]),
+            ("which", "whole", [0]),
+            ("which", "partly", [1]),
+            ("which", "refused", [1]),
+            ("which", "predicted", [2, 3]),
+            ("order", "near", [0, 1, 2, 3]),
+            ("order", "far", [1, 0, 2, 3]),
+            ("order", "best 0", [2, 3, 0, 1]),
+            ("order", "worst 0", [3, 2, 0, 1]),
+            ("order", "gain", [3, 2, 0, 1]),
+            ("order", "loss", [2, 3, 0, 1]),
+        ],
+    )
+    def test_menus_filter_and_sort(self, page: Shown, name: str, value: str, rows: list[int]) -> None:
+        every = page.queries()
+        page.choose(name, value)
+        assert page.queries() == [every[row] for row in rows]
+        assert page.chosen() == every[rows[0]]
+
+    def test_of_a_provider_or_level_only_its_negatives_are_shown(self, page: Shown) -> None:
+        page.choose("provider", "openai")
+        assert page.texts(".row .cosine") == ["0.10"]
+        page.choose("provider", "")
+        page.choose("level", "1")
+        assert page.texts(".row .cosine") == ["0.80", "0.60"]
+
+    def test_words_are_found_in_queries_negatives_and_ids(self, page: Shown) -> None:
+        for typed, rows in (("MOON", 1), ("the door", 1), ("a dog", 1), ("c1", 1), ("zebra", 0), ("", 4)):
+            page.press("/")
+            page(f"document.execCommand('{'insertText' if typed else 'delete'}', false, {json.dumps(typed)})")
+            page.settle()
+            assert len(page.queries()) == rows, typed
+            assert page("document.getElementById('none').hidden") is (rows > 0)
+            page.press("Enter")
+
+    def test_nothing_found_can_be_cleared(self, page: Shown) -> None:
+        page.choose("level", "2")
+        page.press("/")
+        page.tab.type("zebra")
+        page.settle()
+        assert page.queries() == []
+        page("document.getElementById('clear').click()")
+        page.settle()
+        assert len(page.queries()) == 4
+        assert page("document.getElementById('words').value") == ""
+
+    def test_by_keyboard_alone(self, page: Shown) -> None:
+        first, second, third, last = page.queries()
+        assert page("document.activeElement.id") == "list"
+        assert page.chosen() == first
+        page.press("j")
+        assert page.chosen() == second
+        page.press("ArrowDown")
+        assert page.chosen() == third
+        page.press("End", "j")
+        assert page.chosen() == last
+        page.press("Home", "k")
+        assert page.chosen() == first
+        page.press("Enter")
+        assert page("document.activeElement.id") == "detail"
+        page.press("j")
+        assert page.chosen() == second, "from the query's own page, too"
+        page.press("Escape", "/")
+        assert page("document.activeElement.id") == "words"
+        page.tab.type("box")
+        page.press("Escape")
+        assert page("document.getElementById('words').value") == ""
+        page.press("Escape")
+        assert page("document.activeElement.id") == "list"
+        assert page("getComputedStyle(document.activeElement).outlineStyle") == "solid", "focus is to be seen"
+        assert page("[...document.querySelectorAll('.row')].every(it => it.role == 'option' && it.ariaSetSize == '4')")
+
+    def test_two_runs_stand_side_by_side(self, page: Shown) -> None:
+        page.choose("which", "predicted")
+        assert [text.split(" ", 1)[1] for text in page.texts("#row-0 .number")] == ["1.00", "0.00"]
+        assert len(page.texts("#row-0 .line.run")) == 2
+        assert page.texts("#detail .windows li")[:2] == ["5.0 – 10.0 s0.900", "12.0 – 15.0 s0.400"]
+        assert page("document.querySelectorAll('#detail .saliency path').length") == 1
+        assert page("document.querySelectorAll('#detail .lane').length") == 3
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    @pytest.mark.parametrize("size", [WIDE, NARROW])
+    def test_texts_stand_out_in_both_schemes(self, tab: Page, usual: Path, scheme: str, size: tuple[int, int]) -> None:
+        page = Shown(tab, usual, *size, scheme)
+        ground = page("getComputedStyle(document.querySelector('#queries')).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground))) < 60) is (scheme == "dark")
+        for selector in (".query", ".line .text", ".number", "mark", ".seconds", ".refused", ".level", "#count"):
+            assert contrast(page, selector) >= 4.5, selector
+
+    def test_on_a_narrow_screen_nothing_is_cut_off(self, tab: Page, usual: Path) -> None:
+        page = Shown(tab, usual, *NARROW)
+        assert page("document.documentElement.scrollWidth") == NARROW[0]
+        assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
+        assert overflowing(page) == []
+        page("document.getElementById('more').click()")
+        assert page("document.getElementById('more').ariaExpanded") == "true"
+        assert page("document.documentElement.scrollWidth") == NARROW[0]
+        page("document.getElementById('row-0').click()")
+        assert page("getComputedStyle(document.getElementById('detail')).display") == "block"
+        assert page("document.activeElement.id") == "detail"
+        assert page("document.documentElement.scrollWidth") == NARROW[0]
+        page.press("Escape")
+        assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
+        assert page("document.activeElement.id") == "list"
+
+    def test_a_window_that_changes_its_width_keeps_its_place(self, tab: Page, usual: Path) -> None:
+        page = Shown(tab, usual)
+        tab.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+        page.settle()
+        assert len(page.queries()) == 4
+        assert overflowing(page) == []
+
+
+CONTRAST = """(selector => {
+  const linear = value => value / 255 <= .04045 ? value / 255 / 12.92 : ((value / 255 + .055) / 1.055) ** 2.4;
+  const light = ([red, green, blue]) => .2126 * linear(red) + .7152 * linear(green) + .0722 * linear(blue);
+  const colour = (it, name) => getComputedStyle(it)[name].match(/[\\d.]+/g).map(Number);
+  const own = it => colour(it, 'backgroundColor'), ground = it => own(it)[3] === 0 ? ground(it.parentElement) : own(it);
+  const seen = [...document.querySelectorAll(selector)].filter(it => it.offsetParent);
+  return Math.min(...seen.map(it => {
+    const [least, most] = [light(colour(it, 'color')), light(ground(it))].sort((a, b) => a - b);
+    return (most + .05) / (least + .05);
+  }));
+})"""
+
+
+def contrast(page: Shown, selector: str) -> float:
+    """The least contrast of a text with what is behind it (WCAG 2.1, 1.4.3)."""
+    return float(page(f"{CONTRAST}({json.dumps(selector)})"))
+
+
+def overflowing(page: Shown) -> list[str]:
+    """The rows whose content is higher or wider than they are."""
+    over = "it.scrollHeight > it.clientHeight + 1 || it.scrollWidth > it.clientWidth"
+    found: list[str] = page(f"[...document.querySelectorAll('.row')].filter(it => {over}).map(it => it.textContent)")
+    return found
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_hostile_texts_do_nothing(
+    store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    novel = [{"type": HOSTILE, "words": [HOSTILE]}]
+    queries = [
+        annotation(HOSTILE, HOSTILE, HOSTILE, vid=HOSTILE, novel=novel),
+        annotation("h", HUGE, vid="../../etc/passwd"),
+        annotation("e", "", vid="javascript:alert(1)"),
+    ]
+    annotations = build(store, "annotations", queries)
+    rows = [negative(qid, level, text, provider=HOSTILE, model=HOSTILE, checks=[HOSTILE])
+            for qid, text in ((HOSTILE, HOSTILE[::-1]), ("h", HUGE[5:])) for level in (1, 2, 3, 100)]  # fmt: skip
+    refused = [(qid, HOSTILE, text) for qid in (HOSTILE, "nobody") for text in (HOSTILE, f"level 2: {HUGE}")]
+    build(store, "negatives", rows, (annotations,), refused)
+    page = Shown(tab, written(store, tmp_path), *size)
+    for row in range(4):
+        page(f"document.getElementById('row-{row}').click()")
+        page.settle()
+        assert page("document.documentElement.scrollWidth") <= size[0]
+        page.press("Escape")
+    for menu in ("split", "provider", "novel"):
+        value = page(f"document.getElementById('filters').elements.{menu}?.options[1].value ?? ''")
+        assert value == ("" if menu == "provider" else HOSTILE)
+        if value:
+            page.choose(menu, value)
+            assert HOSTILE[:60] in page.queries()[0]
+            page.choose(menu, "")
+    foreign = (
+        "img, iframe, object, embed, link, a, form:not(#filters), video, style ~ style, body script:not(:last-child)"
+    )
+    assert page(f"document.querySelectorAll({json.dumps(foreign)}).length") == 0
+    assert page("typeof hacked") == "undefined"
+    assert page.events("Page.javascriptDialogOpening") == []
+    asked_for = {event["request"]["url"] for event in page.events("Network.requestWillBeSent")}
+    assert asked_for == {(tmp_path / "page.html").as_uri()}
+    assert page.events("Log.entryAdded") == [], "the policy had nothing to refuse"
+    assert page.events("Runtime.exceptionThrown") == []
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_page_that_was_tampered_with_runs_nothing(store: Store, tmp_path: Path, tab: Page) -> None:
+    some(store)
+    file = written(store, tmp_path)
+    added = "<script>document.title = 'hacked'</script><img src=x onerror=\"document.title = 'hacked'\">"
+    file.write_text(file.read_text().replace("<noscript>", f"{added}<noscript>"))
+    page = Shown(tab, file)
+    assert page("document.title") == "mine: queries and their negatives"
+    assert len(page.events("Log.entryAdded") + page.events("Audits.issueAdded")) >= 1, "refused, and told"
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page, size: tuple[int, int]) -> None:
+    queries = [annotation(f"q{n}", f"person {n} opens the {n % 97} doors of a house.") for n in range(MANY)]
+    rows = [negative(f"q{n}", level, f"person {n} shuts the {n % 89} doors of a {level}.", similarity=n / MANY)
+            for n in range(MANY) for level in (1, 2, 3)]  # fmt: skip
+    build(store, "negatives", rows, (build(store, "annotations", queries),))
+    file = written(store, tmp_path)
+    assert file.stat().st_size < 1_000_000
+    page = Shown(tab, file, *size)
+    high = page("document.getElementById('list').scrollHeight")
+    assert high > 100 * MANY
+    most, slowest = page(f"""(async () => {{
+        const list = document.getElementById('list'), frame = () => new Promise(requestAnimationFrame);
+        let most = 0, slowest = 0;
+        for (let step = 0; step <= 100; step++) {{
+            const before = performance.now();
+            list.scrollTop = step * {high} / 100;
+            await frame(); await frame();
+            slowest = Math.max(slowest, performance.now() - before);
+            const rows = [...document.querySelectorAll('.row')].map(row => row.getBoundingClientRect());
+            const seen = list.getBoundingClientRect();
+            const top = Math.min(...rows.map(it => it.top)), bottom = Math.max(...rows.map(it => it.bottom));
+            if (top > seen.top || bottom < seen.bottom - 1) throw new Error('a gap at ' + list.scrollTop);
+            most = Math.max(most, rows.length);
+        }}
+        return [most, slowest];
+    }})()""")  # fmt: skip
+    assert most < 40, "only what is in sight is drawn"
+    assert slowest < 1000, "milliseconds, on a busy machine"
+    page.press("End")
+    assert page.chosen() == queries[-1]["query"]
+    started = time.monotonic()
+    page.choose("order", "near")
+    page.press("/")
+    page.tab.type("person 77")
+    page.settle()
+    assert time.monotonic() - started < 10
+    assert page.texts("#count") == [f"111 of {MANY:,} queries"]
+    assert page.queries()[0].startswith("person 779"), "cosines are kept to a thousandth"
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_the_video_jumps_to_the_window(
+    store: Store, tmp_path: Path, tab: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    videos = tmp_path / "data" / DATASET / "videos"
+    videos.mkdir(parents=True)
+    film(videos / "v 1.mp4", frames=80, rate=10)
+    queries = [
+        annotation("a1", "one", vid="v 1", duration=8.0, windows=[[2.5, 4.0], [6.0, 7.0]]),
+        annotation("b1", "two"),
+    ]
+    build(store, "negatives", [], (build(store, "annotations", queries),))
+    page = Shown(tab, written(store, tmp_path))
+    page.tab.wait_for("document.querySelector('video').readyState >= 2")
+    assert page("document.querySelector('video').currentTime") == pytest.approx(2.5, abs=0.11)
+    page("document.querySelectorAll('.lane button')[0].click()")  # the last window lies lowest
+    page.tab.wait_for("document.querySelector('video').currentTime >= 6")
+    page.press("j")
+    assert page("document.querySelector('video')") is None, "a file that is not there is not offered"
