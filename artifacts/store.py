@@ -171,7 +171,7 @@ class Store(Catalogue):
         artifact = self.artifact(work)
         if self.intact(artifact):
             return artifact
-        with lease(self.files, "-".join((work.dataset, work.stage, work.key)), waits):
+        with lease(self.files, lease_of(artifact), waits):
             if not self.intact(artifact):  # made meanwhile
                 self._build(artifact, work, parts, total, progress)
         return artifact
@@ -257,6 +257,11 @@ class Store(Catalogue):
     def json_folder(self, name: str) -> JsonFolder:
         """The hidden folder `.name` of the store, for what a later run must know."""
         return JsonFolder(self.files, name)
+
+
+def lease_of(artifact: Artifact) -> str:
+    """The name of the lease that who makes an artifact holds."""
+    return "-".join((artifact.dataset, artifact.stage, artifact.key))
 
 
 def _record_name(index: int) -> str:

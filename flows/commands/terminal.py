@@ -13,6 +13,7 @@ from typing import Any
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 
 from penumbra.artifacts.errors import PenumbraError
 
@@ -22,6 +23,11 @@ console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no w
 def warn(line: str) -> None:
     """Say on standard error what the output does not hold."""
     sys.stderr.write(f"penumbra: {line}\n")
+
+
+def tell_taken(path: str, size: int, dry_run: bool) -> None:
+    """Say what was taken away, or would be, and how many bytes it has."""
+    console.print(f"{'would take' if dry_run else 'took'} {escape(path)} ({size / 1e6:,.1f} MB)", soft_wrap=True)
 
 
 def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:

@@ -37,7 +37,8 @@ from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
-from penumbra.tasks.grounding.training.run import run_folder, run_name
+from penumbra.tasks.grounding.training.folder import run_folder
+from penumbra.tasks.grounding.training.run import run_name
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
 from penumbra.tasks.text.tags import Tagging, Tags

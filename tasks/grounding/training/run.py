@@ -16,13 +16,14 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import PROJECT, runs_folder
+from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
+from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.processes import run_job
@@ -33,11 +34,6 @@ STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 USUAL_VALIDATION = "val"
-
-
-def run_folder(metrics: Artifact) -> Path:
-    """Where a run's checkpoints lie."""
-    return runs_folder() / metrics.dataset / metrics.key
 
 
 def run_name(settings: Settings, key: str) -> str:
