@@ -44,6 +44,13 @@ def run(
             "--param", help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."
         ),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="tensorboard or wandb: where a training's losses and figures go besides, as training.log says; may be "
+            "repeated."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -54,7 +61,7 @@ def run(
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
     from penumbra.flows.running import run_flow
 
-    changes = parse_parameters(param or [])
+    changes = parse_parameters([*(param or ()), *([f"training.log=[{','.join(log)}]"] if log else ())])
     if dry_run:
         from penumbra.flows.running import log_price, plan_flow
 

@@ -278,6 +278,14 @@ def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None
     assert train(world, epochs=1).key != trained.key
 
 
+def test_a_training_is_told_to_tensorboard_under_the_same_key(world: Path) -> None:
+    pytest.importorskip("tensorboard", reason="is an extra: pip install 'penumbra[tensorboard]'")
+    told = train(world, epochs=1, seed=11, log=("tensorboard",))
+    name = run_name(Settings.model_validate(Store().manifest(told).parameters["settings"]), told.key)
+    assert [path.name.split(".")[0] for path in (run_folder(told) / "tensorboard" / name).iterdir()] == ["events"]
+    assert train(world, epochs=1, seed=11) == told
+
+
 def test_damaged_features_are_not_trained_on(world: Path) -> None:
     part = Path(Store().newest("tiny", "video_features").path) / "part-00000.parquet"
     whole = part.read_bytes()

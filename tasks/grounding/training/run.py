@@ -26,7 +26,9 @@ from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
 from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
+from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.progress import together
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
 
@@ -68,7 +70,9 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    told = list(run_job(job, Watcher(sources.annotations.dataset, run)))
+    dataset = sources.annotations.dataset
+    with scalar_logs(settings, folder, dataset, run) as log:
+        told = list(run_job(job, together(Watcher(dataset, run), log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
     measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
     rejected = train.rejected + validation.rejected

@@ -169,6 +169,17 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
         parse_parameters(["filling.candidates"])
 
 
+def test_where_scalars_go_is_said_in_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("penumbra.flows.running.plan_flow", lambda flow, dataset, said: asked.append(said) or [])
+    monkeypatch.setattr("penumbra.flows.running.log_price", lambda *_: None)
+    said = ["--param", "training.epochs=3", "--log", "tensorboard", "--log", "wandb", "--dry-run"]
+    assert CliRunner().invoke(app, ["run", "train-grounding", "scenes", *said]).exit_code == 0
+    assert asked == [{"training": {"epochs": 3, "log": ["tensorboard", "wandb"]}}]
+    with pytest.raises(ParameterError, match=r"training\.log\.0: Input should be 'tensorboard' or 'wandb'"):
+        prepare("train-grounding", "scenes", {"training": {"log": ["tensorbord"]}})
+
+
 def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
     told = CliRunner().invoke(app, ["run", "train-grounding", "--help"])
     assert told.exit_code == 0
