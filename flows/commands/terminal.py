@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,22 @@ def tell_taken(path: str, size: int, dry_run: bool) -> None:
 
 def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     """Write rows as JSON lines to a file, or to standard output where there is none."""
-    write_text((json.dumps(row) + "\n" for row in rows), output)
+    write_text((json.dumps(row, ensure_ascii=False) + "\n" for row in rows), output)
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text to a file, or to standard output where there is none."""
+    """Write text as UTF-8 to a file, or to standard output where there is none."""
     if output is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
         sys.stdout.writelines(lines)
         return
+    left = iter(lines)
+    first = next(left, "")  # what is wrong with the rows is told before a file is written over
     try:
         with output.open("w", encoding="utf-8") as stream:
-            stream.writelines(lines)
+            stream.write(first)
+            stream.writelines(left)
     except OSError as error:
         raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
 

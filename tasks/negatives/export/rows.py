@@ -1,8 +1,10 @@
-"""Export of negatives: JSON lines in SHINE's own format or one negative a row, or a sheet for people to judge."""
+"""The rows that are exported: in SHINE's own form, one negative a row, or a sheet for people to judge."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
@@ -12,7 +14,7 @@ from penumbra.tasks.negatives.quality.review import sheet_rows, sheet_text
 LEVELS = (1, 2, 3)
 
 
-def _ancestors(store: Store, negatives: Artifact) -> dict[str, Artifact]:
+def sources_of(store: Store, negatives: Artifact) -> dict[str, Artifact]:
     """The very annotations and masks that these negatives were made from."""
     return {parent.stage: parent for parent in store.manifest(negatives).parents}
 
@@ -23,11 +25,11 @@ def export_rows(
     """Yield the rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
-    `jsonl` gives one row a negative. `told` hears at the end how many training queries are not among them. Raises
+    any other format one row a negative. `told` hears at the end how many training queries are not among them. Raises
     `ArtifactError` where that is all of them.
     """
     negatives = store.newest(dataset, "negatives")
-    sources = _ancestors(store, negatives)
+    sources = sources_of(store, negatives)
     if "annotations" not in sources:
         raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
     if "masks" not in sources:
@@ -82,8 +84,13 @@ def _negative_row(
         "words": negative["words"],
         "provider": negative["provider"],
         "model": negative["model"],
-        "similarity": round(negative["similarity"], 4),
+        "similarity": short(negative["similarity"]),
     }
+
+
+def short(value: float) -> float:
+    """The number with the fewest digits that is the same as a float32: 0.8 where Python has 0.800000011920929."""
+    return float(str(np.float32(value)))
 
 
 def review_sheet(store: Store, dataset: str, count: int, seed: int) -> str:
