@@ -43,12 +43,9 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
             sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
         sys.stdout.writelines(lines)
         return
-    left = iter(lines)
-    first = next(left, "")  # what is wrong with the rows is told before a file is written over
     try:
         with output.open("w", encoding="utf-8") as stream:
-            stream.write(first)
-            stream.writelines(left)
+            stream.writelines(lines)
     except OSError as error:
         raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
 

@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from httpx import HTTPError
+from httpx2 import HTTPError
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.manifest import Artifact
@@ -43,14 +42,13 @@ def write_folder(
     notes: list[str] = []
     rows = export_rows(store, dataset, NEGATIVES, notes.append)
     negatives = store.newest(dataset, "negatives")
-    first = next(rows)  # what is wrong is told before anything is written
     files: dict[str, dict[str, str]] = {NEGATIVES: {"train": f"{NEGATIVES}/train.parquet"}, QUERIES: {}}
     try:
         for config in files:
             (folder / config).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PenumbraError(f"--output {folder} can't be written ({error.strerror}): name a folder") from None
-    write_parquet(_with(first, rows), folder / files[NEGATIVES]["train"])
+    write_parquet(rows, folder / files[NEGATIVES]["train"])
     annotations = sources_of(store, negatives)["annotations"]
     for split, named in _splits(store, annotations).items():
         files[QUERIES][named] = f"{QUERIES}/{named}.parquet"
@@ -60,11 +58,6 @@ def write_folder(
     for note in notes:
         told(note)
     return [CARD, *(file for splits in files.values() for file in splits.values())]
-
-
-def _with(first: dict[str, Any], rest: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    yield first
-    yield from rest
 
 
 def _schema() -> pa.Schema:

@@ -1,7 +1,7 @@
 """The rows that are exported: in SHINE's own form, one negative a row, or a sheet for people to judge."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,17 @@ def sources_of(store: Store, negatives: Artifact) -> dict[str, Artifact]:
 def export_rows(
     store: Store, dataset: str, format_: str, told: Callable[[str], None] = lambda line: None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the newest negatives of a data set, in the order of its annotations.
+    """The rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
     any other format one row a negative. `told` hears at the end how many training queries are not among them. Raises
-    `ArtifactError` where that is all of them.
+    `ArtifactError` where that is all of them, and before a row is asked for: no file is written over for nothing.
     """
+    rows = _rows(store, dataset, format_, told)
+    return chain(list(islice(rows, 1)), rows)
+
+
+def _rows(store: Store, dataset: str, format_: str, told: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     negatives = store.newest(dataset, "negatives")
     sources = sources_of(store, negatives)
     if "annotations" not in sources:

@@ -37,7 +37,7 @@ def write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path) -> i
     """Write tables of one schema as one file, and return how many rows they have."""
     draft, written = file.with_name(f".{file.name}.draft"), 0
     try:
-        with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
+        with draft.open("wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             for table in tables:
                 writer.write_table(table)
                 written += len(table)

@@ -159,8 +159,8 @@ def test_the_folder_is_sent_by_the_hubs_own_client(store: Store, built: Artifact
         done = send(service.address, folder)
     assert done.exit_code == 0, done.exception
     assert done.stdout == f"{service.address}/datasets/anna/cuts\n"
-    assert [(it["name"], it["organization"], it["type"], it["private"]) for it in service.created] == [
-        ("cuts", "anna", "dataset", True)
+    assert [(it["name"], it["organization"], it["type"], it["visibility"]) for it in service.created] == [
+        ("cuts", "anna", "dataset", "private")
     ]
     assert service.files.keys() == OURS, "nothing else that lies there"
     assert service.files == {name: (folder / name).read_bytes() for name in OURS}
