@@ -1,5 +1,6 @@
 """Which artifacts can be taken away."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from penumbra.artifacts.manifest import Artifact
@@ -26,6 +27,16 @@ def to_remove(store: Store, reference: str | None, older: float | None, unneeded
         kept = needed(store)
         found = [artifact for artifact in found if artifact not in kept]
     return found
+
+
+def check_unneeded(store: Store, artifacts: Sequence[Artifact]) -> None:
+    """Raise `ArtifactError` where another artifact was made from one of these, naming it and what takes it away."""
+    for manifest in store.find():
+        made = store.reference(manifest)
+        for parent in manifest.parents if made not in artifacts else ():
+            if parent.model_copy(update={"root": store.root}) in artifacts:
+                takes = f"penumbra artifacts rm {made.dataset}/{made.stage}/{made.key}"
+                raise ArtifactError(f"{made.path} was made from {parent.path}: {takes} takes it away first")
 
 
 def needed(store: Store) -> set[Artifact]:

@@ -1,6 +1,5 @@
 """A part as a file."""
 
-import io
 import json
 from typing import Any
 
@@ -37,8 +36,9 @@ def encode_rejected(part: Part) -> bytes:
 
 
 def decode(data: bytes, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file."""
-    return pq.read_table(io.BytesIO(data), columns=columns)
+    """The rows of a file, of these columns in this order, or of all."""
+    table = pq.ParquetFile(pa.BufferReader(data)).read(columns)  # `pq.read_table` imports pandas, half a second
+    return table.select(columns) if columns else table
 
 
 def lengths_of(schema: pa.Schema) -> dict[str, list[int]]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penumbra.artifacts.errors import PenumbraError
 
@@ -194,6 +193,8 @@ def lengths(column: pa.ChunkedArray) -> list[int]:
     """How many vectors each row of a column of features has."""
     if pa.types.is_fixed_size_list(column.type):
         return [1] * len(column)
+    import pyarrow.compute as pc  # a tenth of a second
+
     counts: list[int] = pc.list_value_length(column).to_pylist()
     return counts
 
@@ -240,6 +241,8 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
 
 def shortened(table: pa.Table) -> pa.Table:
     """The table for people: features as their shape, as in "62 × 512", and bytes as their number."""
+    import pyarrow.compute as pc
+
     for index, field in enumerate(table.schema):
         if pa.types.is_large_binary(field.type):
             sizes = [f"{size} bytes" for size in pc.binary_length(table[field.name]).to_pylist()]

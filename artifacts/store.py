@@ -174,7 +174,7 @@ class Store(Catalogue):
         artifact = self.artifact(work)
         if self.intact(artifact):
             return artifact
-        with lease(self.files, "-".join((work.dataset, work.stage, work.key)), waits):
+        with lease(self.files, lease_of(artifact), waits):
             if not self.intact(artifact):  # made meanwhile
                 self._build(artifact, work, parts, total, progress, elsewhere)
         return artifact
@@ -271,6 +271,11 @@ class Store(Catalogue):
 
 def _added(measured: dict[str, float], more: dict[str, float]) -> dict[str, float]:
     return measured | {name: measured.get(name, 0.0) + value for name, value in more.items()}
+
+
+def lease_of(artifact: Artifact) -> str:
+    """The name of the lease that who makes an artifact holds."""
+    return "-".join((artifact.dataset, artifact.stage, artifact.key))
 
 
 def _record_name(index: int) -> str:

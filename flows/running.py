@@ -4,8 +4,10 @@ import inspect
 import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import reduce
 from http import HTTPStatus
 from importlib import import_module
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
@@ -63,6 +65,39 @@ def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, 
         if union in placed and isinstance(placed[union], dict) and groups[union] is not members[0]:
             placed[union] = {"name": _name(groups[union]), **placed[union]}
     return placed
+
+
+def parameters_in(file: Path) -> dict[str, Any]:
+    """The parameters of a YAML file, in groups or by names with dots, as in `filling.candidates: 4`.
+
+    Raises `ParameterError` naming the file, and the line where it is no YAML.
+    """
+    from penumbra.tasks.stage import merge
+
+    try:
+        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"--config {file} can't be read ({error}): name a YAML file of parameters") from None
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ParameterError(f"--config {file}{line} is no YAML ({error.problem}): write NAME: VALUE lines") from None
+    if not isinstance(said, dict) or not all(isinstance(name, str) and all(name.split(".")) for name in said):
+        raise ParameterError(f"--config {file} holds no NAME: VALUE lines, as in filling.candidates: 4")
+    return reduce(merge, (_at(tuple(name.split(".")), value) for name, value in said.items()), {})
+
+
+def placed_in_layers(name: str, dataset: str, *layers: dict[str, Any]) -> dict[str, Any]:
+    """What several say of a flow's parameters, a later one beating an earlier, whether or not they name groups.
+
+    Raises as `flow_of` and `in_groups` do.
+    """
+    from penumbra.tasks.stage import merge
+
+    flow, usual = flow_of(name), deployment_parameters(name, dataset)
+    changes: dict[str, Any] = {}
+    for layer in layers:
+        changes = merge(changes, in_groups(flow, layer, merge(usual, changes)))
+    return changes
 
 
 def kinds_of(annotation: Any) -> list[type[BaseModel]]:

@@ -155,14 +155,15 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
 
 def runs(dataset: str | None = None) -> "pd.DataFrame":
-    """All trainings, oldest first, with the figures of their newest evaluation.
+    """All finished trainings, oldest first, with the figures of their newest evaluation.
 
     Args:
         dataset: only those on this one
 
     Returns:
-        A row a training: `run` (its name, which `Grounder.of_run` takes), `dataset`, `key`, `finished` (UTC),
-        `seconds`, and a column a figure: `SPLIT METRIC`, as in `test R1@0.5`, in percent
+        A row a training: `run` (its name, which `Grounder.of_run` takes), `dataset`, `key`, `model`, `negatives`
+        (PROVIDERS/KEY), `finished` (UTC), `seconds`, `size` (bytes of its checkpoints and artifacts), and a column a
+        figure: `SPLIT METRIC`, as in `test R1@0.5`, in percent
 
     >>> best = penumbra.runs("scenes").sort_values("test R1@0.5").iloc[-1]  # doctest: +SKIP
     >>> penumbra.Grounder.of_run(best["key"]).ground("video.mp4", ["a person opens the door."])  # doctest: +SKIP
@@ -170,7 +171,7 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from penumbra.tasks.grounding.evaluation.runs import trained_runs
+    from penumbra.tasks.grounding.evaluation.runs import COLUMNS, trained_runs
 
     rows = list(trained_runs(dataset))
-    return pd.DataFrame(rows, columns=None if rows else ["run", "dataset", "key", "finished", "seconds"])
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS)

@@ -20,6 +20,7 @@ from penumbra.flows.commands.init import init
 from penumbra.flows.commands.predict import predict
 from penumbra.flows.commands.quality import quality
 from penumbra.flows.commands.run import EPILOG, RunCommand, run
+from penumbra.flows.commands.runs import runs
 from penumbra.flows.commands.serve import serve
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command(cls=RunCommand, epilog=EPILOG)(run)
 for command in (init, check, ablation, serve, browse, export, quality, compare, predict, fetch, doctor):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
+app.add_typer(runs, name="runs")
 
 
 def tell_version(asked: bool) -> None:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from penumbra.flows.commands.terminal import console
+from penumbra.flows.commands.terminal import console, tell_taken
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest
@@ -60,9 +60,9 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
         for reason, number in counts.items():
             console.print(f"  {title}: {number:,} × {reason}")
     console.print(f"parameters: {json.dumps(manifest.parameters)}", soft_wrap=True)
-    console.print(_lineage(store, artifact, manifest))
+    console.print(lineage(store, artifact, manifest))
     if artifact.stage == "evaluation":
-        console.print(_figures(store.table(artifact).to_pylist()))
+        console.print(figures_table(store.table(artifact).to_pylist()))
         return
     for part in store.parts(artifact):
         for row in shortened(part.slice(0, rows)).to_pylist():
@@ -72,7 +72,7 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
             break
 
 
-def _figures(rows: list[dict[str, Any]]) -> Table:
+def figures_table(rows: list[dict[str, Any]]) -> Table:
     """The figures of an evaluation as people read them."""
     from penumbra.tasks.grounding.evaluation.figures import results
 
@@ -83,7 +83,7 @@ def _figures(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _lineage(
+def lineage(
     store: "Store", artifact: "Artifact", manifest: "Manifest", tree: Tree | None = None, seen: set[str] | None = None
 ) -> Tree:
     """The artifact's ancestors down to the input files; what was shown above is not unfolded again."""
@@ -96,7 +96,7 @@ def _lineage(
     for name, digest in manifest.inputs.items():
         branch.add(f"{name} [dim]sha256 {digest[:16]}…[/]")
     for parent in manifest.parents:
-        _lineage(store, parent, store.manifest(parent), branch, seen)
+        lineage(store, parent, store.manifest(parent), branch, seen)
     return branch
 
 
@@ -184,7 +184,5 @@ def rm(
         size = store.size(artifact)
         if not dry_run:
             store.remove(artifact)
-        console.print(
-            f"{'would take' if dry_run else 'took'} {escape(artifact.path)} ({size / 1e6:,.1f} MB)", soft_wrap=True
-        )
+        tell_taken(artifact.path, size, dry_run)
     console.print(f"{len(chosen)} artifacts")

@@ -1,6 +1,7 @@
 """`penumbra run FLOW DATASET`: a flow in this process."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +45,16 @@ def run(
             "--param", help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."
         ),
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file of parameters, by group or with dots; --param beats it.")
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="tensorboard or wandb: where a training's losses and figures go besides, as training.log says; may be "
+            "repeated."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -52,9 +63,10 @@ def run(
     ] = False,
 ) -> None:
     """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from penumbra.flows.running import run_flow
+    from penumbra.flows.running import parameters_in, placed_in_layers, run_flow
 
-    changes = parse_parameters(param or [])
+    said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(log)}]"] if log else ())])
+    changes = placed_in_layers(flow, dataset, parameters_in(config) if config else {}, said)
     if dry_run:
         from penumbra.flows.running import log_price, plan_flow
 

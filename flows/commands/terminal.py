@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 
 from penumbra.artifacts.errors import PenumbraError
 
@@ -24,14 +26,21 @@ def warn(line: str) -> None:
     sys.stderr.write(f"penumbra: {line}\n")
 
 
+def tell_taken(path: str, size: int, dry_run: bool) -> None:
+    """Say what was taken away, or would be, and how many bytes it has."""
+    console.print(f"{'would take' if dry_run else 'took'} {escape(path)} ({size / 1e6:,.1f} MB)", soft_wrap=True)
+
+
 def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     """Write rows as JSON lines to a file, or to standard output where there is none."""
-    write_text((json.dumps(row) + "\n" for row in rows), output)
+    write_text((json.dumps(row, ensure_ascii=False) + "\n" for row in rows), output)
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text to a file, or to standard output where there is none."""
+    """Write text as UTF-8 to a file, or to standard output where there is none."""
     if output is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
         sys.stdout.writelines(lines)
         return
     try:

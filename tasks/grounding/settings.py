@@ -73,6 +73,9 @@ class Training(Parameters):
     )
     validation: tuple[str, ...] = Field((), description="Splits to choose by; default: val, or held-out videos.")
     held_out: float = Field(0.05, ge=0, lt=1, description="Share of training videos held out where there is no split.")
+    log: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        (), description="Where losses and figures go besides, each by a package of its own (an extra)."
+    )
     start_from: str | None = Field(None, description="What to fine-tune: an official file, a run, `scenes-grounder`.")
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_te
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Training
-from penumbra.tasks.grounding.training.run import run_folder
+from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planning

@@ -37,7 +37,8 @@ from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
-from penumbra.tasks.grounding.training.run import run_folder, run_name
+from penumbra.tasks.grounding.training.folder import run_folder
+from penumbra.tasks.grounding.training.run import run_name
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
 from penumbra.tasks.text.tags import Tagging, Tags
@@ -275,6 +276,14 @@ def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None
     assert train(world) == trained
     assert (run_folder(trained) / "last.json").stat().st_mtime_ns == before
     assert train(world, epochs=1).key != trained.key
+
+
+def test_a_training_is_told_to_tensorboard_under_the_same_key(world: Path) -> None:
+    pytest.importorskip("tensorboard", reason="is an extra: pip install 'penumbra[tensorboard]'")
+    told = train(world, epochs=1, seed=11, log=("tensorboard",))
+    name = run_name(Settings.model_validate(Store().manifest(told).parameters["settings"]), told.key)
+    assert [path.name.split(".")[0] for path in (run_folder(told) / "tensorboard" / name).iterdir()] == ["events"]
+    assert train(world, epochs=1, seed=11) == told
 
 
 def test_damaged_features_are_not_trained_on(world: Path) -> None:

@@ -43,9 +43,10 @@ from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, Unre
 from penumbra.tasks.grounding.report.examples import RunOnData
 from penumbra.tasks.grounding.report.pages import saliency_section
 from penumbra.tasks.grounding.settings import Inputs, Training
+from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.progress import Progress
-from penumbra.tasks.grounding.training.run import run_folder, train_model
+from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.sample.scenes.render import read_scripts, render
 

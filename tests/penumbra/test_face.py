@@ -80,6 +80,7 @@ def test_a_data_set_of_others_is_not_written_over(tmp_path: Path, monkeypatch: p
 def test_what_is_not_there_is_said(store: Store) -> None:
     with pytest.raises(ArtifactError, match="no mine/masks below"):
         penumbra.read("mine/masks")
-    assert list(penumbra.runs().columns) == ["run", "dataset", "key", "finished", "seconds"]
+    columns = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
+    assert list(penumbra.runs().columns) == columns
     with pytest.raises(NegativesError, match="the data frame lacks positive"):
         penumbra.quality(pd.DataFrame({"qid": ["1"], "level": [1], "query": ["a"]}))

@@ -14,8 +14,8 @@ from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.ablation.grids import Grid
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
-from penumbra.tasks.grounding.evaluation.figures import ALL
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
+from penumbra.tasks.grounding.evaluation.runs import ALL
 from penumbra.tasks.grounding.metrics.comparison import over_seeds, paired_bootstrap, seeds_differ
 from penumbra.tasks.grounding.metrics.windows import Floats
 from penumbra.tasks.grounding.training.run import SECONDS as TRAINED

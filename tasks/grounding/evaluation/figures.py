@@ -21,6 +21,7 @@ from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, guesses, whole_figures, with_other_queries
 from penumbra.tasks.grounding.evaluation.constant import Fitted, fitted
 from penumbra.tasks.grounding.evaluation.predictions import predict_rows
+from penumbra.tasks.grounding.evaluation.runs import ALL
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.metric import Split
 from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
@@ -32,7 +33,6 @@ from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"
-ALL = "all"
 Rows = list[dict[str, Any]]
 
 

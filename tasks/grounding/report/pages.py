@@ -30,8 +30,9 @@ from penumbra.tasks.grounding.report.examples import (
 )
 from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
+from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.live import FLOW as TRAINING
-from penumbra.tasks.grounding.training.run import name_of, run_folder
+from penumbra.tasks.grounding.training.run import name_of
 from penumbra.tasks.stage import logger, step
 
 EVALUATION = "evaluate-grounding"

@@ -26,6 +26,7 @@ from penumbra.tasks.grounding.training.checkpoint import (
     restore_optimiser,
     write_checkpoint,
 )
+from penumbra.tasks.grounding.training.folder import SETTINGS
 from penumbra.tasks.grounding.training.job import Job, device_of, judge
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
@@ -210,7 +211,7 @@ def train(job: Job, observe: Observer = unobserved) -> list[Row]:
     accelerator = Accelerator(cpu=device.type == "cpu", kwargs_handlers=[parallel])
     if accelerator.is_main_process:
         job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "settings.json").write_text(job.described(), encoding="utf-8")
+        (job.folder / SETTINGS).write_text(job.described(), encoding="utf-8")
         for draft in job.folder.glob(".*"):
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()

@@ -43,3 +43,13 @@ Observer = Callable[[Progress], None]
 
 def unobserved(progress: Progress) -> None:
     """Nobody watches."""
+
+
+def together(*several: Observer) -> Observer:
+    """All of them, one after the other."""
+
+    def observe(progress: Progress) -> None:
+        for one in several:
+            one(progress)
+
+    return observe

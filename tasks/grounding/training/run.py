@@ -16,16 +16,19 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import PROJECT, runs_folder
+from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
+from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
+from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.training.progress import together
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, run
 
@@ -33,11 +36,6 @@ STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 USUAL_VALIDATION = "val"
-
-
-def run_folder(metrics: Artifact) -> Path:
-    """Where a run's checkpoints lie."""
-    return runs_folder() / metrics.dataset / metrics.key
 
 
 def run_name(settings: Settings, key: str) -> str:
@@ -72,7 +70,9 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    told = list(run_job(job, Watcher(sources.annotations.dataset, run)))
+    dataset = sources.annotations.dataset
+    with scalar_logs(settings, folder, dataset, run) as log:
+        told = list(run_job(job, together(Watcher(dataset, run), log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
     measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
     rejected = train.rejected + validation.rejected

@@ -1,12 +1,12 @@
 """All that can be said of a training: the models that there are, and the papers' settings as presets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import yaml
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.features.parameters import FeaturesParameters
@@ -61,12 +61,34 @@ class Settings(BaseSettings):
         So a setting that is new, or another model's, changes no key; where a default changes, the stage's version does.
         Left out are, beside what artifacts tell better (`NAMED_ARTIFACTS`), where and how fast it is computed: device,
         number of processes, compilation, queries at once in prediction. They change rounding and the draws of dropout,
-        as another seed would, and a run that was killed on one machine is to be found, and go on, on the next.
+        as another seed would, and a run that was killed on one machine is to be found, and go on, on the next. So is
+        who is told of it.
         """
-        left_out = {"training": {"device", "processes", "compiled"}, "inputs": NAMED_ARTIFACTS,
+        left_out = {"training": {"device", "processes", "compiled", "log"}, "inputs": NAMED_ARTIFACTS,
                     "ranking": {"batch_size"}}  # fmt: skip
         found = self.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
         return {group: values for group, values in merge(found, {"model": {"name": self.model.name}}).items() if values}
+
+
+def changed(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's settings differs from the defaults, and its model, each under its whole name.
+
+    Everything, where the settings are of a version that this one can't read.
+    """
+    try:
+        settings = Settings.model_validate(said)
+    except ValidationError:
+        return dict(_flat(said))
+    found = settings.model_dump(mode="json", exclude_defaults=True)
+    return dict(_flat(merge({"model": {"name": settings.model.name}}, found)))
+
+
+def _flat(groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in groups.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 Preset = Annotated[

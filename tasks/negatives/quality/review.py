@@ -2,10 +2,12 @@
 
 import csv
 import io
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,24 @@ def as_written(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
+def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Rows as CSV, a row at a time: no text is a formula, and lists are JSON."""
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for cells in chain([columns], ([row[name] for name in columns] for row in rows)):
+        writer.writerow([_cell(cell) for cell in cells])
+        yield line.getvalue()
+        line.seek(line.truncate(0))
+
+
+def _cell(cell: object) -> object:
+    text = json.dumps(cell, ensure_ascii=False) if isinstance(cell, list) else cell
+    return inert(text) if isinstance(text, str) else text
+
+
 def sheet_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The sheet as CSV, of which no cell is a formula."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: inert(str(cell)) for name, cell in row.items()} for row in rows)
-    return text.getvalue()
+    """The sheet as CSV."""
+    return "".join(csv_lines(COLUMNS, rows))
 
 
 def wilson(yes: int, answers: int) -> Estimate:

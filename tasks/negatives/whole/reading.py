@@ -5,7 +5,7 @@
 | SHINE's release, JSON lines | `qid`, `query`, and `recomposed_queries`, one a level |
 | one negative a row, JSON lines, CSV or TSV | `qid`, `level`; `negative` beside its `query`, or `query`: the negative |
 
-The second is what `penumbra export --format jsonl` writes, and what the artifact `negatives` itself holds.
+The second is what `penumbra export --format jsonl` or `csv` writes, and what the artifact `negatives` itself holds.
 """
 
 import csv
@@ -17,6 +17,7 @@ from typing import Any
 
 from penumbra.tasks.negatives.quality.file import SHINE
 from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.quality.review import as_written
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 NOT_TEXT = "row is not UTF-8"
@@ -57,7 +58,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, str]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         if path.suffix.lower() in DELIMITERS:
             rows = csv.DictReader(lines, delimiter=DELIMITERS[path.suffix.lower()])
-            yield from ((rows.line_num, row, "") for row in rows)
+            for row in rows:
+                yield rows.line_num, {k: as_written(v) if isinstance(v, str) else v for k, v in row.items()}, ""
             return
         for number, line in enumerate(lines, 1):
             if not _is_text(line):

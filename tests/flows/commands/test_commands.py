@@ -187,6 +187,65 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
         parse_parameters(["filling.candidates"])
 
 
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
+    """The parameters that a flow is run with when these are typed."""
+    heard: list[dict[str, object]] = []
+    monkeypatch.setattr("penumbra.flows.running.plan_flow", lambda flow, dataset, said: heard.append(said) or [])
+    monkeypatch.setattr("penumbra.flows.running.log_price", lambda *_: None)
+    done = CliRunner().invoke(app, ["run", *arguments, "--dry-run"])
+    if done.exception:
+        raise done.exception
+    return heard[0]
+
+
+def test_parameters_come_from_a_file_and_what_is_typed_beats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("epochs: 3\ntraining:\n  seed: 7\nmodel.losses.shine: true\nmodel: {hidden: 8}\n")
+    typed = ("train-grounding", "scenes", "--config", str(file), "--param")
+    assert asked(monkeypatch, *typed, "training.epochs=5") == asked(monkeypatch, *typed, "epochs=5")
+    assert asked(monkeypatch, *typed, "training.epochs=5") == {
+        "training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}},
+    }  # fmt: skip
+    file.write_text("model: {name: mmn}\nclips: 8\n")
+    assert asked(monkeypatch, *typed, "clips=16") == {"model": {"name": "mmn", "clips": 16}}
+    file.write_text("")
+    assert asked(monkeypatch, *typed, "epochs=5") == {"training": {"epochs": 5}}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("filling: {candidate: 3}", "no parameter filling.candidate: did you mean filling.candidates?"),
+        ("celing: 0.9", "no parameter celing: did you mean choosing.ceiling?"),
+        ("filling.candidates: many", "filling.candidates: Input should be a valid integer"),
+        ("a: [1", r"run.yaml line 1 is no YAML"),
+        ("- a", "run.yaml holds no NAME: VALUE lines"),
+        ("3: 4", "run.yaml holds no NAME: VALUE lines"),
+        (None, "run.yaml can't be read"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_as_one_that_is_typed(
+    store: Store, tmp_path: Path, text: str | None, told: str
+) -> None:
+    file = tmp_path / "run.yaml"
+    if text is not None:
+        file.write_text(text)
+    done = CliRunner().invoke(app, ["run", "build-negatives", "scenes", "--config", str(file), "--dry-run"])
+    assert isinstance(done.exception, PenumbraError)
+    assert told in str(done.exception)
+
+
+def test_where_scalars_go_is_said_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = asked(
+        monkeypatch, "train-grounding", "scenes", "--param", "epochs=3", "--log", "tensorboard", "--log", "wandb"
+    )
+    assert said == {"training": {"epochs": 3, "log": ["tensorboard", "wandb"]}}
+    with pytest.raises(ParameterError, match=r"training\.log\.0: Input should be 'tensorboard' or 'wandb'"):
+        prepare("train-grounding", "scenes", {"training": {"log": ["tensorbord"]}})
+
+
 def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
     told = CliRunner().invoke(app, ["run", "train-grounding", "--help"])
     assert told.exit_code == 0

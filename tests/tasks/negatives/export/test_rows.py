@@ -3,17 +3,25 @@
 import csv
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import write_lines
-from penumbra.tasks.negatives.export import export_rows, review_sheet
+from penumbra.tasks.negatives.export.rows import export_rows, review_sheet, short
+from penumbra.tasks.negatives.export.tables import SCHEMA
+from penumbra.tasks.negatives.whole.reading import read_entries
 
 SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]
@@ -97,7 +105,7 @@ def test_one_negative_a_row(built: Store) -> None:
         "words": ["cup"],
         "provider": "corpus",
         "model": "m",
-        "similarity": 0.8765,
+        "similarity": 0.8765432,
     }
 
 
@@ -151,3 +159,70 @@ def test_a_sheet_for_people_has_empty_answers(store: Store) -> None:
     assert all(row["query"] == f"query {row['qid']} 🐶" for row in rows)
     assert {row["false_of_this_moment"] + row["natural_english"] for row in rows} == {""}
     assert review_sheet(store, "scenes", 6, 0) != review_sheet(store, "scenes", 6, 1)
+
+
+def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penumbra.flows.commands", "export", "scenes", "--format", "jsonl"]
+    variables = {**os.environ, "PENUMBRA_ARTIFACTS": built.root, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=variables, capture_output=True, check=True)
+    lines = done.stdout.decode("utf-8").splitlines()
+    assert '"query": "query a1 🐶"' in lines[0]
+    assert '"similarity": 0.8765432}' in lines[0], "not 0.8765432238578796"
+    assert [json.loads(line) for line in lines] == list(export_rows(built, "scenes", "jsonl"))
+    assert done.stderr.decode() == (
+        "penumbra: 2 of 5 training queries have not all three levels: only what they have is written\n"
+    )
+
+
+@pytest.mark.parametrize(("format_", "suffix"), [("csv", ".csv"), ("parquet", ".parquet")])
+def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, format_: str, suffix: str) -> None:
+    file = (tmp_path / "out").with_suffix(suffix)
+    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
+    assert done.exit_code == 0, done.output
+    expected = list(export_rows(built, "scenes", "jsonl"))
+    if format_ == "parquet":
+        assert pq.read_schema(file).equals(SCHEMA)
+        assert [row | {"similarity": short(row["similarity"])} for row in pq.read_table(file).to_pylist()] == expected
+        assert [path.name for path in tmp_path.glob("*out*")] == [file.name], "no draft is left"
+    else:
+        rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
+        found = [
+            row
+            | {"level": int(row["level"]), "words": json.loads(row["words"]), "similarity": float(row["similarity"])}
+            for row in rows
+        ]
+        assert found == expected
+
+
+def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
+    annotations = build(store, "annotations", [[annotation("a1") | {"query": "=1+1 opens, the door"}]])
+    masks = build(store, "masks", [[masked("a1", 1)]], (annotations,))
+    evil = negative("a1", 1) | {"query": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"], "similarity": -0.25}
+    build(store, "negatives", [[evil]], (annotations, masks))
+    file = tmp_path / "out.csv"
+    assert CliRunner().invoke(app, ["export", "scenes", "--format", "csv", "--output", str(file)]).exit_code == 0
+    [row] = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    assert row["query"] == "'=1+1 opens, the door"
+    assert row["negative"] == '\'@SUM(A1) "quoted"'
+    assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
+    [entry] = read_entries(file)
+    assert (entry.qid, entry.level, entry.positive, entry.text) == (
+        "a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"',
+    )  # fmt: skip
+
+
+def test_a_file_stays_where_there_is_nothing_to_write(store: Store, tmp_path: Path) -> None:
+    build(store, "masks", [[masked("a1", 1)]])
+    for format_ in ("jsonl", "csv", "parquet", "shine"):
+        file = tmp_path / f"out.{format_}"
+        file.write_text("precious")
+        done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
+        assert "no scenes/negatives" in str(done.exception)
+        assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("format_", ["csv", "parquet"])
+def test_a_file_that_can_not_be_written_is_one_line(built: Store, tmp_path: Path, format_: str) -> None:
+    file = tmp_path / "nowhere" / "out"
+    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
+    assert str(done.exception) == f"--output {file} can't be written (No such file or directory)"

@@ -1,8 +1,10 @@
-"""Export of negatives: JSON lines in SHINE's own format or one negative a row, or a sheet for people to judge."""
+"""The rows that are exported: in SHINE's own form, one negative a row, or a sheet for people to judge."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
+
+import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
@@ -12,7 +14,7 @@ from penumbra.tasks.negatives.quality.review import sheet_rows, sheet_text
 LEVELS = (1, 2, 3)
 
 
-def _ancestors(store: Store, negatives: Artifact) -> dict[str, Artifact]:
+def sources_of(store: Store, negatives: Artifact) -> dict[str, Artifact]:
     """The very annotations and masks that these negatives were made from."""
     return {parent.stage: parent for parent in store.manifest(negatives).parents}
 
@@ -20,14 +22,19 @@ def _ancestors(store: Store, negatives: Artifact) -> dict[str, Artifact]:
 def export_rows(
     store: Store, dataset: str, format_: str, told: Callable[[str], None] = lambda line: None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the newest negatives of a data set, in the order of its annotations.
+    """The rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
-    `jsonl` gives one row a negative. `told` hears at the end how many training queries are not among them. Raises
-    `ArtifactError` where that is all of them.
+    any other format one row a negative. `told` hears at the end how many training queries are not among them. Raises
+    `ArtifactError` where that is all of them, and before a row is asked for: no file is written over for nothing.
     """
+    rows = _rows(store, dataset, format_, told)
+    return chain(list(islice(rows, 1)), rows)
+
+
+def _rows(store: Store, dataset: str, format_: str, told: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     negatives = store.newest(dataset, "negatives")
-    sources = _ancestors(store, negatives)
+    sources = sources_of(store, negatives)
     if "annotations" not in sources:
         raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
     if "masks" not in sources:
@@ -82,8 +89,13 @@ def _negative_row(
         "words": negative["words"],
         "provider": negative["provider"],
         "model": negative["model"],
-        "similarity": round(negative["similarity"], 4),
+        "similarity": short(negative["similarity"]),
     }
+
+
+def short(value: float) -> float:
+    """The number with the fewest digits that is the same as a float32: 0.8 where Python has 0.800000011920929."""
+    return float(str(np.float32(value)))
 
 
 def review_sheet(store: Store, dataset: str, count: int, seed: int) -> str:

@@ -1,0 +1,215 @@
+"""Trainings as `penumbra runs` lists them: what each was trained on, its figures, its room, and what stays."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.leases import lease
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store, lease_of
+from penumbra.flows.commands import app
+from penumbra.tasks.grounding.evaluation.runs import Runs, found_run, listed, remove, trained_runs
+from penumbra.tasks.grounding.training.folder import run_folder
+from penumbra.tasks.grounding.training.settings import Settings, changed
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+def put(
+    store: Store, stage: str, rows: list[dict[str, Any]], parents: tuple[Artifact, ...] = (), **parameters: Any
+) -> Artifact:
+    part = Part(table_of(stage, rows), len(rows), len(rows))
+    return store.build(Work("mine", stage, 1, parameters, parents), [lambda: part])
+
+
+def train(store: Store, said: dict[str, Any], parents: tuple[Artifact, ...] = (), megabytes: int = 1) -> Artifact:
+    """A run as a training leaves it; its name is in its table."""
+    settings = Settings.model_validate(said)
+    key = Work("mine", "metrics", 1, {"settings": settings.model_dump(mode="json")}, parents).key
+    row = {"run": f"{settings.model.label}-{key[:6]}", "epoch": 1, "step": 1, "split": "train", "name": "total"}
+    metrics = put(store, "metrics", [{**row, "value": 1.0}], parents, settings=settings.model_dump(mode="json"))
+    checkpoints(metrics, settings, megabytes)
+    return metrics
+
+
+def checkpoints(metrics: Artifact, settings: Settings, megabytes: int = 1, epoch: int = 3) -> None:
+    folder = run_folder(metrics)
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"settings": settings.model_dump(mode="json")}))
+    (folder / "last.json").write_text(json.dumps({"epoch": epoch}))
+    (folder / "last.safetensors").write_bytes(b" " * 1_000_000 * megabytes)
+
+
+def judge(store: Store, metrics: Artifact, figures: Figures) -> Artifact:
+    name = store.part(metrics, 0)["run"][0].as_py()
+    predictions = put(store, "predictions", [], (metrics,))
+    rows = [{"run": name, "split": split, "subset": subset, "metric": metric, "value": value + (subset != "all")}
+            for split, found in figures.items() for metric, value in ({"queries": 9.0} | dict(found)).items()
+            for subset in ("a-n", "all")]  # fmt: skip
+    return put(store, "evaluation", rows, (metrics, predictions))
+
+
+@pytest.fixture
+def made(store: Store) -> dict[str, Artifact]:
+    """QD-DETR without negatives, with SHINE's of two providers, and MMN, which was not evaluated."""
+    several = ({"provider": "corpus"}, {"provider": "openai"}, {"provider": "corpus", "substitutes": True})
+    fills = tuple(put(store, "fills", [], **said) for said in several)
+    negatives = put(store, "negatives", [], fills)
+    plain = train(store, {"model": {"name": "qd_detr"}, "training": {"seed": 7}})
+    shine = train(store, {"model": {"name": "qd_detr", "losses": {"shine": True}}}, (negatives,), megabytes=5)
+    mmn = train(store, {"model": {"name": "mmn"}}, megabytes=3)
+    judge(store, plain, {"test": {"R1@0.5": 30.0, "mIoU": 20.0}, "word": {"R1@0.5": 60.0}})
+    evaluation = judge(store, shine, {"test": {"R1@0.5": 40.0, "mIoU": 10.0}, "word": {"R1@0.5": 50.0}})
+    return {"negatives": negatives, "plain": plain, "shine": shine, "mmn": mmn, "evaluation": evaluation}
+
+
+def test_a_run_is_told_with_what_it_was_trained_on_its_figures_and_its_room(
+    store: Store, made: dict[str, Artifact]
+) -> None:
+    plain, shine, mmn = Runs("mine")
+    assert shine.run == f"qd_detr+shine-{made['shine'].key[:6]}"
+    assert (shine.model, shine.negatives) == ("qd_detr+shine", f"corpus+openai/{made['negatives'].key[:6]}")
+    assert shine.figures == {
+        "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0}, "word": {"queries": 9.0, "R1@0.5": 50.0},
+    }  # fmt: skip
+    assert shine.lines() == [("test", "40.00", "–", "10.00"), ("word", "50.00", "–", "–")]
+    assert shine.size == sum(shine.files().values())
+    assert 5e6 < shine.size < 5.1e6
+    assert str(run_folder(made["shine"]) / "last.safetensors") in shine.files()
+    assert f"{made['evaluation'].path}/part-00000.parquet" in shine.files()
+    assert (plain.negatives, mmn.lines()) == ("", [("–", "–", "–", "–")])
+    rows = list(trained_runs("mine"))
+    assert [row["key"] for row in rows] == [made[name].key for name in ("plain", "shine", "mmn")]
+    assert rows[0]["word R1@0.5"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("by", "order"),
+    [
+        (None, ["plain", "shine", "mmn"]),
+        ("R1@0.5", ["shine", "plain", "mmn"]),
+        ("word R1@0.5", ["plain", "shine", "mmn"]),
+        ("mIoU", ["plain", "shine", "mmn"]),
+        ("size", ["shine", "mmn", "plain"]),
+        ("model", ["mmn", "plain", "shine"]),
+    ],
+)
+def test_runs_are_sorted_the_best_first_and_those_without_the_figure_last(
+    made: dict[str, Artifact], by: str | None, order: list[str]
+) -> None:
+    assert [run.metrics for run in listed(None, None, by)] == [made[name] for name in order]
+
+
+def test_a_model_is_named_with_and_without_shine(made: dict[str, Artifact]) -> None:
+    assert [run.metrics for run in listed("mine", "qd_detr", None)] == [made["plain"], made["shine"]]
+    assert [run.metrics for run in listed("mine", "qd_detr+shine", None)] == [made["shine"]]
+    with pytest.raises(ArtifactError, match=r"no run of model 'mnm': did you mean mmn\? there is: mmn, qd_detr"):
+        listed("mine", "mnm", None)
+    with pytest.raises(ArtifactError, match="no data set 'mein' is known"):
+        listed("mein", None, None)
+    with pytest.raises(PenumbraError, match=r"called 'R1@0\.6': did you mean R1@0\.\d\? there is: run, dataset"):
+        listed("mine", None, "R1@0.6")
+
+
+def test_a_run_that_is_not_finished_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
+    settings = Settings.model_validate({"model": {"name": "mmn"}, "training": {"epochs": 9}})
+    metrics = Artifact(root=store.root, dataset="mine", stage="metrics", key="abc0000000000000")
+    checkpoints(metrics, settings, epoch=4)
+    run = found_run("mmn-abc000")
+    assert (run.metrics, run.finished, run.epoch, run.epochs) == (metrics, None, 4, 9)
+    assert "not: epoch 4 of 9" in CliRunner().invoke(app, ["runs", "ls"]).output
+    assert "epoch 4 of 9; its flow goes on" in CliRunner().invoke(app, ["runs", "show", "abc"]).output
+    (run.folder / "settings.json").write_text("{")
+    assert found_run("abc").model == "run", "a kill tore the file, and the list stands"
+    remove(run)
+    assert not run.folder.exists()
+    with pytest.raises(ArtifactError, match="matches 'abc'; the newest: mmn-"):
+        found_run("abc")
+
+
+def test_a_run_goes_with_all_that_is_its_own_and_nothing_else(store: Store, made: dict[str, Artifact]) -> None:
+    name = f"qd_detr+shine-{made['shine'].key[:6]}"
+    asked = CliRunner().invoke(app, ["runs", "rm", name, "--dry-run"])
+    assert asked.output.startswith(f"would take {name} on mine (5.0 MB)")
+    assert store.has(made["shine"])
+    done = CliRunner().invoke(app, ["runs", "rm", name])
+    assert done.output.startswith(f"took {name} on mine (5.0 MB)")
+    assert not run_folder(made["shine"]).exists()
+    assert not Path(made["shine"].path).exists()
+    assert not Path(made["evaluation"].path).exists()
+    assert store.has(made["negatives"])
+    assert [run.metrics for run in Runs()] == [made["plain"], made["mmn"]]
+    assert [[it.key for it in found.parents] for found in store.find("mine", "predictions")] == [[made["plain"].key]]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_a_run_that_something_else_was_made_from_stays(
+    store: Store, made: dict[str, Artifact], arguments: list[str]
+) -> None:
+    table = put(store, "ablation", [], (made["evaluation"],))
+    done = CliRunner().invoke(app, ["runs", "rm", made["shine"].key, *arguments])
+    takes = f"penumbra artifacts rm mine/ablation/{table.key} takes it away first"
+    assert str(done.exception) == f"{table.path} was made from {made['evaluation'].path}: {takes}"
+    assert store.has(made["shine"])
+    assert run_folder(made["shine"]).exists()
+
+
+def test_a_run_that_is_being_trained_stays(store: Store, made: dict[str, Artifact]) -> None:
+    run = found_run(made["mmn"].key)
+    with lease(store.files, lease_of(made["mmn"])):
+        # a lease of this process is not waited for either: its holder is told, and nothing is taken
+        with pytest.raises(ArtifactError, match=rf"{run.run} is being trained by process \d+ on .*: end that first"):
+            remove(run)
+        assert run.folder.exists()
+        assert store.has(made["mmn"])
+    remove(run)
+    assert not run.folder.exists()
+
+
+def test_what_is_shown_of_a_run(store: Store, made: dict[str, Artifact]) -> None:
+    told = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
+    assert "training.seed = 7\n" in told
+    assert 'model.name = "qd_detr"\n' in told
+    assert "training.epochs" not in told, "it is the default"
+    assert "│ test  │ all" in told
+    assert f"{run_folder(made['plain'])}/last.json" in told
+    found = json.loads(CliRunner().invoke(app, ["runs", "show", made["shine"].key[:8], "--json"]).stdout)
+    assert found["settings"] == {"model.name": "qd_detr", "model.losses.shine": True}
+    assert found["parents"] == [made["negatives"].path]
+    assert found["size"] == sum(found["files"].values())
+    assert found["figures"]["word"] == {"queries": 9.0, "R1@0.5": 50.0}
+    several = json.loads(CliRunner().invoke(app, ["runs", "ls", "--sort", "R1@0.5", "--json"]).stdout)
+    assert [run["key"] for run in several] == [made[name].key for name in ("shine", "plain", "mmn")]
+    assert changed({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
+
+
+def test_a_damaged_run_hides_no_other_and_can_be_taken_away(store: Store, made: dict[str, Artifact]) -> None:
+    for artifact in (made["evaluation"], made["mmn"]):
+        (Path(artifact.path) / "part-00000.parquet").write_bytes(b"rubbish")
+    plain, shine, mmn = Runs()
+    assert [run.damaged for run in (plain, shine, mmn)] == [False, True, True]
+    assert (shine.figures, shine.lines()[0][0], mmn.model) == ({}, "damaged", "mmn")
+    told = CliRunner().invoke(app, ["runs", "show", made["shine"].key]).output
+    assert "damaged: penumbra artifacts verify tells what" in told
+    for run in (shine, mmn):
+        remove(run)
+    assert [run.metrics for run in Runs()] == [made["plain"]]
+
+
+def test_a_list_loads_nothing_heavy(made: dict[str, Artifact]) -> None:
+    heavy = {"torch", "prefect", "pandas", "transformers", "spacy", "pyarrow.compute", "pyarrow.dataset"}
+    program = (
+        "import sys; from penumbra.flows.commands import app; app(['runs', 'ls'], standalone_mode=False); "
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "mmn-" in done.stdout
+    assert done.stdout.endswith("[]\n")

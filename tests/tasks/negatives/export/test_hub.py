@@ -1,0 +1,206 @@
+"""A folder for the Hub: `datasets` opens it, its card tells what it is, and `huggingface_hub` sends it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.flows.commands import app
+from penumbra.tasks.negatives.export.hub import HubError, push, write_folder
+from tests.hub_server import hub
+
+Row = dict[str, Any]
+TOKEN = "hf_geheimGeheimGeheim"
+OURS = {"README.md", "negatives/train.parquet", "queries/train.parquet", "queries/novel_word.parquet"}
+
+
+def put(store: Store, stage: str, rows: list[Row], parents: tuple[Artifact, ...] = (), **parameters: Any) -> Artifact:
+    part = Part(table_of(stage, rows), len(rows), len(rows))
+    return store.build(Work("mine", stage, 1, parameters, parents), [lambda: part])
+
+
+@pytest.fixture
+def built(store: Store) -> Artifact:
+    """Two training queries, of which one has two negatives only, and one of a test split."""
+    queries = [("a1", "train", "Jemand öffnet die Tür."), ("b1", "train", "=a bag"), ("c1", "novel-word", "a cup.")]
+    annotations = put(store, "annotations", [
+        {"qid": qid, "vid": f"v{qid}", "split": split, "query": query, "duration": 12.1, "windows": [[0.1, 4.25]],
+         "novel": [], "saliency": None} for qid, split, query in queries
+    ])  # fmt: skip
+    tags = put(store, "tags", [{"qid": qid, "tokens": []} for qid, _, _ in queries], (annotations,),
+               spacy_model="/home/anna/models/tagger")  # fmt: skip
+    chosen = [("a1", 1), ("a1", 2), ("a1", 3), ("b1", 1), ("b1", 2)]
+    masks = put(store, "masks", [
+        {"qid": qid, "level": level, "ratio": 0.5, "masked_query": f"<mask> {level}", "slots": []}
+        for qid, level in chosen
+    ], (annotations, tags), base_url="https://me:geheim@host/v1")  # fmt: skip
+    return put(store, "negatives", [
+        {"qid": qid, "level": level, "positive": qid, "query": f"Jemand schließt {qid} {level}.", "words": ["schließt"],
+         "provider": "corpus", "model": "m", "similarity": 0.1 * level, "plausibility": None, "checks": []}
+        for qid, level in chosen
+    ], (annotations, tags, masks))  # fmt: skip
+
+
+def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
+    told: list[str] = []
+    return write_folder(store, "mine", folder, "owner/name", told=told.append, **options), told
+
+
+def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="is an extra: pip install 'penumbra[test]'")
+    folder = tmp_path / "out"
+    files, _ = written(store, folder)
+    assert set(files) == OURS
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == OURS
+    program = (
+        "import json, sys\n"
+        "from datasets import load_dataset\n"
+        "negatives, queries = load_dataset(sys.argv[1], split='train'), load_dataset(sys.argv[1], 'queries')\n"
+        "print(json.dumps([negatives.to_list(), {name: rows.to_list() for name, rows in queries.items()},"
+        " str(negatives.features['similarity'].dtype)]))"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    negatives, queries, kind = json.loads(done.stdout)
+    assert kind == "float32"
+    assert [(row["qid"], row["level"], row["negative"]) for row in negatives] == [
+        (qid, level, f"Jemand schließt {qid} {level}.") for qid, levels in (("a1", 3), ("b1", 2))
+        for level in range(1, levels + 1)
+    ]  # fmt: skip
+    assert negatives[0]["words"] == ["schließt"]
+    assert negatives[0]["masked_query"] == "<mask> 1"
+    assert [row["query"] for row in queries["train"]] == ["Jemand öffnet die Tür.", "=a bag"]
+    assert queries["novel_word"] == [
+        {"qid": "c1", "vid": "vc1", "query": "a cup.", "duration": 12.1, "windows": [[0.1, 4.25]]}
+    ]
+
+
+def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
+    store: Store, built: Artifact, tmp_path: Path
+) -> None:
+    _, told = written(store, tmp_path / "out", licence="cc-by-4.0")
+    assert told == ["1 of 2 training queries have not all three levels: only what they have is written"]
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    _, head, text = card.split("---\n", 2)
+    about = yaml.safe_load(head)
+    assert about["license"] == "cc-by-4.0"
+    train = {"split": "train", "path": "negatives/train.parquet"}
+    assert about["configs"][0] == {"config_name": "negatives", "default": True, "data_files": [train]}
+    assert 'load_dataset("owner/name", split="train")' in text
+    assert f"| negatives | `{built.key}` | 5 |" in text
+    assert '{"spacy_model": "tagger"}' in text
+    assert '{"base_url": "https://host/v1"}' in text
+    assert "1 of 2 training queries have not all three levels" in text
+    assert "Not judged yet: `penumbra quality mine/negatives`" in text
+    for secret in ("/home/anna", "geheim", str(tmp_path)):
+        assert secret not in card
+
+
+def test_the_card_has_the_figures_of_the_newest_report_on_these(store: Store, built: Artifact, tmp_path: Path) -> None:
+    def report(value: float, parents: tuple[Artifact, ...], number: int) -> None:
+        rows = [{"level": 1, "provider": "all", "metric": name, "value": value} for name in ("blind_auc", "rows")]
+        put(store, "quality", rows, parents, number=number)
+
+    report(0.75, (built,), 1)
+    report(0.625, (built,), 2)
+    report(0.5, (), 3)  # on others
+    written(store, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "| blind AUC (1- and 2-grams) | 0.625 |" in card
+    assert "0.750" not in card
+    assert "Not judged yet" not in card
+
+
+def test_nothing_is_written_where_there_is_nothing(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no mine/negatives below"):
+        written(store, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+Send = Callable[..., Result]
+
+
+@pytest.fixture
+def send(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Send:
+    """Export into a folder and push it to the Hub of an address; Git LFS, for Xet speaks to no stand-in."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def sent(address: str, folder: Path, token: str = TOKEN) -> Result:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", token)
+        said = ["export", "mine", "--format", "hf", "--push", "anna/cuts", "--output", str(folder)]
+        return CliRunner().invoke(app, said)
+
+    return sent
+
+
+def test_the_folder_is_sent_by_the_hubs_own_client(store: Store, built: Artifact, tmp_path: Path, send: Send) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "diary.txt").write_text("of the user's own")
+    with hub(TOKEN) as service:
+        done = send(service.address, folder)
+    assert done.exit_code == 0, done.exception
+    assert done.stdout == f"{service.address}/datasets/anna/cuts\n"
+    assert [(it["name"], it["organization"], it["type"], it["visibility"]) for it in service.created] == [
+        ("cuts", "anna", "dataset", "private")
+    ]
+    assert service.files.keys() == OURS, "nothing else that lies there"
+    assert service.files == {name: (folder / name).read_bytes() for name in OURS}
+    assert pq.read_table(folder / "negatives" / "train.parquet").num_rows == 5
+    assert b'load_dataset("anna/cuts"' in service.files["README.md"]
+    assert not any(TOKEN.encode() in data for data in service.files.values())
+    assert TOKEN not in done.output
+
+
+def test_a_hub_that_refuses_is_one_line_without_the_token(built: Artifact, tmp_path: Path, send: Send) -> None:
+    with hub(TOKEN) as service:
+        wrong = send(service.address, tmp_path / "out", "hf_another")
+        service.refuses = 403
+        refused = send(service.address, tmp_path / "out")
+    gone = send("http://127.0.0.1:9", tmp_path / "out")
+    for told, reason in ((refused, "403 Forbidden"), (wrong, "401"), (gone, "Connection refused")):
+        assert isinstance(told.exception, HubError)
+        line = str(told.exception)
+        assert line.startswith("--push anna/cuts: ")
+        assert reason in line
+        assert "\n" not in line
+        assert TOKEN not in line + told.output
+        assert "hf_another" not in line + told.output
+
+
+def test_without_a_token_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(HubError, match="--push anna/cuts needs HF_TOKEN, a token of the Hub that may write"):
+        push(tmp_path, "anna/cuts", ["README.md"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--format", "parquet"], "--format parquet needs --output"),
+        (["--format", "hf"], "--format hf needs --output"),
+        (["--push", "a/b"], "--push sends the folder of --format hf"),
+    ],
+)
+def test_what_can_not_be_is_said(store: Store, arguments: list[str], told: str) -> None:
+    done = CliRunner().invoke(app, ["export", "mine", *arguments])
+    assert done.exit_code == 2
+    assert told in " ".join(done.output.replace("│", " ").split())
