@@ -11,7 +11,6 @@ from penumbra.artifacts.errors import without_secrets
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.quality.artifact import ancestors
 from penumbra.tasks.negatives.quality.page import fell, known, providers_of, summary, table
 
 NEGATIVES, QUERIES = "negatives", "queries"
@@ -79,7 +78,7 @@ def _quality(store: Store, negatives: Artifact) -> str:
 
 def _making(store: Store, negatives: Artifact, made: Manifest) -> str:
     """Each stage with its key and parameters, the files that were read, and the versions."""
-    several = [made, *(store.manifest(it) for found in ancestors(store, negatives).values() for it in found)]
+    several = [made, *(store.manifest(it) for found in store.ancestors(negatives).values() for it in found)]
     rows = [(it.stage, f"`{it.key}`", f"{it.rows:,}", f"{it.ended:%Y-%m-%d}", _code(it.parameters)) for it in several]
     inputs = {name: digest for it in several for name, digest in it.inputs.items()}
     read = [(plain(_public(name)), f"`{digest}`") for name, digest in inputs.items()]
