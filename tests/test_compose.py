@@ -326,8 +326,9 @@ def test_the_locks_hold_what_is_installed_and_all_that_the_project_needs() -> No
     for name in ("requirements.lock", "requirements-dev.lock"):
         pinned |= dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (PROJECT / name).read_text(), re.MULTILINE))
     versions = {canonicalize_name(name): version for name, version in pinned.items()}
-    extras = PYPROJECT["project"]["optional-dependencies"].values()
-    for text in (*PYPROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)):
+    # wandb brings 60 MB and a telemetry SDK for one service: its tests run where somebody has installed it
+    extras = {name: lines for name, lines in PYPROJECT["project"]["optional-dependencies"].items() if name != "wandb"}
+    for text in (*PYPROJECT["project"]["dependencies"], *(line for extra in extras.values() for line in extra)):
         requirement = Requirement(text)
         if requirement.name != "torch":
             assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), text
