@@ -199,22 +199,6 @@ class NoServerError(PenumbraError):
     """The Prefect server that PREFECT_API_URL names does not answer, or not to us."""
 
 
-class _OneLine(logging.Filter):
-    """Takes the traceback from log records of faults that are not the code's: their message says what to do."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and isinstance(record.exc_info[1], PenumbraError):
-            record.exc_info, record.told_at_the_end = None, True
-        return True
-
-
-class _Once(logging.Filter):
-    """Keeps from the terminal, not from the UI, what the command says at its end."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (hasattr(record, "told_at_the_end") or record.getMessage().startswith("Finished in state Failed("))
-
-
 def flow_of(name: str) -> "Flow[..., Any]":
     """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
     if name not in FLOWS:
@@ -255,6 +239,8 @@ def prepare(
 def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
     """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do."""
     flow, parameters, _ = prepare(name, dataset, changes)
+    from penumbra.tasks.log_lines import quieten
+
     ask_server()
     quieten()
     with some_server():
@@ -314,16 +300,3 @@ def ask_server() -> None:
                 f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
                 "unset PREFECT_API_URL to run without one"
             ) from None
-
-
-def quieten() -> None:
-    """Show what is wrong outside the code once: Prefect's log keeps it for the UI, the command says it at its end."""
-    from prefect.logging.configuration import setup_logging
-    from prefect.logging.handlers import PrefectConsoleHandler
-
-    setup_logging()  # as the flow would: now its handlers are there
-    for logger in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(logger).addFilter(_OneLine())
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, PrefectConsoleHandler):
-            handler.addFilter(_Once())

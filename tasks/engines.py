@@ -18,6 +18,7 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.processes import cores, end_with_parent
+from penumbra.tasks.log_lines import quieten
 
 GIGABYTES_A_WORKER = 2.0  # a sentence encoder, a tagger, what they import, and a part
 
@@ -94,4 +95,5 @@ def processes(number: int) -> ProcessPoolTaskRunner:
 def _begin(threads: int) -> None:
     """What a process that makes stages, or parts of one, begins with."""
     end_with_parent()
+    quieten()
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds

@@ -53,9 +53,8 @@ def options(
 
 def main() -> None:
     """Entry point: expected faults are one line on standard error, not a traceback."""
-    os.environ.setdefault(
-        "PYTHONSAFEPATH", "1"
-    )  # no process that we start takes a file of the user's folder for a module
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # no process of ours takes a file of the user's folder for a module
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # nor shows how far a library has loaded its weights
     try:
         app()
     except PenumbraError as error:
