@@ -123,7 +123,7 @@ class Stage(ABC):
     @property
     def by_workers(self) -> bool:
         """Whether workers make its parts: where there is so much to do that it pays to start them."""
-        return max(Store().manifest(parent).rows for parent in self.parents) > FEW_ROWS
+        return max((Store().manifest(parent).rows for parent in self.parents), default=0) > FEW_ROWS
 
     @abstractmethod
     def part(self, piece: Any) -> Part:
