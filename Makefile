@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
+.PHONY: setup demo test test-all test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
 
 setup: .venv/installed
 
@@ -40,6 +40,10 @@ demo: setup
 	@echo "In the Prefect UI: $(BIN)/penumbra serve, and run full-pipeline/scenes there; what is made is found"
 
 test: setup lint
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not long"
+
+# With what takes minutes: every preset made as planned, kills and runs of whole flows, the wheel, the server, the examples.
+test-all: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The inner loop: what needs no Prefect server, no process of its own and no training of seconds.

@@ -40,8 +40,9 @@ def negatives_for(
         dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files, "english": english}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
         _, _, known = prepare("build-negatives", name or UNNAMED, changes)
+        how = NegativesParameters(**{group: known[group] for group in NegativesParameters.model_fields})
         with planning() as plan:
-            planned = negatives_of(known.pop("dataset"), NegativesParameters(**known))
+            planned = negatives_of(known["dataset"], how)
         if all(state == IS_THERE for _, state, _ in plan.rows):
             return planned.negatives
         with silence() if quiet else nullcontext():

@@ -5,6 +5,7 @@ waits, so that one which ends takes no finished part with it.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -87,9 +88,28 @@ def workers() -> Workers | None:
     return _WORKERS.get()
 
 
-def processes(number: int) -> ProcessPoolTaskRunner:
+@contextmanager
+def processes(number: int) -> Iterator[ProcessPoolTaskRunner]:
     """So many processes, each with its share of the cores, which end with this one."""
-    return ProcessPoolTaskRunner(number, initializer=_begin, initargs=(max(1, cores() // number),))
+    runner = ProcessPoolTaskRunner(number, initializer=_begin, initargs=(max(1, cores() // number),))
+    with _script_hidden(), runner:
+        yield runner
+
+
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Inside, a process that Python starts does not run the script of this one again.
+
+    A script that runs a flow, and not below `if __name__ == "__main__"`, would run it once more in every worker.
+    """
+    main = sys.modules["__main__"]
+    before: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).pop("__file__", None)
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(before)
 
 
 def _begin(threads: int) -> None:

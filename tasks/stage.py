@@ -123,7 +123,7 @@ class Stage(ABC):
     @property
     def by_workers(self) -> bool:
         """Whether workers make its parts: where there is so much to do that it pays to start them."""
-        return max((Store().manifest(parent).rows for parent in self.parents), default=0) > FEW_ROWS
+        return any(Store().manifest(parent).rows > FEW_ROWS for parent in self.parents[:1])
 
     @abstractmethod
     def part(self, piece: Any) -> Part:

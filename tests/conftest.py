@@ -34,13 +34,19 @@ SLOW = {
 }  # fmt: skip
 
 
+# Files whose tests take minutes together; single ones elsewhere say so themselves
+LONG = {"examples", "test_ablation", "test_planning", "test_serving", "test_wheel"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a Prefect server, or seconds, as slow, and what holds the published figures as golden."""
+    """Mark what needs a Prefect server, or seconds, as slow, minutes as long, and the published figures as golden."""
     tests = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(tests)
         if "prefect_server" in getattr(item, "fixturenames", ()) or SLOW & {*place.parts, place.stem}:
             item.add_marker(pytest.mark.slow)
+        if LONG & {*place.parts, place.stem}:
+            item.add_marker(pytest.mark.long)
         if "golden" in item.path.parts:
             item.add_marker(pytest.mark.golden)
 

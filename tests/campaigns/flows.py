@@ -55,7 +55,7 @@ def noting(file: Path) -> None:
     """Small parts, and a line in a file for every part and every epoch that this process has made whole."""
     Annotations.__init__.__defaults__ = (8,)  # type: ignore[misc]
     text.TEXTS_A_PART, video.VIDEOS_A_PART = 24, 2
-    write_part, write_checkpoint = Store._write, loop.write_checkpoint
+    write_part, write_checkpoint = Store.write, loop.write_checkpoint
 
     def note(*words: object) -> None:
         with file.open("a") as stream:
@@ -71,7 +71,7 @@ def noting(file: Path) -> None:
         if name == "last":
             note(f"training {folder.name}", f"epoch {made.state['epoch']}")
 
-    Store._write, loop.write_checkpoint = part, checkpoint  # type: ignore[method-assign]
+    Store.write, loop.write_checkpoint = part, checkpoint  # type: ignore[method-assign]
 
 
 class Place:

@@ -225,6 +225,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(900)  # five runs, two at once
+@pytest.mark.long
 def test_killed_anywhere_the_next_run_goes_on_to_the_same_bytes(
     folder: Path, prefect_server: None, tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip",
 """
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_no_finished_video_is_decoded_again(prefect_server: None, tmp_path: Path) -> None:
     """kill -9, then run through: the same bytes as an undisturbed run, and only what was under way is redone."""
     vids = [f"v{number:02}" for number in range(40)]

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,9 +15,11 @@ from typing import Any
 
 import pytest
 from prefect import flow
+from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
 from penumbra.tasks.stage import Parameters, Stage, planning, run
@@ -146,6 +150,27 @@ def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store
     assert store.verify(artifact) == []
     for index in finished:
         assert len(tellings(f"piece {index}")) == 1
+
+
+SCRIPT = """
+from penumbra.tasks.engines import Engine
+from tests.tasks.test_engines import Toys, made
+
+print("made", made(Engine.processes, Toys()).key)
+"""
+
+
+@pytest.mark.skipif(workers_here() == 1, reason="one core: no worker would start")
+def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
+    store: Store, prefect_server: None, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    command = [sys.executable, tmp_path / "script.py"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("made") == 1
+    assert [len(tellings(f"piece {index}")) for index in range(PARTS)] == [1] * PARTS
 
 
 def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: None) -> None:

@@ -366,6 +366,7 @@ def test_a_dry_run_says_which_flow_comes_first(store: Store, flow: str, said: st
     assert said in done.stdout
 
 
+@pytest.mark.long
 def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` in this test's server, a data set of one's own, then `export` in both formats."""
     from prefect.settings import PREFECT_API_URL

@@ -78,6 +78,7 @@ def run_slowly(work: Job) -> None:
     train(work)
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     chosen = settings({"epochs": 6, "evaluate_every": 2})
     whole = train(job(tmp_path / "whole", chosen))
