@@ -35,7 +35,10 @@ SLOW = {
 
 
 # Files whose tests take minutes together; single ones elsewhere say so themselves
-LONG = {"examples", "test_ablation", "test_planning", "test_serving", "test_wheel"}
+LONG = {
+    "examples", "test_ablation", "test_language_models", "test_planning", "test_provider_from_outside",
+    "test_scenes_rendered", "test_serving", "test_stage_ahead", "test_tiny_clip", "test_wheel",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
