@@ -121,10 +121,12 @@ def some_server() -> Iterator[None]:
     ours = {PREFECT_API_URL: f"{url}/api", PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
     # Prefect's other threads, and the processes that it starts, know nothing of temporary settings: they would start a
     # server without a lock.
-    with environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
+    try:
+        with environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
+            refresh_global_settings_context()
+            yield
+    finally:
         refresh_global_settings_context()
-        yield
-    refresh_global_settings_context()
 
 
 @cache

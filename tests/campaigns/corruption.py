@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penumbra.artifacts.markdown import markdown_table
 from tests.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
 
 MENDED, TOLD, ANEW, LOST, CRASH = "same bytes", "stopped in one line", "made anew", "SILENT LOSS", "CRASH"
@@ -298,9 +299,8 @@ def campaign(only: str = "", every: int = 1) -> list[Case]:
 
 def table(cases: Sequence[Case]) -> str:
     """A row a case, in Markdown."""
-    rows = [("damage", "flow", "`verify`", "the next run"), ("---",) * 4]
-    rows += [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    rows = [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
+    return markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str)
 
 
 def main() -> int:

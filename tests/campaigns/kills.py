@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from penumbra.artifacts.markdown import markdown_table
 from tests.campaigns.flows import FLOWS, OK, Place, Run, undisturbed
 
 GONE = 15.0  # seconds after which nothing of a killed run may live
@@ -157,7 +158,7 @@ def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown."""
     names = [field.name.replace("_", " ") for field in fields(Row)]
     cells = [[f"{cell:.0f}" if isinstance(cell, float) else str(cell) for cell in astuple(row)] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells])
+    return markdown_table(names, cells, str)
 
 
 def main() -> int:

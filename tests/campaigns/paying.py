@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.prices import Price
 from penumbra.tasks.negatives.providers.questions import Question
@@ -252,7 +253,7 @@ def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown."""
     names = [field.name.replace("_", " ") for field in fields(Row)]
     cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in astuple(row)] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells])
+    return markdown_table(names, cells, str)
 
 
 def main() -> int:
