@@ -4,17 +4,17 @@ Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectiv
 (SHINE, section 3.2). The rules here read the tagger's output, whichever English spaCy pipeline made it.
 """
 
+import importlib.util
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import spacy
 from pydantic import Field
-from spacy.language import Language
-from spacy.tokens import Doc, Token
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
@@ -22,6 +22,10 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc, Token
 
 STAGE = "tags"
 SHIPPED_PIPELINE = "penumbra"
@@ -50,8 +54,10 @@ class TaggerError(PenumbraError):
 
 
 @cache
-def load_pipeline(spacy_model: str) -> Language:
+def load_pipeline(spacy_model: str) -> "Language":
     """Load the pipeline; raises `TaggerError` naming it and the remedy."""
+    import spacy  # takes seconds, for it imports torch: only where texts are parsed
+
     source = str(PIPELINE_FOLDER) if spacy_model == SHIPPED_PIPELINE else spacy_model
     try:
         nlp = spacy.load(source, exclude=["ner"])
@@ -68,10 +74,25 @@ def load_pipeline(spacy_model: str) -> Language:
 
 def pipeline_digest(spacy_model: str) -> str:
     """What tells two pipelines apart: their files' digest."""
-    return file_digest(Path(str(load_pipeline(spacy_model).path)))
+    return file_digest(_folder(spacy_model) or Path(str(load_pipeline(spacy_model).path)))
 
 
-def primitive_of(token: Token) -> str | None:
+def _folder(spacy_model: str) -> Path | None:
+    """Where the pipeline's files lie, found without spaCy: a folder, or that of an installed package's version."""
+    if spacy_model == SHIPPED_PIPELINE:
+        return PIPELINE_FOLDER
+    if Path(spacy_model).is_dir():
+        return Path(spacy_model)
+    spec = importlib.util.find_spec(spacy_model) if spacy_model.isidentifier() else None
+    meta = Path(spec.origin).parent / "meta.json" if spec and spec.origin else None
+    if meta is None or not meta.is_file():
+        return None
+    about = json.loads(meta.read_text(encoding="utf-8"))
+    folder = meta.parent / f"{about['lang']}_{about['name']}-{about['version']}"
+    return folder if folder.is_dir() else None
+
+
+def primitive_of(token: "Token") -> str | None:
     """The primitive class of a token, or None for everything else.
 
     Auxiliaries are none ("is sitting", "can take"). A subordinator before a gerund is the preposition that it
@@ -92,7 +113,7 @@ def primitive_of(token: Token) -> str | None:
     return PRIMITIVES.get(token.pos_)
 
 
-def subjects_of(doc: Doc) -> set[int]:
+def subjects_of(doc: "Doc") -> set[int]:
     """Indices of the nouns that are subjects.
 
     Those with a nominal-subject arc; where no noun has one ("person opening a door.", "person they sit down.")
@@ -110,7 +131,7 @@ def subjects_of(doc: Doc) -> set[int]:
     return first if taken_up or not subjects else subjects
 
 
-def describe(doc: Doc) -> list[dict[str, object]]:
+def describe(doc: "Doc") -> list[dict[str, object]]:
     """A parsed query as the rows of the `tokens` column."""
     subjects = subjects_of(doc)
     return [
@@ -129,7 +150,7 @@ def describe(doc: Doc) -> list[dict[str, object]]:
     ]
 
 
-def tag_texts(texts: Iterable[str], nlp: Language) -> Iterator[list[dict[str, object]]]:
+def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, object]]]:
     """Yield each text's tokens, in order; a text that occurs twice is parsed once."""
     texts = list(texts)
     distinct = sorted(set(texts), key=len)
@@ -137,7 +158,7 @@ def tag_texts(texts: Iterable[str], nlp: Language) -> Iterator[list[dict[str, ob
     return (parsed[text] for text in texts)
 
 
-def tag_part(annotations: pa.Table, nlp: Language) -> Part:
+def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
     """Tag one part of `annotations`."""
     qids = annotations["qid"].to_pylist()
     tokens = tag_texts(annotations["query"].to_pylist(), nlp)
@@ -160,7 +181,7 @@ class Tags(Stage):
         return {"spaCy pipeline": pipeline_digest(self.tagging.spacy_model)}
 
     @cached_property
-    def pipeline(self) -> Language:
+    def pipeline(self) -> "Language":
         """The tagger."""
         return load_pipeline(self.tagging.spacy_model)
 

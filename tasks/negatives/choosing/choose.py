@@ -7,7 +7,6 @@ learned less from what was chosen by them (docs/does-it-help.md).
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -72,24 +71,32 @@ def first_that_hold(
 ) -> list[tuple[Query, Together]]:
     """For each query the first of its chains that holds, where one does.
 
-    All queries try their first chain, those for which it does not hold their second, and so on.
+    All queries try their first chain, those for which it does not hold their second, and so on. Of each chain the
+    levels are compared one after the other, so that no text is encoded whose chain has failed before it.
     """
     left, found = list(queries), list[tuple[Query, Together]]()
     while left:
-        tried = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
-        nearness.learn(candidate.query for *_, chain in tried for candidate in chain)
-        left = []
-        for query, chains, chain in tried:
-            cosines = tuple(nearness.of(query, candidate.query) for candidate in chain)
-            if _holds(cosines, rules.ceiling):
-                found.append((query, (chain, cosines)))
-            else:
-                left.append((query, chains))
+        trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
+        holding: list[tuple[Query, Together]] = [(query, (chain, ())) for query, _, chain in trying]
+        for place in range(max((len(chain) for *_, chain in trying), default=0)):
+            holding = _one_level_further(holding, place, nearness, rules.ceiling)
+        found += holding
+        done = {query.qid for query, _ in holding}
+        left = [(query, chains) for query, chains, _ in trying if query.qid not in done]
     return found
 
 
-def _holds(cosines: Sequence[float], ceiling: float) -> bool:
-    return cosines[0] <= ceiling and all(below < above for above, below in pairwise(cosines))
+def _one_level_further(
+    several: Sequence[tuple[Query, Together]], place: int, nearness: Nearness, ceiling: float
+) -> list[tuple[Query, Together]]:
+    """Those chains whose candidate at this place holds as well, with its cosine."""
+    nearness.learn(chain[place].query for _, (chain, _) in several)
+    compared = [(query, chain, cosines, nearness.of(query, chain[place].query)) for query, (chain, cosines) in several]
+    return [
+        (query, (chain, (*cosines, cosine)))
+        for query, chain, cosines, cosine in compared
+        if (cosine < cosines[-1] if cosines else cosine <= ceiling)
+    ]
 
 
 def _described(

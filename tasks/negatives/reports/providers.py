@@ -45,7 +45,8 @@ class Yield:
 
     def row(self) -> tuple[str, ...]:
         """The cells of its line."""
-        complete = sum(count == max(self.levels.values()) for count in self.levels.values()) if self.levels else 0
+        most = max(self.levels.values(), default=0)
+        complete = sum(count == most for count in self.levels.values())
         each = max(1, complete)
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in self.problems.most_common(5))
         return (

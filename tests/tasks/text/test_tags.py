@@ -1,5 +1,8 @@
 """Tags: the shipped tagger is good and small, the primitive rules hold, and no character is lost."""
 
+import os
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,18 @@ import pytest
 import spacy
 from spacy.language import Language
 
+from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.sample.tagger.train import score
-from penumbra.tasks.text.tags import PIPELINE_FOLDER, TaggerError, describe, load_pipeline, tag_part, tag_texts
+from penumbra.tasks.text.tags import (
+    PIPELINE_FOLDER,
+    SHIPPED_PIPELINE,
+    TaggerError,
+    describe,
+    load_pipeline,
+    tag_part,
+    tag_texts,
+)
 
 ODD_TEXTS = [
     "a  person   sits.",
@@ -201,3 +213,22 @@ def test_a_pipeline_that_lacks_components_is_refused(tmp_path: Path) -> None:
     spacy.blank("en").to_disk(tmp_path)
     with pytest.raises(TaggerError, match="lacks lemmatizer, parser"):
         load_pipeline(str(tmp_path))
+
+
+def test_the_digest_of_a_pipeline_is_told_without_spacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "some_pipeline"
+    package.mkdir()
+    load_pipeline(SHIPPED_PIPELINE).to_disk(package / "en_small-1.2.3")
+    (package / "__init__.py").touch()
+    (package / "meta.json").write_text('{"lang": "en", "name": "small", "version": "1.2.3"}', encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    program = (
+        "import sys, penumbra.flows.build_negatives; from penumbra.tasks.text.tags import pipeline_digest\n"
+        "print(*map(pipeline_digest, sys.argv[1:]), {'spacy', 'torch', 'transformers'} & sys.modules.keys())"
+    )
+    names = [SHIPPED_PIPELINE, "some_pipeline", str(package / "en_small-1.2.3")]
+    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    shipped, by_name, by_folder, *heavy = done.stdout.split()
+    assert shipped == file_digest(PIPELINE_FOLDER)
+    assert by_name == by_folder
+    assert heavy == ["set()"]
