@@ -66,6 +66,12 @@ class Training(Parameters):
     )
     device: str = Field("auto", description="cpu, cuda, or auto: a GPU where there is one.")
     processes: int = Field(1, ge=1, description="Processes on this machine that share a step's batch, one a GPU.")
+    launch: Literal["spawn", "torchrun"] = Field(
+        "spawn", description="Who starts them: this command alone, or torchrun's agent, for several hosts."
+    )
+    nodes: int = Field(1, ge=1, description="Hosts, each with so many processes; torchrun's --nnodes.")
+    node_rank: int = Field(0, ge=0, description="Which of them this is, from 0; the first makes the artifact.")
+    rendezvous: str = Field("", description="host:port of the first host, where all meet.")
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
     chosen_by: Literal["sum", "mIoU", "mAP", "R1@0.7"] = Field(
@@ -82,6 +88,10 @@ class Training(Parameters):
     def _trains(self) -> "Training":
         if not self.epochs and not self.start_from:
             raise ValueError("epochs=0 takes the weights of start_from as they are: name it, or train an epoch")
+        if self.nodes > 1 and (self.launch != "torchrun" or not self.rendezvous.rpartition(":")[2].isdigit()):
+            raise ValueError("several nodes need launch=torchrun and rendezvous=HOST:PORT of the first")
+        if self.node_rank >= self.nodes:
+            raise ValueError(f"node_rank is {self.node_rank}, of {self.nodes} nodes: count from 0")
         return self
 
     def drops(self, epoch: int) -> int:

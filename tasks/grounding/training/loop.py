@@ -174,8 +174,20 @@ class Trainer:
         gathered = {kind: cast(Tensor, gather(value[None].to(device))).cpu() for kind, value in own.items()}
         return {f"random.{kind}": value for kind, value in gathered.items()}
 
+    def _agree(self, found: Checkpoint | None) -> None:
+        """Raise `RunError` unless all processes go on from the same checkpoint: hosts may see different folders."""
+        own = -1 if found is None else int(found.state["step"])
+        steps = (
+            gather(torch.tensor([own], device=self.accelerator.device)) if self.accelerator.num_processes > 1 else None
+        )
+        if steps is not None and len(set(steps.tolist())) > 1:
+            raise RunError(
+                f"hosts see different checkpoints in {self.job.folder}: let PENUMBRA_RUNS be a folder that all share"
+            )
+
     def _resume(self) -> None:
         found = read_checkpoint(self.job.folder, "last")
+        self._agree(found)
         if found is None:
             return
         if found.state["processes"] != self.accelerator.num_processes:

@@ -30,7 +30,7 @@ from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.progress import together
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import Stage, run
+from penumbra.tasks.stage import Stage, run, step
 
 STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
@@ -57,8 +57,22 @@ def split_rows(loaded: Loaded, settings: Settings) -> tuple[list[dict[str, Any]]
     return [row for row in train if row["vid"] not in chosen], [row for row in train if row["vid"] in chosen]
 
 
-def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:
-    """Train, and return the metrics; queries that can't be trained on are rejected with their reason."""
+@dataclass(frozen=True)
+class Prepared:
+    """A training that is ready to begin, and what of its queries can't be used."""
+
+    job: Job
+    rejected: list[dict[str, Any]]
+    notes: Counter[str]
+
+    @property
+    def kept(self) -> int:
+        """Queries to train on and to choose by."""
+        return len(self.job.train) + len(self.job.validation)
+
+
+def prepare(sources: Sources, settings: Settings, folder: Path) -> Prepared:
+    """Read what a training needs; queries that can't be trained on are rejected with their reason."""
     loaded = load(sources, settings.inputs)
     train_rows, validation_rows = split_rows(loaded, settings)
     train, validation = (loaded.prepare(rows, STAGE) for rows in (train_rows, validation_rows))
@@ -70,15 +84,18 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    dataset = sources.annotations.dataset
+    return Prepared(job, train.rejected + validation.rejected, train.notes + validation.notes)
+
+
+def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:
+    """Train, and return the metrics."""
+    prepared, dataset = prepare(sources, settings, folder), sources.annotations.dataset
     with scalar_logs(settings, folder, dataset, run) as log:
-        told = list(run_job(job, together(Watcher(dataset, run), log)))
+        told = list(run_job(prepared.job, together(Watcher(dataset, run), log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
     measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
-    rejected = train.rejected + validation.rejected
-    kept = len(train.examples) + len(validation.examples)
-    notes = train.notes + validation.notes
-    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured)
+    rejected, kept = prepared.rejected, prepared.kept
+    return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, prepared.notes, measured=measured)
 
 
 def weights_path(source: str) -> Path:
@@ -196,5 +213,14 @@ def training_run(sources: Sources, settings: Settings) -> TrainingRun:
 
 
 def train_model(sources: Sources, settings: Settings) -> Artifact:
-    """Train a model, or find it trained."""
-    return run(training_run(sources, settings))
+    """Train a model, or find it trained; a host that is not the first takes its share, and waits for the artifact."""
+    stage = training_run(sources, settings)
+    if settings.training.node_rank:
+        _take_part(stage)
+    return run(stage)
+
+
+@step("share of a training")
+def _take_part(stage: TrainingRun) -> None:
+    if not Store().has(stage.artifact):
+        run_job(prepare(stage.sources, stage.settings, run_folder(stage.artifact)).job)

@@ -60,12 +60,12 @@ class Settings(BaseSettings):
 
         So a setting that is new, or another model's, changes no key; where a default changes, the stage's version does.
         Left out are, beside what artifacts tell better (`NAMED_ARTIFACTS`), where and how fast it is computed: device,
-        number of processes, compilation, queries at once in prediction. They change rounding and the draws of dropout,
+        processes and hosts, compilation, queries at once in prediction. They change rounding and the draws of dropout,
         as another seed would, and a run that was killed on one machine is to be found, and go on, on the next. So is
         who is told of it.
         """
-        left_out = {"training": {"device", "processes", "compiled", "log"}, "inputs": NAMED_ARTIFACTS,
-                    "ranking": {"batch_size"}}  # fmt: skip
+        where = {"device", "processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}
+        left_out = {"training": where | {"log"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
         found = self.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
         return {group: values for group, values in merge(found, {"model": {"name": self.model.name}}).items() if values}
 

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -101,15 +104,19 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert same_weights(killed, tmp_path / "whole")
 
 
-def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
+PLAIN: dict[str, Any] = {
+    "model": {"name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0},
+    "losses": {"pair_hinge": False},
+}
+
+
+@pytest.mark.parametrize("launch", ["spawn", "torchrun"])
+def test_two_processes_take_the_step_that_one_takes(tmp_path: Path, launch: str) -> None:
     """Without dropout and random pairs, half a batch in each of two processes has the whole batch's gradient."""
-    plain: dict[str, Any] = {
-        "model": {"name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0},
-        "losses": {"pair_hinge": False},
-    }
-    one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **plain), count=8))
+    one = run_job(job(tmp_path / "one", settings({"epochs": 1, "processes": 1}, **PLAIN), count=8))
     told: list[Progress] = []
-    two = run_job(job(tmp_path / "two", settings({"epochs": 1, "processes": 2}, **plain), count=8), told.append)
+    how = {"epochs": 1, "processes": 2, "launch": launch}
+    two = run_job(job(tmp_path / "two", settings(how, **PLAIN), count=8), told.append)
     assert [(progress.epoch, progress.history) for progress in told] == [(1, two)], "the main process is observed"
     norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
@@ -117,7 +124,59 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
     assert found is not None
     assert found.tensors["random.cpu"].shape[0] == 2
     with pytest.raises(RunError, match="begun with 2 processes"):
-        train(job(tmp_path / "two", settings({"epochs": 3}, **plain)))
+        train(job(tmp_path / "two", settings({"epochs": 3}, **PLAIN)))
+
+
+def _as_host(rank: int, rendezvous: str, shared: Path, own: Path) -> None:
+    how = {"epochs": 1, "launch": "torchrun", "nodes": 2, "node_rank": rank, "rendezvous": rendezvous}
+    try:
+        told: Any = run_job(job(shared, settings(how, **PLAIN), count=8))
+    except PenumbraError as error:
+        told = str(error)
+    own.write_text(json.dumps(told), encoding="utf-8")
+
+
+def _two_hosts(tmp_path: Path, *folders: str) -> list[Any]:
+    """What each of two processes, which share a folder of runs where it is the same, makes of one training."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    hosts = [
+        context.Process(target=_as_host, args=(rank, f"127.0.0.1:{port}", tmp_path / folder, tmp_path / f"{rank}.json"))
+        for rank, folder in enumerate(folders)
+    ]
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.join(240)
+    return [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(hosts))]
+
+
+def test_two_hosts_take_the_step_that_one_takes(tmp_path: Path) -> None:
+    one = run_job(job(tmp_path / "one", settings({"epochs": 1}, **PLAIN), count=8))
+    first, second = _two_hosts(tmp_path, "shared", "shared")
+    assert first == second
+    norms = [row["value"] for rows in (one, first) for row in rows if row["name"] == "gradient_norm"]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_hosts_that_share_no_folder_are_told(tmp_path: Path) -> None:
+    run_job(job(tmp_path / "a" / "key", settings({"epochs": 1, "processes": 2}, **PLAIN), count=8))
+    told = _two_hosts(tmp_path, "a/key", "b/key")
+    assert all("hosts see different checkpoints" in text for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ({"nodes": 2}, "launch=torchrun and rendezvous=HOST:PORT"),
+        ({"nodes": 2, "launch": "torchrun", "rendezvous": "somewhere"}, "rendezvous=HOST:PORT"),
+        ({"node_rank": 1}, "count from 0"),
+    ],
+)
+def test_hosts_that_can_t_meet_are_told(said: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ValidationError, match=remedy):
+        Training.model_validate(said)
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
