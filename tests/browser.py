@@ -82,6 +82,12 @@ class Page:
         """Type into what has the focus."""
         self.call("Input.insertText", text=text)
 
+    def choose_file(self, selector: str, file: Path) -> None:
+        """Choose a file, as a hand does in the dialogue of a field for files."""
+        script = f"document.querySelector({json.dumps(selector)})"
+        field = self.call("Runtime.evaluate", expression=script)["result"]
+        self.call("DOM.setFileInputFiles", objectId=field["objectId"], files=[str(file)])
+
     def press(self, key: str, code: int) -> None:
         """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
