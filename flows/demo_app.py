@@ -29,7 +29,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.server import host_names, listen
 from penumbra.flows.serving import addresses, given_credential, interrupt
 from penumbra.tasks.grounding.evaluation.choice import called, chosen_run
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Window, checked
+from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, Window, checked
 from penumbra.tasks.grounding.prediction.negated import Negative, Negator
 from penumbra.tasks.grounding.prediction.picture import saliency_beside, window_frames, windows_beside
 from penumbra.tasks.grounding.prediction.watching import Watched
@@ -62,31 +62,42 @@ class Row:
     problem: str = ""
 
 
+_grounder = lru_cache(maxsize=2)(Grounder.of_run)
+
+
 @lru_cache(maxsize=2)
-def _loaded(run: str) -> tuple[Grounder, Negator]:
-    return Grounder.of_run(run), Negator.of_run(chosen_run(None, run))
+def _negator(run: str) -> Negator:
+    return Negator.of_run(chosen_run(None, run))
 
 
 @lru_cache(maxsize=8)
 def _watched(run: str, video: Path) -> Watched:
-    return _loaded(run)[0].watch(video)
+    return _grounder(run).watch(video)
 
 
 def show(run: str, video: Path, sentence: str) -> str:
     """What the page shows of a sentence in a video, as HTML: windows, saliency, also under its negatives, and frames.
 
-    Raises as `Grounder` and `Negator` do.
+    Where there are no negatives it says why. Raises as `Grounder` does.
     """
     [query] = checked([sentence])
-    grounder, negator = _loaded(run)
-    negatives = negator.negatives(query)
     watched = _watched(run, video)
+    negatives, why = _negatives(run, query)
     asked = {"query": query} | {_name(one): one.query for one in negatives if one.query}
-    found = dict(zip(asked, grounder.ask(watched, list(asked.values())), strict=True))
+    found = dict(zip(asked, _grounder(run).ask(watched, list(asked.values())), strict=True))
     drawings = [saliency_beside(found)] if found["query"].saliency else []
     drawings += [windows_beside(found), *(window_frames(watched, it) for it in found["query"].windows[:SHOWN])]
-    notes = [*watched.notes, *([] if negatives else ["The sentence has no word that may be masked: no negatives."])]
+    notes = [*watched.notes, *([why] if why else [])]
     return _template().render(rows=_rows(query, negatives, found), notes=notes, drawings=drawings)
+
+
+def _negatives(run: str, query: str) -> tuple[list[Negative], str]:
+    """The negatives, or why there are none."""
+    try:
+        found = _negator(run).negatives(query)
+    except PredictionError as error:
+        return [], f"No negatives: {error}."
+    return found, "" if found else "No negatives: the sentence has no word that may be masked."
 
 
 def _name(negative: Negative) -> str:
@@ -163,7 +174,7 @@ def application(runs: dict[str, str], chosen: str, folder: Path, urls: Sequence[
         FastAPI(openapi_url=None), page, path="/", footer_links=[], run_history=False, show_error=False,
         max_file_size=LARGEST, auth=tuple(credential.split(":", 1)) if credential else None,
         ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
-        theme=gradio.themes.Default("indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
+        theme=gradio.themes.Default(primary_hue="indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
     )  # fmt: skip
     page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
     return TrustedHostMiddleware(Door(app, urls), allowed_hosts=host_names(urls), www_redirect=False)

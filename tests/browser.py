@@ -60,9 +60,9 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait_for(self, script: str) -> Any:
+    def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
         """The value of an expression as soon as it is true."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + seconds
         while not (value := self.evaluate(script)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{script} stays {value!r} in:\n{self.text()[-3000:]}")

@@ -86,7 +86,7 @@ def take_demo_app() -> None:
         page.evaluate("document.querySelector('textarea').focus()")
         page.type(SENTENCE)
         page.evaluate("document.querySelector('button.primary').click()")
-        page.wait_for("document.querySelectorAll('.found .windows').length >= 4")
+        page.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
         take(page, "demo-app", 1500)
 
 

@@ -27,6 +27,7 @@ from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
+from penumbra.flows.demo_app import show
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
@@ -378,10 +379,15 @@ def test_negatives_of_a_sentence_change_words_of_it_alone(trained: Artifact, cou
     assert negator.negatives("!!!") == []
 
 
-def test_without_a_dictionary_it_says_what_makes_one(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_dictionary_windows_are_shown_and_what_makes_one(
+    world: Path, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Store, "newest_if_any", lambda *_: None)
     with pytest.raises(PredictionError, match=r"no dictionary .* penumbra run build-negatives few makes it"):
         Negator.of_run(trained)
+    page = show(trained.key, next((world / "videos").glob("*.mp4")), "a person waves.")
+    assert "No negatives: few has no dictionary" in page
+    assert page.count('<td class="windows">') == 1
 
 
 @needs_chromium
@@ -396,11 +402,12 @@ def test_the_demo_app_finds_windows_in_a_browser(
         tab.choose_file("input[type=file]", film)
         tab.wait_for("document.querySelector('video') !== null")
         tab.evaluate("document.querySelector('textarea').focus()")
-        tab.type("the person <b id=hacked>opens</b> the red door.")
+        tab.type("the person <b id=hacked>opens</b> the ${1+1} red door.")
         tab.evaluate("document.querySelector('button.primary').click()")
-        tab.wait_for("document.querySelectorAll('.found .windows').length >= 4")
+        tab.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
         rows = tab.evaluate("[...document.querySelectorAll('.found tr')].map(row => row.textContent)")
         assert [row.split()[0] for row in rows[1:]] == ["query", "level", "level", "level"]
+        assert "<b id=hacked>opens</b> the ${1+1} red door." in rows[1]
         assert all(re.search(r"\d+\.\d – \d+\.\d \(0\.\d\d\)", row) for row in rows[1:])
         assert tab.evaluate("document.querySelectorAll('.found mark').length") >= 3
         assert tab.evaluate("document.querySelectorAll('.found polyline').length") == 4, "saliency under each"
