@@ -39,9 +39,7 @@ LARGEST = "2gb"  # of an uploaded file
 KEPT_SECONDS = 3600  # of an uploaded file
 LONGEST = 500  # characters of a sentence
 SHOWN = 3  # windows
-ABOUT = (
-    "Where a trained run sees what a sentence says, and how its saliency falls under hard negatives of the sentence."
-)
+ABOUT = "Where a trained run sees what a sentence says, and its saliency under hard negatives of the sentence."
 POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"

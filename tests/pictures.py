@@ -78,7 +78,7 @@ def take_demo_app() -> None:
         run(str(DEMO), "--scripts", str(DEMO / "scripts.jsonl"), "--split", "test_trivial", "--limit", "1",
             module="penumbra.tasks.sample.scenes.render")  # fmt: skip
     app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0", "--dataset", "scenes")
-    with app as address, tab(1500) as page:
+    with app as address, tab(760) as page:
         page.open(address)
         page.wait_for("document.querySelectorAll('input[type=file], textarea').length >= 2")
         page.choose_file("input[type=file]", FILM)
@@ -87,7 +87,7 @@ def take_demo_app() -> None:
         page.type(SENTENCE)
         page.evaluate("document.querySelector('button.primary').click()")
         page.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
-        take(page, "demo-app", 1500)
+        take(page, "demo-app", int(page.evaluate("document.documentElement.scrollHeight")))
 
 
 def take_help() -> None:
