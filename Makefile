@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup demo test test-all test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
+.PHONY: setup pictures demo test test-all test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
 
 setup: .venv/installed
 
@@ -78,6 +78,10 @@ campaign: setup
 # Fails on a link that leads nowhere; open build/site/index.html.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The pictures of docs/pictures, of what `make demo` made; a Chromium takes them.
+pictures: setup
+	@$(BIN)/python -m tests.pictures
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

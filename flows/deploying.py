@@ -1,9 +1,12 @@
-"""What `penumbra serve` puts on its server: work pools, the deployments of prefect.yaml and the automation.
+"""What `penumbra serve` puts on its server: work pools, deployments and the automation.
+
+Deployments are those of prefect.yaml, and of each data set's own penumbra.yaml, which beats it.
 
 `prefect deploy --all` does the same for the deployments, of every kind, and works out a flow's form anew for each.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -18,8 +21,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
-from penumbra.artifacts.settings import DEPLOYMENTS, PROJECT
-from penumbra.flows.running import flow_of
+from penumbra.artifacts.settings import PROJECT
+from penumbra.flows.parameter_files import ParameterError, datasets_with_own
+from penumbra.flows.running import deployments, flow_of, own_deployments
 
 POOLS = ("penumbra", "penumbra-gpu")
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
@@ -31,12 +35,23 @@ def main() -> None:
         for pool in POOLS:
             _create_pool(client, pool)
         there = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
-        for deployment in yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]:
+        for deployment in all_deployments():
             flow_id, version = client.create_flow_from_name(_flow_name(deployment)), _version(deployment)
             if there.get((flow_id, deployment["name"])) != version:
                 _deploy(client, flow_id, version, **deployment)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
+
+
+def all_deployments() -> list[dict[str, Any]]:
+    """Those of prefect.yaml and of the data sets; a data set's file that is wrong is told, and the others go on."""
+    found = {(one["name"], _flow_name(one)): one for one in deployments()}
+    for dataset in datasets_with_own():
+        try:
+            found.update({(one["name"], _flow_name(one)): one for one in own_deployments(dataset)})
+        except ParameterError as error:
+            sys.stderr.write(f"penumbra: {error}\n")
+    return list(found.values())
 
 
 def _create_pool(client: SyncPrefectClient, name: str) -> None:

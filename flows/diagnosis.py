@@ -1,10 +1,13 @@
 """What `penumbra doctor` looks at: what works on this machine, what does not, and what to do about it.
 
-Nothing is downloaded, and no server is asked but the one that PREFECT_API_URL names.
+Nothing is downloaded, and none is asked but the server that PREFECT_API_URL names and, unless HF_HUB_OFFLINE is set,
+the model hub: whether it is there.
 """
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +23,10 @@ from penumbra.artifacts.settings import IS_CHECKOUT, PROJECT, answers_folder, ar
 
 GIB = 2**30
 TIGHT = 5 * GIB  # of free disk: less is soon full
+LOCK = PROJECT / "requirements.lock"  # of a checkout
+HUB_SECONDS = 5.0  # that the model hub may take to answer
 KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
+UNKNOWN = "mend what it names; if it names nothing of yours, tell the project"
 KNOWN_BAD = {  # what happens outside the versions that pyproject.toml asks for
     "prefect": "other versions were not tried",
     "fastapi": "`prefect deploy` or the server itself fails",
@@ -53,7 +59,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # e.g. a library that can't be imported
-            yield Finding(check.__name__.strip("_"), f"{type(error).__name__}: {error}", State.BROKEN)
+            yield Finding(check.__name__.strip("_"), f"{type(error).__name__}: {error}", State.BROKEN, UNKNOWN)
 
 
 def _python() -> Iterator[Finding]:
@@ -74,11 +80,31 @@ def _packages() -> Iterator[Finding]:
     yield Finding("Prefect", ", ".join(f"{name} {metadata.version(name)}" for name in list(KNOWN_BAD)[:3]))
 
 
+def _lock() -> Iterator[Finding]:
+    """The installed versions against those that the project is tested with; extras may be missing."""
+    if not LOCK.is_file():
+        yield Finding("lock", "comes with a checkout alone")
+        return
+    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
+    here = {name: version for name in locked if (version := _version(name))}
+    other = [f"{name} {version} (locked: {locked[name]})" for name, version in here.items() if version != locked[name]]
+    if other:
+        yield Finding("lock", f"other versions than tested: {', '.join(other)}", State.LACKS, "make setup, in a clone")
+    else:
+        yield Finding("lock", f"{len(here)} of its {len(locked)} packages are here, in the versions that were tested")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def _package(required: Requirement) -> Iterator[Finding]:
     remedy = f"pip install '{required.name}{required.specifier}'"
-    try:
-        version = metadata.version(required.name)
-    except metadata.PackageNotFoundError:
+    version = _version(required.name)
+    if version is None:
         yield Finding(required.name, "is not installed", State.BROKEN, remedy)
         return
     if not required.specifier.contains(version, prereleases=True):
@@ -95,17 +121,16 @@ def _folders() -> Iterator[Finding]:
         yield _folder("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN)
     yield _folder("training runs", runs_folder(), "PENUMBRA_RUNS", State.BROKEN)
     yield _folder("paid answers", answers_folder(), "PENUMBRA_ANSWERS", State.LACKS)
-    free = shutil.disk_usage(_existing(runs_folder())).free
-    tight = (State.LACKS, "make room, or put PENUMBRA_ARTIFACTS on another disk") if free < TIGHT else ()
-    yield Finding("free disk", f"{free / GIB:.1f} GiB", *tight)
 
 
 def _folder(what: str, folder: Path, variable: str, otherwise: State) -> Finding:
     nearest = _existing(folder)
     made = "" if folder.is_dir() else " (made when it is needed)"
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Finding(what, f"{folder}{made}")
-    return Finding(what, f"{folder} can't be written to", otherwise, f"name another folder with {variable}")
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        return Finding(what, f"{folder} can't be written to", otherwise, f"name another folder with {variable}")
+    free = shutil.disk_usage(nearest).free
+    tight = (State.LACKS, f"make room, or name a folder on another disk with {variable}") if free < TIGHT else ()
+    return Finding(what, f"{folder}{made}, {free / GIB:.1f} GiB free", *tight)
 
 
 def _existing(folder: Path) -> Path:
@@ -130,8 +155,12 @@ def _server() -> Iterator[Finding]:
         yield Finding(f"port {PORT}", "is taken, by a server perhaps", State.LACKS, f"penumbra serve --port {PORT + 1}")
     else:
         yield Finding(f"port {PORT}", "is free")
+    from prefect.context import get_settings_context
+
     from penumbra.flows.running import NoServerError, ask_server, server_address
 
+    profile = get_settings_context().profile
+    yield Finding("Prefect profile", f"{profile.name}, {profile.source or 'its own settings'}")
     address = server_address()
     if not address:
         yield Finding("PREFECT_API_URL", "is not set: `penumbra run` starts a server of its own for as long as it runs")
@@ -149,11 +178,48 @@ def _torch() -> Iterator[Finding]:
     import torch
 
     yield Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    if not torch.cuda.is_available():
-        yield Finding("GPU", "none that torch can use: trainings and CLIP run on the CPU", State.LACKS)
+    driver = _driver()
+    if torch.cuda.is_available():
+        yield Finding("GPU driver", f"{driver or 'of unknown version'}; torch is built for CUDA {torch.version.cuda}")
+    else:
+        there = f"driver {driver} is here, and this torch can't use it" if driver else "no NVIDIA driver is here"
+        remedy = (
+            "install the build of torch for this driver: https://pytorch.org/get-started"
+            if driver
+            else "nothing, for small data: trainings and CLIP run on the CPU"
+        )
+        yield Finding("GPU", f"none that torch can use: {there}", State.LACKS, remedy)
     for number in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(number)
         yield Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, '' where there is none."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.strip().partition("\n")[0]
+
+
+def _hub() -> Iterator[Finding]:
+    from huggingface_hub import constants
+
+    place = without_secrets(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE:
+        yield Finding("model hub", "is not asked, for HF_HUB_OFFLINE is set: models are taken from this machine")
+        return
+    import httpx
+
+    try:
+        httpx.head(constants.ENDPOINT, timeout=HUB_SECONDS, follow_redirects=True)
+    except httpx.HTTPError as error:
+        remedy = "set HF_HUB_OFFLINE=1 where the models below are here; else mend the network, or HF_ENDPOINT"
+        yield Finding("model hub", f"{place} does not answer ({type(error).__name__})", State.LACKS, remedy)
+    else:
+        yield Finding("model hub", f"{place} answers")
 
 
 def _tagger() -> Iterator[Finding]:
@@ -200,5 +266,5 @@ def _is_cached(model: str) -> bool:
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _python, _packages, _folders, _keys, _torch, _tagger, _encoders, _server,
+    _python, _packages, _lock, _folders, _keys, _torch, _hub, _tagger, _encoders, _server,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from penumbra.artifacts.settings import data_folder
+from penumbra.flows.parameter_files import OWN, write_own
 from penumbra.tasks.data.columns import Columns, find_columns
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
 from penumbra.tasks.data.queries import (
@@ -52,7 +53,10 @@ def make_dataset(
     if measured:
         tell(f"duration: of {measured:,} videos decoded from {videos or folder / 'videos'}")
     labels = _make_splits(queries, columns, test, seed, novel, tell)
-    return write_dataset(name, queries, labels, force)
+    dataset = write_dataset(name, queries, labels, force)
+    own = write_own(name)
+    tell(f"parameters of its runs: {own}" if own else f"parameters of its runs: as {OWN} of its folder has them")
+    return dataset
 
 
 def _folder(name: str, force: bool) -> Path:

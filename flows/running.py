@@ -4,10 +4,8 @@ import inspect
 import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import reduce
 from http import HTTPStatus
 from importlib import import_module
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
@@ -15,7 +13,8 @@ import yaml
 from pydantic import BaseModel
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.artifacts.settings import DEPLOYMENTS, data_folder
+from penumbra.flows.parameter_files import OWN, ParameterError, nested, own_parameters
 from penumbra.flows.server import environment_line, some_server
 
 if TYPE_CHECKING:
@@ -33,12 +32,47 @@ FLOWS = {  # where each flow is; the modules are imported when one runs
 
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
-    """The parameters of the deployment FLOW/NAME, a data set's or a preset's; without one NAME is a data set's."""
-    deployments = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
-    for deployment in deployments:
-        if deployment["name"] == name and flow in deployment["tags"]:
-            return dict(deployment["parameters"])
-    return {"dataset": {"name": name}}
+    """The parameters of the deployment FLOW/NAME, a data set's or a preset's; without one NAME is a data set's.
+
+    What the data set's own penumbra.yaml says of the flow beats them. Raises `ParameterError` naming that file.
+    """
+    usual = next(
+        (dict(one["parameters"]) for one in deployments() if one["name"] == name and flow in one["tags"]),
+        {"dataset": {"name": name}},
+    )
+    own = own_parameters(name)
+    unknown = [said for said in own if said not in FLOWS]
+    if unknown:
+        raise ParameterError(f"{data_folder() / name / OWN}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
+    if not own.get(flow):
+        return usual
+    from penumbra.tasks.stage import merge
+
+    try:
+        placed = in_groups(flow_of(flow), own[flow], usual)
+        check_names(flow_of(flow), placed)
+    except ParameterError as error:
+        raise ParameterError(f"{data_folder() / name / OWN}: {error}") from None
+    return dict(merge(usual, placed))
+
+
+def deployments() -> list[dict[str, Any]]:
+    """The deployments of prefect.yaml."""
+    return list(yaml.safe_load(DEPLOYMENTS.read_text())["deployments"])
+
+
+def own_deployments(name: str) -> list[dict[str, Any]]:
+    """The deployments of a data set's own penumbra.yaml, in the form of prefect.yaml's, whose definitions they extend.
+
+    Raises `ParameterError` as `deployment_parameters` does.
+    """
+    definitions = yaml.safe_load(DEPLOYMENTS.read_text())["definitions"]
+    told = {(one["name"], one["tags"][0]): one for one in deployments()}
+    return [
+        {**definitions[flow], **told.get((name, flow), {}), "name": name, "parameters": parameters}
+        for flow in own_parameters(name)
+        for parameters in [deployment_parameters(flow, name)]
+    ]
 
 
 def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -60,30 +94,11 @@ def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, 
         groups[union] = _member(union, members, merge(usual or {}, placed))
     for name, value in changes.items():
         if name not in parameters:
-            placed = merge(placed, _at(_place(name, groups, unions), value))
+            placed = merge(placed, nested(_place(name, groups, unions), value))
     for union, members in unions.items():
         if union in placed and isinstance(placed[union], dict) and groups[union] is not members[0]:
             placed[union] = {"name": _name(groups[union]), **placed[union]}
     return placed
-
-
-def parameters_in(file: Path) -> dict[str, Any]:
-    """The parameters of a YAML file, in groups or by names with dots, as in `filling.candidates: 4`.
-
-    Raises `ParameterError` naming the file, and the line where it is no YAML.
-    """
-    from penumbra.tasks.stage import merge
-
-    try:
-        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"--config {file} can't be read ({error}): name a YAML file of parameters") from None
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ParameterError(f"--config {file}{line} is no YAML ({error.problem}): write NAME: VALUE lines") from None
-    if not isinstance(said, dict) or not all(isinstance(name, str) and all(name.split(".")) for name in said):
-        raise ParameterError(f"--config {file} holds no NAME: VALUE lines, as in filling.candidates: 4")
-    return reduce(merge, (_at(tuple(name.split(".")), value) for name, value in said.items()), {})
 
 
 def placed_in_layers(name: str, dataset: str, *layers: dict[str, Any]) -> dict[str, Any]:
@@ -182,17 +197,6 @@ def _unknown(said: dict[str, Any], kinds: dict[str, list[type[BaseModel]]]) -> I
                 for field, info in kind.model_fields.items():
                     fields.setdefault(field, []).extend(kinds_of(info.annotation))
             yield from (f"{name}.{unknown}" for unknown in _unknown(value, fields))
-
-
-def _at(place: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A value as nested parameters."""
-    for name in reversed(place):
-        value = {name: value}
-    return dict(value)
-
-
-class ParameterError(PenumbraError):
-    """There is no such flow or parameter, or a value does not fit it."""
 
 
 class NoServerError(PenumbraError):

@@ -68,7 +68,6 @@ def start_server(
         folder: that it starts in
 
     """
-    names = dict.fromkeys(_bracketed(urlsplit(url).hostname or "") for url in urls)
     doors = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(urls),
@@ -76,7 +75,7 @@ def start_server(
     }
     with listener:
         return subprocess.Popen(
-            ending_with_us("penumbra.flows.server", str(listener.fileno()), *names),
+            ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls)),
             env={**environment, **doors}, cwd=folder, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
@@ -152,8 +151,10 @@ def _temporary_server() -> tuple[str, str]:
     return url, credential
 
 
-def _bracketed(name: str) -> str:
-    return f"[{name}]" if ":" in name else name
+def host_names(urls: Sequence[str]) -> list[str]:
+    """The names of addresses as a browser's Host header has them, without the port."""
+    names = (urlsplit(url).hostname or "" for url in urls)
+    return list(dict.fromkeys(f"[{name}]" if ":" in name else name for name in names))
 
 
 def _keep_back_retried() -> None:
@@ -170,9 +171,14 @@ def main(descriptor: str, *names: str) -> None:
     from prefect.settings import get_current_settings
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+    from penumbra.flows.browsing import browse_routes
+
     settings = get_current_settings().server
+    served = create_app()
+    if settings.ui.enabled and settings.api.auth_string:
+        served.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
     # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
-    app = TrustedHostMiddleware(create_app(), allowed_hosts=names, www_redirect=False)
+    app = TrustedHostMiddleware(served, allowed_hosts=names, www_redirect=False)
     _keep_back_retried()
     config = uvicorn.Config(
         app, log_level=settings.logging_level.lower(), timeout_keep_alive=settings.api.keepalive_timeout,

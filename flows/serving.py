@@ -34,13 +34,29 @@ ALL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 (and where this
 
 
 def credential_for(host: str) -> str:
-    """PENUMBRA_AUTH, or on this machine alone a new one a start; raises `ServeError` where the user must set it."""
+    """PENUMBRA_AUTH, or on this machine alone a new one a start; raises as `given_credential` does."""
+    return given_credential(host) or new_credential()
+
+
+def given_credential(host: str) -> str:
+    """PENUMBRA_AUTH, '' where none is set and none needed; raises `ServeError` where the user must set it."""
     own = os.environ.get("PENUMBRA_AUTH", "")
     if own and not all(own.partition(":")):
         raise ServeError("PENUMBRA_AUTH is no user:password")
     if not own and not _is_loopback(host):
         raise ServeError(f"--host {host} opens the server to other machines: set PENUMBRA_AUTH=user:password first")
-    return own or new_credential()
+    return own
+
+
+def addresses(host: str, port: int) -> list[str]:
+    """Where browsers find what listens there: PENUMBRA_URL first, if it is set, and this machine's own."""
+    near = _near(host, port)
+    return list(dict.fromkeys((os.environ.get("PENUMBRA_URL", near).rstrip("/"), near, f"http://localhost:{port}")))
+
+
+def _near(host: str, port: int) -> str:
+    here = ALL_ADDRESSES.get(host, host)
+    return f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -84,7 +100,8 @@ def _environment(home: Path) -> dict[str, str]:
     }
 
 
-def _interrupt(*_: object) -> None:
+def interrupt(*_: object) -> None:
+    """A handler of signals: SIGTERM ends a command as Ctrl-C does, and what it began is put in order."""
     raise KeyboardInterrupt
 
 
@@ -93,23 +110,22 @@ def serve(host: str, port: int) -> None:
     credential = credential_for(host)
     listener = listen(host, port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupt)
     server_folder(port).mkdir(parents=True, exist_ok=True, mode=0o700)
-    here = ALL_ADDRESSES.get(host, host)
-    near = f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
-    url = os.environ.get("PENUMBRA_URL", near).rstrip("/")
-    client = {"PREFECT_API_URL": f"{near}/api", "PREFECT_API_AUTH_STRING": credential}
+    urls = addresses(host, port)
+    url = urls[0]
+    client = {"PREFECT_API_URL": f"{_near(host, port)}/api", "PREFECT_API_AUTH_STRING": credential}
     environment = {**_environment(server_folder(port)), **client, "PREFECT_UI_URL": url}
     running: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="penumbra-serve-") as folder:
         try:
-            urls = list(dict.fromkeys((url, near, f"http://localhost:{port}")))
             ui = {"PREFECT_SERVER_UI_API_URL": f"{url}/api"}  # the page asks this address; without it, 127.0.0.1:4200
             running.append(start_server(listener, urls, credential, {**environment, **ui}, folder))
-            wait_for(here, port)
+            wait_for(ALL_ADDRESSES.get(host, host), port)
             _work(environment, folder, running)
             _tell(port, client)
             print(f"\nPenumbra is served: {url}\n  it asks for:      {credential}\n"
+                  f"  to look at data:  {url}/browse\n"
                   f"  in another shell: {environment_line(port)}\n"
                   "                    prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.",
                   flush=True)  # fmt: skip

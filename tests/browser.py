@@ -60,9 +60,9 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait_for(self, script: str) -> Any:
+    def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
         """The value of an expression as soon as it is true."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + seconds
         while not (value := self.evaluate(script)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{script} stays {value!r} in:\n{self.text()[-3000:]}")
@@ -81,6 +81,12 @@ class Page:
     def type(self, text: str) -> None:
         """Type into what has the focus."""
         self.call("Input.insertText", text=text)
+
+    def choose_file(self, selector: str, file: Path) -> None:
+        """Choose a file, as a hand does in the dialogue of a field for files."""
+        script = f"document.querySelector({json.dumps(selector)})"
+        field = self.call("Runtime.evaluate", expression=script)["result"]
+        self.call("DOM.setFileInputFiles", objectId=field["objectId"], files=[str(file)])
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key."""

@@ -13,6 +13,7 @@ from penumbra.flows.commands.artifacts import artifacts
 from penumbra.flows.commands.browse import browse
 from penumbra.flows.commands.check import check
 from penumbra.flows.commands.compare import compare
+from penumbra.flows.commands.demo_app import demo_app
 from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.export import export
 from penumbra.flows.commands.fetch import fetch
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand, epilog=EPILOG)(run)
-for command in (init, check, ablation, serve, browse, export, quality, compare, predict, fetch, doctor):
+for command in (init, check, ablation, serve, browse, export, quality, compare, predict, demo_app, fetch, doctor):
     app.command()(command)
 app.add_typer(artifacts, name="artifacts")
 app.add_typer(runs, name="runs")

@@ -62,8 +62,12 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name."""
-    from penumbra.flows.running import parameters_in, placed_in_layers, run_flow
+    """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name.
+
+    What penumbra.yaml in the data set's folder says of the flow beats these.
+    """
+    from penumbra.flows.parameter_files import parameters_in
+    from penumbra.flows.running import placed_in_layers, run_flow
 
     said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(log)}]"] if log else ())])
     changes = placed_in_layers(flow, dataset, parameters_in(config) if config else {}, said)

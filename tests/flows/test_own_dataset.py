@@ -11,7 +11,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from penumbra.artifacts.settings import DEPLOYMENTS
 from penumbra.flows.commands import app
+from penumbra.flows.deploying import all_deployments
+from penumbra.flows.running import placed_in_layers, prepare
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.features.decoding.durations import DurationError
 from tests.films import film
@@ -98,7 +101,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert "choose another name, or replace it with --force" in str(again.exception)
     assert len(lines(tmp_path, "val.jsonl")) == 1
     assert run("init", "mine", "--from", table(tmp_path, ROWS[:2], "set"), "--test", "0", "--force").exit_code == 0
-    assert sorted(path.name for path in (tmp_path / "data" / "mine").iterdir()) == ["train.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "data" / "mine").glob("*.json*")) == ["train.jsonl"]
     (tmp_path / "data" / "mine" / "my_train.jsonl").touch()
     assert "take it away first" in str(run("init", "mine", "--from", table(tmp_path), "--force").exception)
 
@@ -165,7 +168,7 @@ def test_novel_splits_hold_out_words_and_pairs_of_them(tmp_path: Path) -> None:
     done = run("init", "mine", "--from", table(tmp_path, rows), "--novel", "--test", "0.4")
     assert done.exit_code == 0, done.output
     folder = tmp_path / "data" / "mine"
-    files = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
+    files = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     training = {sentence for video in files.pop("train").values() for sentence in video["sentences"]}
     seen = {word.strip(".") for sentence in training for word in sentence.split()}
     assert files["novel_word"]["rare"]["news"] == [{"NOUN": ["fence"], "VERB": ["paint"]}] * 2
@@ -187,3 +190,49 @@ def test_novel_splits_of_a_few_alike_videos_are_an_error(tmp_path: Path) -> None
     done = run("init", "mine", "--from", table(tmp_path, rows), "--novel")
     assert "no query can be held out for split" in str(done.exception)
     assert "leave out --novel" in str(done.exception)
+
+
+def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) -> None:
+    prefect = DEPLOYMENTS.read_bytes()
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    own = tmp_path / "data" / "mine" / "penumbra.yaml"
+    assert {(one["name"], one["tags"][0]) for one in all_deployments()} >= {
+        ("mine", "build-negatives"),
+        ("mine", "full-pipeline"),
+    }
+    own.write_text("build-negatives:\n  masking.ratios: [0.1, 0.2, 0.9]\n  candidates: 4\ntrain-grounding:\n")
+    [deployed] = [one for one in all_deployments() if (one["name"], one["tags"]) == ("mine", ["build-negatives"])]
+    assert deployed["entrypoint"] == "penumbra.flows.build_negatives.build_negatives"
+    assert deployed["work_pool"] == {"name": "penumbra"}
+    assert deployed["parameters"] == {
+        "dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.9]}, "filling": {"candidates": 4},
+    }  # fmt: skip
+    taken = prepare("build-negatives", "mine", {})[2]
+    assert (taken["masking"].ratios, taken["filling"].candidates) == ((0.1, 0.2, 0.9), 4)
+    said = prepare("build-negatives", "mine", placed_in_layers("build-negatives", "mine", {"candidates": 8}))[2]
+    assert (said["masking"].ratios, said["filling"].candidates) == ((0.1, 0.2, 0.9), 8)
+    assert run("init", "mine", "--from", table(tmp_path), "--force").exit_code == 0
+    assert "candidates: 4" in own.read_text(), "what was edited stays"
+    assert DEPLOYMENTS.read_bytes() == prefect
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("build-negative:\n  candidates: 4\n", "no flow 'build-negative'; there is: build-negatives, "),
+        ("build-negatives:\n  candidate: 4\n", "did you mean filling.candidates?"),
+        ("build-negatives: 4\n", "below 'build-negatives', holds no NAME: VALUE lines"),
+        ("build-negatives: [1\n", "is no YAML"),
+    ],
+)
+def test_a_mistake_in_a_data_set_s_own_file_is_told(
+    tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
+    own = tmp_path / "data" / "mine" / "penumbra.yaml"
+    own.write_text(text)
+    done = run("run", "build-negatives", "mine", "--dry-run")
+    assert str(own) in str(done.exception)
+    assert told in str(done.exception)
+    assert "mine" not in {one["name"] for one in all_deployments()}
+    assert told in capsys.readouterr().err, "and the others are served"

@@ -1,9 +1,14 @@
-"""From real films to a trained run, its report, and predictions for a film of one's own that equal the run's."""
+"""From real films to a trained run, its report, predictions for a film of one's own, and the demo app in a browser."""
 
 import json
 import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,11 @@ from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
+from penumbra.flows.demo_app import show
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
@@ -39,6 +46,7 @@ from penumbra.tasks.grounding.families.mmn import MMN
 from penumbra.tasks.grounding.prediction import Grounder, PredictionError
 from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
+from penumbra.tasks.grounding.prediction.negated import Negator
 from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
 from penumbra.tasks.grounding.report.examples import RunOnData
 from penumbra.tasks.grounding.report.pages import saliency_section
@@ -49,6 +57,9 @@ from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.sample.scenes.render import read_scripts, render
+from penumbra.tasks.text.dictionary import count
+from penumbra.tasks.text.tags import Tagging, tag
+from tests.browser import browser, needs_chromium
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -317,3 +328,131 @@ def test_a_damaged_film_is_refused_with_its_reason(grounder: Grounder, tmp_path:
     broken.write_bytes(b"no film")
     with pytest.raises(UnreadableError, match=r"broken\.mp4: file can't be opened as a video"):
         grounder.watch(broken)
+
+
+@pytest.fixture(scope="module")
+def counted(world: Path) -> Artifact:
+    """The films' dictionary, and with it their tags."""
+
+    @flow
+    def tag_and_count(annotations: Artifact) -> Artifact:
+        return count(annotations, tag(annotations, Tagging()))
+
+    dictionary: Artifact = tag_and_count(Store().newest("few", "annotations"))
+    return dictionary
+
+
+@contextmanager
+def demo_app(*arguments: str) -> Iterator[str]:
+    """`penumbra demo-app` in a process of its own, and its address."""
+    command = ending_with_us("penumbra.flows.commands", "demo-app", "--port", "0", *arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())[0]
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def status(address: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+            code: int = answer.status
+            return code
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_negatives_of_a_sentence_change_words_of_it_alone(trained: Artifact, counted: Artifact) -> None:
+    sentence = "the person opens the red door."
+    negator = Negator.of_run(trained)
+    assert negator.provider.name == "corpus"
+    negatives = negator.negatives(sentence)
+    assert [one.level for one in negatives] == [1, 2, 3]
+    words = {row["word"] for row in Store().table(counted).to_pylist()}
+    for one in negatives:
+        changed = [new for new, own in zip(one.query.split(), sentence.split(), strict=True) if new != own]
+        assert changed
+        assert {word.strip(".") for word in changed} <= words
+    assert negator.negatives(sentence) == negatives
+    assert negator.negatives("!!!") == []
+
+
+def test_without_a_dictionary_windows_are_shown_and_what_makes_one(
+    world: Path, trained: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "newest_if_any", lambda *_: None)
+    with pytest.raises(PredictionError, match=r"no dictionary .* penumbra run build-negatives few makes it"):
+        Negator.of_run(trained)
+    page = show(trained.key, next((world / "videos").glob("*.mp4")), "a person waves.")
+    assert "No negatives: few has no dictionary" in page
+    assert page.count('<td class="windows">') == 1
+
+
+@needs_chromium
+def test_the_demo_app_finds_windows_in_a_browser(
+    world: Path, trained: Artifact, counted: Artifact, tmp_path: Path
+) -> None:
+    film = next((world / "videos").glob("*.mp4"))
+    with demo_app("--run", trained.key) as address, browser(tmp_path / "profile") as tab:
+        tab.call("Network.enable")
+        tab.open(address)
+        tab.wait_for("document.querySelectorAll('input[type=file], textarea').length >= 2")
+        tab.choose_file("input[type=file]", film)
+        tab.wait_for("document.querySelector('video') !== null")
+        tab.evaluate("document.querySelector('textarea').focus()")
+        tab.type("the person <b id=hacked>opens</b> the ${1+1} red door.")
+        tab.evaluate("document.querySelector('button.primary').click()")
+        tab.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
+        rows = tab.evaluate("[...document.querySelectorAll('.found tr')].map(row => row.textContent)")
+        assert [row.split()[0] for row in rows[1:]] == ["query", "level", "level", "level"]
+        assert "<b id=hacked>opens</b> the ${1+1} red door." in rows[1]
+        assert all(re.search(r"\d+\.\d – \d+\.\d \(0\.\d\d\)", row) for row in rows[1:])
+        assert tab.evaluate("document.querySelectorAll('.found mark').length") >= 3
+        assert tab.evaluate("document.querySelectorAll('.found polyline').length") == 4, "saliency under each"
+        assert tab.evaluate("document.querySelectorAll('.found image').length") >= 3, "frames of the windows"
+        assert tab.evaluate("document.getElementById('hacked')") is None
+        sent = [it["params"] for it in tab.events if it["method"] == "Network.requestWillBeSent"]
+        urls = {it["request"]["url"] for it in sent}
+        assert [url for url in urls if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_the_demo_app_hands_out_no_other_file_and_fetches_none(
+    world: Path, trained: Artifact, counted: Artifact, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(next((world / "videos").glob("*.mp4")).read_bytes())
+    with demo_app() as address:
+        page = urllib.request.urlopen(address, timeout=60)
+        assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+        for path in (str(secret), "/etc/passwd", "http://127.0.0.1:9/", "/proc/self/environ"):
+            assert status(f"{address}/gradio_api/file={path}") in (403, 404)
+        assert status(address, Host="evil.test") == 400
+        assert status(address, Origin="http://evil.test") == 403
+        for path in (str(secret), "http://127.0.0.1:9/film.mp4"):
+            answer = call(address, path, "a person waves.", trained.key)
+            assert "event: error" in answer
+            assert "<table>" not in answer
+
+
+def call(address: str, path: str, *arguments: str) -> str:
+    """What the app's function answers to a file named by a request."""
+    body = json.dumps({"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}, *arguments]}).encode()
+    request = urllib.request.Request(f"{address}/gradio_api/call/ask", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{address}/gradio_api/call/ask/{event}", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def test_without_gradio_it_says_how_to_get_it(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    told = CliRunner().invoke(app, ["demo-app", "--port", "0"])
+    assert str(told.exception) == "the demo app needs Gradio: pip install 'penumbra[app]'"
+
+
+def test_another_host_needs_a_password(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENUMBRA_AUTH", raising=False)
+    told = CliRunner().invoke(app, ["demo-app", "--host", "0.0.0.0", "--port", "0"])
+    assert "set PENUMBRA_AUTH=user:password first" in str(told.exception)

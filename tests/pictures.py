@@ -1,0 +1,169 @@
+"""`make pictures`: the pictures of docs/pictures, taken by a headless Chromium of what `make demo` has made.
+
+    python -m tests.pictures [browse] [demo-app] [help] [ui]
+
+The pages are those that users see: `penumbra browse`, `penumbra demo-app`, the help, and Prefect's UI under `penumbra
+serve`, where build-negatives/scenes is run.
+"""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from penumbra.artifacts.processes import ending_with_us
+from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.store import Store
+from tests.browser import Page, browser
+
+PICTURES = PROJECT / "docs" / "pictures"
+DEMO = PROJECT / "build" / "demo"  # where `make demo` renders a video that no one trained on
+FILM, SENTENCE = DEMO / "S0002.mp4", "the person is gently kicking the brown stool."
+WIDTH = 1280
+PENUMBRA = "penumbra.flows.commands"
+PATIENCE = 900.0  # seconds
+
+
+def take(tab: Page, name: str, height: int, width: int = WIDTH) -> None:
+    """Write what is in the tab to docs/pictures."""
+    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    time.sleep(2)  # fonts, and what moves in
+    picture = tab.call("Page.captureScreenshot", format="png")["data"]
+    (PICTURES / f"{name}.png").write_bytes(base64.b64decode(picture))
+    sys.stdout.write(f"{PICTURES / name}.png\n")
+
+
+@contextmanager
+def tab(height: int) -> Iterator[Page]:
+    with tempfile.TemporaryDirectory() as folder, browser(Path(folder), f"{WIDTH},{height}") as page:
+        yield page
+
+
+@contextmanager
+def started(pattern: str, *arguments: str, **variables: str) -> Iterator[str]:
+    """A command of `penumbra` in a process of its own; what it prints that fits the pattern."""
+    command = ending_with_us(PENUMBRA, *arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}) as process:
+        assert process.stdout
+        try:
+            yield next(found[0] for line in process.stdout if (found := re.findall(pattern, line)))
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def take_browse() -> None:
+    """The page of the sample, with a run where there is one."""
+    with tempfile.TemporaryDirectory(dir=PROJECT / "build") as folder, tab(760) as page:
+        file = Path(folder) / "scenes.html"
+        run("browse", "scenes", "--output", str(file))
+        page.open(file.as_uri())
+        page.wait_for("document.documentElement.dataset.ready == 'yes'")
+        take(page, "browse", 760)
+
+
+def take_demo_app() -> None:
+    """A sentence's moment in a video that no one trained on."""
+    if not FILM.is_file():
+        run("--output", str(DEMO), "--videos", "150", "--seed", "77", module="penumbra.tasks.sample.scenes.generate")
+        run(str(DEMO), "--scripts", str(DEMO / "scripts.jsonl"), "--split", "test_trivial", "--limit", "1",
+            module="penumbra.tasks.sample.scenes.render")  # fmt: skip
+    app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0", "--dataset", "scenes")
+    with app as address, tab(760) as page:
+        page.open(address)
+        page.wait_for("document.querySelectorAll('input[type=file], textarea').length >= 2")
+        page.choose_file("input[type=file]", FILM)
+        page.wait_for("document.querySelector('video') !== null")
+        page.evaluate("document.querySelector('textarea').focus()")
+        page.type(SENTENCE)
+        page.evaluate("document.querySelector('button.primary').click()")
+        page.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
+        take(page, "demo-app", int(page.evaluate("document.documentElement.scrollHeight")))
+
+
+def take_help() -> None:
+    """`penumbra --help`, as a terminal shows it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = run("--help", COLUMNS="100", FORCE_COLOR="1", TERM="xterm-256color")
+    console = Console(record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(Text.from_ansi(shown))
+    with tempfile.TemporaryDirectory() as folder, tab(900) as page:
+        file = Path(folder) / "help.html"
+        file.write_text(console.export_html(inline_styles=True))
+        page.open(file.as_uri())
+        page.wait_for("document.querySelector('pre') !== null")
+        height = page.evaluate("document.documentElement.scrollHeight")
+        take(page, "help", int(height), 920)
+
+
+def take_ui() -> None:
+    """Prefect's pages: the deployments, a run of build-negatives, one of its stages, its report."""
+    with tempfile.TemporaryDirectory() as home:
+        served = {"XDG_DATA_HOME": home, "PENUMBRA_AUTH": "penumbra:pictures", "PENUMBRA_ARTIFACTS": Store().root}
+        with started(r"is served: (http://\S+)", "serve", "--port", "4299", **served) as address:
+            ask = api(address, served["PENUMBRA_AUTH"])
+            deployed = ask("deployments/name/build-negatives/scenes")["id"]
+            flow_run = ask(f"deployments/{deployed}/create_flow_run", {})["id"]
+            wanted = {"flow_runs": {"id": {"any_": [flow_run]}}}
+            until(lambda: ask("flow_runs/filter", wanted)[0]["state_type"] in ("COMPLETED", "FAILED", "CRASHED"))
+            keys = {it["key"]: it["id"] for it in ask("artifacts/filter", {"limit": 200}) if it["key"]}
+            stage = next(key for key in keys if "negatives" in key and "stage" in key and "video" not in key)
+            report = next(key for key in keys if "build-negatives" in key and "report" in key)
+            pages = (
+                ("deployments", "deployments", 760), (f"runs/flow-run/{flow_run}", "run", 700),
+                (f"artifacts/artifact/{keys[stage]}", "stage", 860),
+                (f"artifacts/artifact/{keys[report]}", "report", 700),
+            )  # fmt: skip
+            with tab(860) as page:
+                page.log_in(served["PENUMBRA_AUTH"])
+                for path, name, height in pages:
+                    page.open(f"{address}/{path}")
+                    page.text("scenes")
+                    time.sleep(5)  # the graph is drawn when it has its size
+                    take(page, name, height)
+
+
+def api(address: str, credential: str) -> Callable[..., Any]:
+    """What asks the server: a path, and a body to be posted."""
+
+    headers = {"Content-Type": "application/json",
+               "Authorization": "Basic " + base64.b64encode(credential.encode()).decode()}  # fmt: skip
+
+    def ask(path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(f"{address}/api/{path}", data, headers), timeout=60) as answer:
+            return json.load(answer)
+
+    return ask
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > end:
+            raise TimeoutError("the run takes too long")
+        time.sleep(2)
+
+
+def run(*arguments: str, module: str = PENUMBRA, **variables: str) -> str:
+    """What a command of `penumbra` prints, or another program of the project."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True).stdout
+
+
+ALL = {"browse": take_browse, "demo-app": take_demo_app, "help": take_help, "ui": take_ui}
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or ALL:
+        ALL[wanted]()
