@@ -1,6 +1,8 @@
 """What `penumbra serve` puts on its server: work pools, the deployments of prefect.yaml and the automation.
 
-`prefect deploy --all` does the same for the deployments, of every kind, and works out a flow's form anew for each.
+A schedule is on only where the files of its data set are there, at the latest start; what the UI switched stays, until
+they come or go. `prefect deploy --all` does the same for the deployments, of every kind, without looking for files, and
+works out a flow's form anew for each.
 """
 
 import json
@@ -20,6 +22,7 @@ from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.settings import DEPLOYMENTS, PROJECT
 from penumbra.flows.running import flow_of
+from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 POOLS = ("penumbra", "penumbra-gpu")
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
@@ -31,12 +34,22 @@ def main() -> None:
         for pool in POOLS:
             _create_pool(client, pool)
         there = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
-        for deployment in yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]:
+        for deployment in map(with_schedules_where_data_are, yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]):
             flow_id, version = client.create_flow_from_name(_flow_name(deployment)), _version(deployment)
             if there.get((flow_id, deployment["name"])) != version:
                 _deploy(client, flow_id, version, **deployment)
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
+
+
+def with_schedules_where_data_are(deployment: dict[str, Any]) -> dict[str, Any]:
+    """The deployment; its schedules are off where the files of its data set are missing."""
+    dataset, schedules = Dataset(**deployment["parameters"]["dataset"]), deployment.get("schedules", ())
+    try:
+        dataset.split_files()
+    except DatasetError:
+        schedules = [{**schedule, "active": False} for schedule in schedules]
+    return {**deployment, "schedules": schedules}
 
 
 def _create_pool(client: SyncPrefectClient, name: str) -> None:

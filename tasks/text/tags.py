@@ -5,10 +5,11 @@ Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectiv
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import spacy
@@ -18,7 +19,9 @@ from spacy.tokens import Doc, Token
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
@@ -145,6 +148,11 @@ def tag_part(annotations: pa.Table, nlp: Language) -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
+def _tagged(tokens: Sequence[Mapping[str, Any]]) -> Markdown:
+    words = ((bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}") for token in tokens)
+    return Markdown(" ".join(words))
+
+
 @dataclass(frozen=True)
 class Tags(Stage):
     """Every query's tokens."""
@@ -154,6 +162,10 @@ class Tags(Stage):
 
     annotations: Artifact
     tagging: Tagging
+
+    def shown(self, rows: Rows) -> Rows:
+        """Each query as word/TAG, what may be masked in bold."""
+        return [{"query": _tagged(row["tokens"]), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
         """The pipeline's own files."""

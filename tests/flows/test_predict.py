@@ -49,6 +49,7 @@ from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.sample.scenes.render import read_scripts, render
+from tests.markup import kinds
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -129,13 +130,48 @@ def page_of(key: str) -> Any:
 
 
 def test_curves_are_shown_while_it_trains_and_after(trained: Artifact) -> None:
-    pages = [str(page.data) for page in page_of("few-train-grounding-report")]
-    live = [page for page in pages if "is being trained" in page]
-    assert len(live) == 2, "one of each run, changed in place"
-    assert all("epoch 1 of 2: loss" in page and "(data:image/svg+xml;base64," in page for page in live)
-    finished = [page for page in pages if "is being trained" not in page]  # the server's order is no promise
+    assert page_of("progress-few-train-grounding") == [], "gone when done"
+    finished = [str(page.data) for page in page_of("report-few-train-grounding")]
     assert len(finished) == 2
     assert all("2 epochs, of which the best one is" in page for page in finished)
+    assert all(re.search(r"\*\*R1\\@0\.5 .* on the validation queries, epoch \d\*\*", page) for page in finished)
+
+
+def test_a_page_changes_in_place_and_goes_however_the_work_ends(prefect_server: None) -> None:
+    seen: list[Any] = []
+
+    @flow
+    def fails() -> None:
+        with Watcher("few", "run") as watcher:
+            for epoch in (1, 2):
+                watcher._last = None
+                watcher(Progress(epoch, 2, [], None, 1.0, 1.0))
+                seen.append(page_of("progress-few-train-grounding"))
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fails()
+    assert [len(pages) for pages in seen] == [1, 1], "one, changed in place"
+    assert "epoch 2 of 2" in str(seen[1][0].data)
+    assert page_of("progress-few-train-grounding") == []
+
+
+def test_runs_end_with_figures_and_say_where(evaluated: Artifact, trained: Artifact) -> None:
+    with get_client(sync_client=True) as client:
+        runs = {run.name: run for run in client.read_flow_runs()}
+    message = runs["train qd_detr+shine few"].state.message
+    assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, epoch \d\. In {trained.path}", message)
+    message = runs[f"evaluate {trained.key} few"].state.message
+    assert re.fullmatch(rf".* on few: \w+: R1@0\.5 .*, mIoU .*; .*\. In {evaluated.path}", message)
+    assert runs["extract-features few tiny-clip"].state.message.startswith("features of 6 videos")
+
+
+def test_predictions_stand_beside_the_truth(evaluated: Artifact) -> None:
+    rows = json.loads(str(page_of("rows-few-predictions")[0].data))
+    assert list(rows[0]) == ["sentence", "truth, s", "prediction, s", "split", "qid"]
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", rows[0]["truth, s"])
+    assert re.match(r"[\d.]+ to [\d.]+ \(score -?\d\.\d\d\); ", rows[0]["prediction, s"])
+    assert {"text"} == kinds(rows[0]["sentence"]).keys(), "nothing in it is markup"
 
 
 def test_the_report_has_everything_and_nothing_in_it_is_markup(
@@ -149,7 +185,7 @@ def test_the_report_has_everything_and_nothing_in_it_is_markup(
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
     assert "paired bootstrap" in page
     assert page.count("minus qd_detr-") == 1
-    [shown] = [str(page.data) for page in page_of("few-evaluate-grounding-report")]
+    [shown] = [str(page.data) for page in page_of("report-few-evaluate-grounding")]
     assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
     train(world, shine=True)

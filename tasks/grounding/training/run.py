@@ -71,8 +71,8 @@ def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> P
         weights = read_weights(settings.training.start_from)
     job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
     dataset = sources.annotations.dataset
-    with scalar_logs(settings, folder, dataset, run) as log:
-        told = list(run_job(job, together(Watcher(dataset, run), log)))
+    with scalar_logs(settings, folder, dataset, run) as log, Watcher(dataset, run) as watcher:
+        told = list(run_job(job, together(watcher, log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
     measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
     rejected = train.rejected + validation.rejected
