@@ -169,7 +169,7 @@ def _list_artifacts_by_key() -> None:
 
     for kind in (ArtifactSort, ArtifactCollectionSort):
         listed = {**{one: one.as_sql_sort() for one in kind}, kind.ID_DESC: kind.KEY_ASC.as_sql_sort()}
-        kind.as_sql_sort = lambda own, listed=listed: listed[own]  # type: ignore[misc, method-assign]
+        kind.as_sql_sort = lambda own, listed=listed: listed[own]  # type: ignore[method-assign]
 
 
 def main(descriptor: str, *names: str) -> None:

@@ -162,7 +162,7 @@ def test_runs_end_with_figures_and_say_where(evaluated: Artifact, trained: Artif
     message = runs["train qd_detr+shine few"].state.message
     assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, epoch \d\. In {trained.path}", message)
     message = runs[f"evaluate {trained.key} few"].state.message
-    assert re.fullmatch(rf".* on few: \w+: R1@0\.5 .*, mIoU .*; .*\. In {evaluated.path}", message)
+    assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, mIoU [\d.]+ on test\. In {evaluated.path}", message)
     assert runs["extract-features few tiny-clip"].state.message.startswith("features of 6 videos")
 
 

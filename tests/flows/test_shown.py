@@ -9,6 +9,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
+from prefect.states import Pending
 
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.deploying import with_schedules_where_data_are
@@ -52,7 +53,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def begun_by_schedule(folder: Path) -> FlowRun:
-    """A run that the server's own scheduler planned."""
+    """A run that the server's own scheduler planned, as it is when its time has come."""
     with get_client(sync_client=True) as client:
         dataset = {"name": "absent", "folder": str(folder)}
         schedule = {"active": True, "schedule": {"cron": "0 2 * * *", "timezone": "UTC"}}
@@ -60,7 +61,9 @@ def begun_by_schedule(folder: Path) -> FlowRun:
             client.create_flow(build_negatives), "absent", parameters={"dataset": dataset}, schedules=[schedule]
         )  # type: ignore[list-item]
         client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment}, json={"min_runs": 1})
-        return next(run for run in client.read_flow_runs() if run.deployment_id == deployment)
+        run = next(run for run in client.read_flow_runs() if run.deployment_id == deployment)
+        client.set_flow_run_state(run.id, Pending(), force=True)
+        return client.read_flow_run(run.id)
 
 
 def test_by_schedule_on_missing_data_a_run_is_cancelled_and_says_what_to_fetch(
@@ -91,4 +94,4 @@ def test_a_schedule_is_on_where_the_data_are(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "charades-cg" / "train.json").write_text("{}")
     assert active("charades-cg") == [True]
     assert active("charades-cg", [{"cron": "0 2 * * *", "active": False}]) == [False], "switched off in the file"
-    assert with_schedules_where_data_are({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == ()
+    assert with_schedules_where_data_are({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == []

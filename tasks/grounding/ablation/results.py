@@ -149,7 +149,7 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """How it ended, in a line: rows and trainings, and which row has the highest mIoU, or what comes first."""
+        """How it ended, in a line: rows, trainings, and which row is best by the first metric on the first split."""
         split = next(iter(self._splits()), WHOLE)
         means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, METRICS[0]))}
         best = max(means, key=lambda label: means[label], default="")

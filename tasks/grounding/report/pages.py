@@ -134,7 +134,7 @@ def judged_headline(judged: Judged) -> str:
     """The figures of each split as a whole, in a line."""
     rows = [row for row in Store().table(judged.evaluation).to_pylist() if row["subset"] == ALL]
     splits = {row["split"]: {it["metric"]: it["value"] for it in rows if it["split"] == row["split"]} for row in rows}
-    told = [f"{split}: {figures}" for split, found in splits.items() if (figures := figures_in_words(found))]
+    told = [f"{figures} on {split}" for split, found in splits.items() if (figures := figures_in_words(found))]
     return "; ".join(told)
 
 
