@@ -1,13 +1,14 @@
 """Charts: dots with intervals, bars, spans of time, and lines over time or epochs."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from penumbra.artifacts.drawing import COLOURS, GREY, INK, Drawing, box, line, path, text
+from penumbra.artifacts.drawing import CHARACTER, COLOURS, GREY, INK, Drawing, box, line, path, text
 
-LEFT, WIDE, LINE, TOP = 230, 470, 24, 22
-WIDTH = LEFT + WIDE + 60
+LEFT, WIDE, LINE, TOP, ROOM = 230, 470, 24, 22, 60  # LEFT: of the labels, where none is longer; ROOM: of figures
+LONGEST_LEFT = 420
+WIDTH = LEFT + WIDE + ROOM
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 3", "5 5")  # lines differ without their colours too
 SHADE = "#f6d98a"  # of what is true
 MARGIN, HEAD, FOOT, GAP = 46, 24, 34, 14  # around the axes of a panel
@@ -71,49 +72,79 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def dots(title: str, bars: Sequence[Bar], low: float, high: float, ticks: Sequence[float]) -> Drawing:
-    """A dot a line with its interval; with `inner`, a box from quartile to quartile."""
+@dataclass(frozen=True)
+class _Axis:
+    """Where values lie, to the right of the labels, none of which is cut unless it is very long."""
+
+    left: float
+    low: float
+    high: float
+
+    def __call__(self, value: float) -> float:
+        share = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
+        return self.left + WIDE * share
+
+    def label(self, y: float, content: str) -> str:
+        return text(self.left - 10, y, content, "end", room=self.left - 20)
+
+
+def _axis(labels: Iterable[str], low: float, high: float) -> _Axis:
+    longest = max(map(len, labels), default=0)
+    return _Axis(min(max(LEFT, 22 + CHARACTER * longest), LONGEST_LEFT), low, high)
+
+
+def dots(title: str, bars: Sequence[Bar], low: float, high: float, step: float) -> Drawing:
+    """A dot a line with its interval; with `inner`, a box from quartile to quartile.
+
+    The axis goes from `low` to `high` in steps, and by whole steps further where values or intervals lie outside.
+    """
+    ends = [end for bar in bars for end in (bar.value, bar.low, bar.high) if end is not None and math.isfinite(end)]
+    first = math.floor(round(min([low, *ends]) / step, 6))
+    last = math.ceil(round(max([high, *ends]) / step, 6))
+    axis = _axis((bar.label for bar in bars), first * step, last * step)
     drawn = []
     for i, bar in enumerate(bars):
         y, colour = TOP + LINE * (i + 0.5), COLOURS[bar.colour % len(COLOURS)]
-        drawn.append(text(LEFT - 10, y + 4, bar.label, "end"))
+        drawn.append(axis.label(y + 4, bar.label))
         if bar.low is not None and bar.high is not None:
-            drawn.append(line(_x(bar.low, low, high), y, _x(bar.high, low, high), y, colour, 2))
+            drawn.append(line(axis(bar.low), y, axis(bar.high), y, colour, 2))
         if bar.inner:
-            start, end = (_x(edge, low, high) for edge in bar.inner)
+            start, end = (axis(edge) for edge in bar.inner)
             drawn.append(box(start, y - 7, end - start, 14, colour, 0.35))
-        drawn.append(f'<circle cx="{_x(bar.value, low, high):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
-        drawn.append(text(LEFT + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
+        drawn.append(f'<circle cx="{axis(bar.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
+        drawn.append(text(axis.left + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
     description = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in bars)
-    return _frame(title, len(bars), ticks, low, high, drawn, description)
+    return _frame(title, len(bars), [number * step for number in range(first, last + 1)], axis, drawn, description)
 
 
 def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
-    """A bar a line, from 0: shares, told in per cent."""
+    """A bar a line, from 0 to `high` or to the longest of them: shares, told in per cent."""
+    axis = _axis((bar.label for bar in several), 0, max([high, *(bar.value for bar in several)]))
     drawn = []
     for i, bar in enumerate(several):
         y, colour = TOP + LINE * i, COLOURS[bar.colour % len(COLOURS)]
-        drawn.append(text(LEFT - 10, y + LINE / 2 + 4, bar.label, "end"))
-        width = _x(bar.value, 0, high) - LEFT
-        drawn.append(box(LEFT, y + 4, width, LINE - 8, colour))
-        drawn.append(text(LEFT + width + 6, y + LINE / 2 + 4, f"{bar.value:.1%}", colour=GREY))
+        drawn.append(axis.label(y + LINE / 2 + 4, bar.label))
+        width = axis(bar.value) - axis.left
+        drawn.append(box(axis.left, y + 4, width, LINE - 8, colour))
+        drawn.append(text(axis.left + width + 6, y + LINE / 2 + 4, f"{bar.value:.1%}", colour=GREY))
     description = "; ".join(f"{bar.label}: {bar.value:.1%}" for bar in several)
-    return _frame(title, len(several), [100 * tick for tick in ticks], 0, 100 * high, drawn, description, " %")
+    return _frame(title, len(several), ticks, axis, drawn, description, lambda tick: f"{100 * tick:g} %")
 
 
 def spans(title: str, rows: Sequence[Spans], seconds: float) -> Drawing:
     """Spans of time a line, on one axis from 0 to so many seconds."""
+    axis = _axis((row.label for row in rows), 0, seconds)
     drawn = []
     for i, row in enumerate(rows):
         y = TOP + LINE * i
-        drawn.append(text(LEFT - 10, y + LINE / 2 + 4, row.label, "end", room=LEFT - 20))
-        drawn.append(line(LEFT, y + LINE / 2, LEFT + WIDE, y + LINE / 2))
+        drawn.append(axis.label(y + LINE / 2 + 4, row.label))
+        drawn.append(line(axis.left, y + LINE / 2, axis.left + WIDE, y + LINE / 2))
         for start, end in row.spans:
-            x = _x(start, 0, seconds)
-            drawn.append(box(x, y + 5, max(1.5, _x(end, 0, seconds) - x), LINE - 10, row.colour or SHADE))
-        drawn.append(text(LEFT + WIDE + 6, y + LINE / 2 + 4, row.note, colour=GREY))
+            x = axis(start)
+            drawn.append(box(x, y + 5, max(1.5, axis(end) - x), LINE - 10, row.colour or SHADE))
+        drawn.append(text(axis.left + WIDE + 6, y + LINE / 2 + 4, row.note, colour=GREY))
     descriptions = [f"{row.label}: {_in_words(row.spans)}{f', {row.note}' if row.note else ''}" for row in rows]
-    return _frame(title, len(rows), ticks(0, seconds, 8), 0, seconds, drawn, "; ".join(descriptions), " s")
+    return _frame(title, len(rows), ticks(0, seconds, 8), axis, drawn, "; ".join(descriptions), "{:g} s".format)
 
 
 def _in_words(several: Sequence[tuple[float, float]]) -> str:
@@ -121,26 +152,17 @@ def _in_words(several: Sequence[tuple[float, float]]) -> str:
 
 
 def _frame(
-    title: str,
-    lines: int,
-    ticks: Sequence[float],
-    low: float,
-    high: float,
-    drawn: list[str],
-    description: str,
-    unit: str = "",
-) -> Drawing:
+    title: str, lines: int, ticks: Sequence[float], axis: _Axis, drawn: list[str], description: str,
+    told: Callable[[float], str] = "{:g}".format,
+) -> Drawing:  # fmt: skip
     """The chart with its ticks below it."""
     below = TOP + lines * LINE + 4
     grid = []
     for tick in ticks:
-        x = _x(tick, low, high)
-        grid += [line(x, TOP - 6, x, below), text(x, below + 15, f"{tick:g}{unit}", "middle", GREY)]
-    return Drawing(title, WIDTH, TOP + lines * LINE + 26, [*grid, *drawn], description)
-
-
-def _x(value: float, low: float, high: float) -> float:
-    return LEFT + WIDE * (min(max(value, low), high) - low) / ((high - low) or 1.0)
+        x = axis(tick)
+        grid += [line(x, TOP - 6, x, below), text(x, below + 15, told(round(tick, 6)), "middle", GREY)]
+    width = round(axis.left) + WIDE + ROOM
+    return Drawing(title, width, TOP + lines * LINE + 26, [*grid, *drawn], description)
 
 
 def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150, legend: bool = False) -> Drawing:

@@ -41,15 +41,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report."""
+    """A report; `headline` is what who looks at it for a second is to see."""
 
     title: str
     lead: str
     sections: Sequence[Section] = field(default_factory=list)
+    headline: str = ""
 
     def markdown(self) -> str:
         """As the Prefect UI shows it: not indented, drawings as images. What is folded is left out."""
-        blocks = [f"# {plain(self.title)}", plain(self.lead)]
+        blocks = [f"# {plain(self.title)}", *([bold(self.headline)] if self.headline else []), plain(self.lead)]
         for section in self.sections:
             if not section.folded:
                 blocks += [f"## {plain(section.title)}", *map(plain, section.text)]

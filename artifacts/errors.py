@@ -9,6 +9,10 @@ class PenumbraError(Exception):
     """Something outside the code is wrong; the message is one line that names it and the remedy."""
 
 
+class MissingError(PenumbraError):
+    """What people have to fetch first is not there; the message says how."""
+
+
 class ArtifactError(PenumbraError):
     """An artifact is not there, not whole, or not what its manifest says, or the store can't be reached."""
 

@@ -260,12 +260,9 @@ def deployments_page() -> str:
             f"`{schedule['cron']}`{'' if schedule.get('active', True) else ' (off)'}"
             for schedule in deployment.get("schedules", ())
         ]
-        about = (
-            deployment.get("description")
-            or f"Named after its preset, on {deployment['parameters']['dataset']['name']}."
-        )
         said = f"`{json.dumps(parameters, ensure_ascii=False)}`" if parameters else ""
-        rows.append((f"`{deployment['tags'][0]}/{deployment['name']}`", about, said, ", ".join(schedules)))
+        place = f"`{deployment['tags'][0]}/{deployment['name']}`"
+        rows.append((place, deployment["description"], said, ", ".join(schedules)))
     lines = ["# Deployments", WRITTEN, "A run is addressed `FLOW/DEPLOYMENT`; `penumbra run FLOW DATASET` starts from "
              "the parameters of the deployment of that name. Schedules are cron lines in UTC.",
              table(("deployment", "what it does", "parameters", "schedule"), rows)]  # fmt: skip

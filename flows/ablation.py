@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
-from prefect import flow
+from prefect import State
 from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError
@@ -18,6 +18,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.parameters import FeaturesParameters
@@ -39,13 +40,13 @@ SideBySide = Annotated[
 ]
 
 
-@flow(name="ablation", flow_run_name="{name}: {dataset.name}")
+@shown_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
 def ablation(
     dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
     preset: Preset = None, negatives: NegativesParameters | None = None, features: FeaturesParameters | None = None,
     model: SaidModel = None, training: Training | None = None, inputs: Inputs | None = None,
     ranking: Ranking | None = None, side_by_side: SideBySide = 0,
-) -> Artifact:  # fmt: skip
+) -> State[Artifact]:  # fmt: skip
     """Build, train and judge every row of a grid with several seeds, and print one table.
 
     While the first rows' trainings run, each on its share of the cores, what later rows train on is made.
@@ -64,7 +65,7 @@ def ablation(
     artifact = tabulate(dataset.name, results)
     if results.failures:
         raise rows_failed(results, artifact)
-    return artifact
+    return ended(artifact, results.outcome)
 
 
 class Materials:
@@ -130,7 +131,7 @@ def run_row(trainings: RowTrainings, results: Results, place: str) -> list[Seede
         logger().info("%s, seed %d of %d: %s", place, number, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):
             wait()
-            metrics = train(sources, settings)
+            metrics, _ = train(sources, settings)
             judged = judge(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags), Choice())
             runs.append(SeededRun(label, seed, metrics, judged.predictions, judged.evaluation))
     return runs

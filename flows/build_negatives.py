@@ -3,10 +3,10 @@
 penumbra run build-negatives charades-cg, or prefect deployment run build-negatives/charades-cg
 """
 
-from prefect import State, flow
-from prefect.states import Completed
+from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -31,7 +31,8 @@ from penumbra.tasks.text.masks import Masking, mask
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@flow(name="build-negatives", flow_run_name="{dataset.name}")
+@shown_flow("build-negatives", lambda dataset, filling, sourcing, **_: (
+    f"build-negatives {dataset.name} {sourcing.name_of(filling)}"))  # fmt: skip
 def build_negatives(
     dataset: Dataset, tagging: Tagging = Tagging(), masking: Masking = Masking(), filling: Filling = Filling(),
     encoding: Encoding = Encoding(), choosing: Choosing = Choosing(), pairing: Pairing = Pairing(),
@@ -43,7 +44,7 @@ def build_negatives(
         judging=judging, sourcing=sourcing)  # fmt: skip
     with parts_made(engine):
         made = negatives_of(dataset, how)
-    return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
+    return ended(made, made.outcome)
 
 
 def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:

@@ -2,7 +2,9 @@
 
 Deployments are those of prefect.yaml, and of each data set's own penumbra.yaml, which beats it.
 
-`prefect deploy --all` does the same for the deployments, of every kind, and works out a flow's form anew for each.
+A schedule is on only where the files of its data set are there, at the latest start; what the UI switched stays, until
+they come or go. `prefect deploy --all` does the same for the deployments, of every kind, without looking for files, and
+works out a flow's form anew for each.
 """
 
 import json
@@ -24,6 +26,7 @@ from prefect.workers.process import ProcessWorker
 from penumbra.artifacts.settings import PROJECT
 from penumbra.flows.parameter_files import ParameterError, datasets_with_own
 from penumbra.flows.running import deployments, flow_of, own_deployments
+from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 POOLS = ("penumbra", "penumbra-gpu")
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
@@ -35,7 +38,7 @@ def main() -> None:
         for pool in POOLS:
             _create_pool(client, pool)
         there = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
-        for deployment in all_deployments():
+        for deployment in map(with_schedules_where_data_are, all_deployments()):
             flow_id, version = client.create_flow_from_name(_flow_name(deployment)), _version(deployment)
             if there.get((flow_id, deployment["name"])) != version:
                 _deploy(client, flow_id, version, **deployment)
@@ -52,6 +55,16 @@ def all_deployments() -> list[dict[str, Any]]:
         except ParameterError as error:
             sys.stderr.write(f"penumbra: {error}\n")
     return list(found.values())
+
+
+def with_schedules_where_data_are(deployment: dict[str, Any]) -> dict[str, Any]:
+    """The deployment; its schedules are off where the files of its data set are missing."""
+    dataset, schedules = Dataset(**deployment["parameters"]["dataset"]), deployment.get("schedules", ())
+    try:
+        dataset.split_files()
+    except DatasetError:
+        schedules = [{**schedule, "active": False} for schedule in schedules]
+    return {**deployment, "schedules": schedules}
 
 
 def _create_pool(client: SyncPrefectClient, name: str) -> None:

@@ -4,10 +4,10 @@ penumbra run extract-features scenes
 prefect deployment run extract-features/charades-cg
 """
 
-from prefect import State, flow
-from prefect.states import Completed
+from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -24,7 +24,9 @@ from penumbra.tasks.sample.scenes.videos import find_videos
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@flow(name="extract-features", flow_run_name="{dataset.name}")
+@shown_flow("extract-features", lambda dataset, clip, imports, simulation, **_: (
+    f"extract-features {dataset.name} {FeaturesParameters(clip=clip, imports=imports, simulation=simulation).source}"
+))  # fmt: skip
 def extract_features(
     dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
     imports: Imports = Imports(), simulation: Simulation = Simulation(), engine: EngineName = None,
@@ -33,7 +35,7 @@ def extract_features(
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     with parts_made(engine):
         made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
-    return Completed(message=made.outcome, data=made)  # Prefect hands the caller the data, and shows the message
+    return ended(made, made.outcome)
 
 
 def features_of(

@@ -4,12 +4,13 @@ penumbra run full-pipeline scenes
 prefect deployment run full-pipeline/scenes
 """
 
-from prefect import flow
+from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -23,13 +24,15 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 
 
-@flow(name="full-pipeline", flow_run_name="{dataset.name}")
+@shown_flow("full-pipeline", lambda dataset, negatives, preset, model, **_: (
+    f"full-pipeline {dataset.name} {negatives.sourcing.name_of(negatives.filling)} "
+    f"{with_preset(preset, {'model': model}).model.label}"))  # fmt: skip
 def full_pipeline(
     dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
     features: FeaturesParameters | None = None, preset: Preset = None, model: SaidModel = None,
     training: Training | None = None, inputs: Inputs | None = None, ranking: Ranking | None = None,
     choice: Choice = Choice(), engine: EngineName = None,
-) -> Artifact:  # fmt: skip
+) -> State[Artifact]:  # fmt: skip
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
@@ -37,8 +40,9 @@ def full_pipeline(
         built = negatives_of(dataset, negatives)
         with planned_if(negatives.filling.dry_run):
             extracted = features_of(dataset, built.negatives, how)
-            metrics = train(sources_of(built, extracted), settings)
+            metrics, trained = train(sources_of(built, extracted), settings)
             own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
             judged = judge(metrics, own, choice)
-            report_evaluation(judged, [])
-    return judged.evaluation
+            told = (built.outcome, extracted.outcome, trained)
+            outcome = report_evaluation(judged, [], "full-pipeline", told)
+    return ended(judged.evaluation, outcome, built.outcome)

@@ -6,11 +6,11 @@ penumbra run import-negatives charades-cg --param file=release.jsonl
 from pathlib import Path
 from typing import Annotated
 
-from prefect import State, flow
-from prefect.states import Completed
+from prefect import State
 from pydantic import Field
 
 from penumbra.flows.build_negatives import negatives_of
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.negatives.parameters import NegativesParameters
@@ -27,7 +27,7 @@ File = Annotated[
 ]
 
 
-@flow(name="import-negatives", flow_run_name="{dataset.name}")
+@shown_flow("import-negatives", lambda dataset, file, **_: f"import-negatives {dataset.name} {Path(file).name}")
 def import_negatives(
     dataset: Dataset, file: File = "", tagging: Tagging = Tagging(), encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(), judging: Judging = Judging(), engine: EngineName = None,
@@ -39,4 +39,4 @@ def import_negatives(
         sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)  # fmt: skip
     with parts_made(engine):
         made = negatives_of(dataset, how)
-    return Completed(message=made.outcome, data=made)
+    return ended(made, made.outcome)

@@ -164,6 +164,15 @@ def _keep_back_retried() -> None:
     logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
 
 
+def _list_artifacts_by_key() -> None:
+    """Reports first: the UI asks for artifacts in the order of their ids, which chance draws, and has no other."""
+    from prefect.server.schemas.sorting import ArtifactCollectionSort, ArtifactSort
+
+    for kind in (ArtifactSort, ArtifactCollectionSort):
+        listed = {**{one: one.as_sql_sort() for one in kind}, kind.ID_DESC: kind.KEY_ASC.as_sql_sort()}
+        kind.as_sql_sort = lambda own, listed=listed: listed[own]  # type: ignore[method-assign]
+
+
 def main(descriptor: str, *names: str) -> None:
     """Serve Prefect's own application on a socket that listens, under these names; the rest is in its settings."""
     import uvicorn
@@ -180,6 +189,7 @@ def main(descriptor: str, *names: str) -> None:
     # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
     app = TrustedHostMiddleware(served, allowed_hosts=names, www_redirect=False)
     _keep_back_retried()
+    _list_artifacts_by_key()
     config = uvicorn.Config(
         app, log_level=settings.logging_level.lower(), timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval, ws_ping_timeout=settings.api.websocket_ping_timeout,

@@ -126,6 +126,7 @@ def serve(host: str, port: int) -> None:
             _tell(port, client)
             print(f"\nPenumbra is served: {url}\n  it asks for:      {credential}\n"
                   f"  to look at data:  {url}/browse\n"
+                  f"  reports, rows:    {url}/artifacts\n"
                   f"  in another shell: {environment_line(port)}\n"
                   "                    prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.",
                   flush=True)  # fmt: skip

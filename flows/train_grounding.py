@@ -5,9 +5,10 @@ penumbra run train-grounding charades-cg-qd_detr-shine
 
 from dataclasses import replace
 
-from prefect import flow
+from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.flows.shown import ended, shown_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
@@ -18,21 +19,21 @@ from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settin
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 
 
-@flow(name="train-grounding", flow_run_name="{dataset.name}")
+@shown_flow("train-grounding", lambda dataset, preset, model, **_: (
+    f"train {with_preset(preset, {'model': model}).model.label} {dataset.name}"))  # fmt: skip
 def train_grounding(
     dataset: Dataset, preset: Preset = None, model: SaidModel = None, training: Training | None = None,
     inputs: Inputs | None = None, ranking: Ranking | None = None,
-) -> Artifact:  # fmt: skip
+) -> State[Artifact]:  # fmt: skip
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    return train(find_sources(read_annotations(dataset), settings), settings)
+    return ended(*train(find_sources(read_annotations(dataset), settings), settings))
 
 
-def train(sources: Sources, settings: Settings) -> Artifact:
-    """The flow's DAG."""
+def train(sources: Sources, settings: Settings) -> tuple[Artifact, str]:
+    """The flow's DAG: the run's metrics, and how it ended."""
     metrics = train_model(with_parts(sources, settings), settings)
-    report_training(metrics)
-    return metrics
+    return metrics, report_training(metrics)
 
 
 def with_parts(sources: Sources, settings: Settings) -> Sources:

@@ -15,17 +15,15 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, wraps
 from time import monotonic
 from typing import Any, ClassVar, ParamSpec, TypeVar
-from uuid import UUID
 
 import pyarrow as pa
 from prefect import Task, get_run_logger, task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
 from prefect.futures import PrefectFuture, as_completed
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import publish_stage, stage_key
+from penumbra.artifacts.interface import Passing, Rows, publish_stage
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import EngineError, Workers, processes, workers
@@ -110,6 +108,10 @@ class Stage(ABC):
             for group in self.groups
             for name, value in group.model_dump(mode="json", exclude_defaults=True).items()
         }
+
+    def shown(self, rows: Rows) -> Rows:
+        """Its first rows as people read them in the Prefect UI, whose cells are markdown where they are `Markdown`."""
+        return rows
 
     def inputs(self) -> dict[str, str]:
         """Digests of the files outside the store that it reads, by name."""
@@ -277,13 +279,14 @@ def make(stage: Stage) -> Artifact:
         logger().info("%s: found done, %s", stage.name, artifact.path)
     else:
         logger().info("%s: being made", stage.name)
-        build(stage, _Progress(work))
+        with Passing("progress", work.dataset, stage.name) as bar:
+            build(stage, _Progress(work, bar))
         manifest = store.manifest(artifact)
         logger().info(
             "%s: %d %s in, %d out, %d rejected, %.1f s, %s", stage.name, manifest.taken, work.unit, manifest.kept,
             manifest.taken - manifest.kept, manifest.seconds, artifact.path,
         )  # fmt: skip
-    publish_stage(store, artifact, manifest)
+    publish_stage(store, artifact, manifest, stage.shown)
     if manifest.taken and not manifest.kept and not stage.may_be_empty:
         reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
         raise EmptyError(
@@ -371,20 +374,15 @@ def _wait(future: PrefectFuture[Artifact]) -> None:
 class _Progress:
     """The progress bar of a stage in the Prefect UI, and a line in its log."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.bar: UUID | None = None
-        self.last = self.started = monotonic()
+    def __init__(self, work: Work, bar: Passing) -> None:
+        self.work, self.bar = work, bar
+        self.started, self.last = monotonic(), -REPORT_EVERY
 
     def __call__(self, done: int, total: int) -> None:
         now = monotonic()
-        if self.bar is None and done < total:
-            self.bar = create_progress_artifact(
-                0.0, key=stage_key(self.work.dataset, self.work.stage, "progress"), description=self.work.stage
-            )  # type: ignore[assignment]
-        if self.bar and (now - self.last >= REPORT_EVERY or done == total):
+        if (done < total or self.bar.there) and (now - self.last >= REPORT_EVERY or done == total):
             self.last = now
-            update_progress_artifact(self.bar, 100.0 * done / total)
+            self.bar.show(100.0 * done / total)
             left = (now - self.started) / done * (total - done)
             logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -47,7 +47,8 @@ def without_prefect() -> Iterator[None]:
     with ExitStack() as stack:
         for thing, name, other in (
             (Task, "__call__", directly), (stage, "publish_stage", lambda *_: None),
-            (stage, "_Progress", lambda _: lambda done, total: None), (run, "Watcher", lambda *_: unobserved),
+            (stage, "_Progress", lambda *_: lambda done, total: None),
+            (run, "Watcher", lambda *_: nullcontext(unobserved)),
             *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
         ):  # fmt: skip
             stack.enter_context(patch.object(thing, name, other))

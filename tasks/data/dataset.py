@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from penumbra.artifacts.drawing import shortened
-from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
@@ -43,6 +43,10 @@ SHIPPED = Path(__file__).resolve().parents[1] / "sample" / "scenes" / "data"
 
 class DatasetError(PenumbraError):
     """A data set, or one of its files, can't be used at all; the message names it and the remedy."""
+
+
+class NoDatasetError(DatasetError, MissingError):
+    """A data set, or one of its files, is not there."""
 
 
 class Dataset(Parameters):
@@ -83,11 +87,11 @@ class Dataset(Parameters):
         """Each split's file; raises `DatasetError` where one is missing or none is known."""
         folder = self.location()
         if not folder.is_dir():
-            raise DatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
+            raise NoDatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
         names = self.files or _usual_files(folder)
         if not names:
             there = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
-            raise DatasetError(
+            raise NoDatasetError(
                 f"{folder} holds {there}, but no train.json and no *train*.jsonl: make them by `penumbra init "
                 f"NAME --from FILE`, or name its files with dataset.files; they hold {EXPECTED}"
             )
@@ -97,7 +101,7 @@ class Dataset(Parameters):
                 raise DatasetError(f"file {path} of split {split} lies outside {folder}: name files inside it")
             if not path.is_file():
                 fetch = f"run `penumbra fetch {self.name}` or " if self.name in FETCHABLE else ""
-                raise DatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
+                raise NoDatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
         return paths
 
     def check(self) -> None:

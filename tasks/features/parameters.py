@@ -1,5 +1,7 @@
 """All parameter groups of `extract-features`, for the flows that do its work on the way."""
 
+from pathlib import Path
+
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports
 from penumbra.tasks.features.simulated import Simulation
@@ -16,6 +18,14 @@ class FeaturesParameters(Parameters):
     videos: Videos = Videos()
     imports: Imports = Imports()
     simulation: Simulation = Simulation()
+
+    @property
+    def source(self) -> str:
+        """What runs are called after: where the videos' features come from."""
+        if self.simulation.wanted:
+            return "simulated"
+        names = [Path(source.path).name for source in self.imports.sources]
+        return "+".join(names) or self.clip.encoder.rpartition("/")[2]
 
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
         """The same, with patches where they are wanted."""

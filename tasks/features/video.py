@@ -22,7 +22,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.digests import named_digest
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.settings import data_folder
@@ -72,7 +72,7 @@ class Videos(Parameters):
         return (self.decoder_mb or 0) << 20
 
 
-class VideosError(PenumbraError):
+class VideosError(MissingError):
     """The folder of videos is not there."""
 
 

@@ -7,17 +7,14 @@ be killed and repeated at any time.
 import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from uuid import UUID
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import publish_report, stage_key
+from penumbra.artifacts.interface import Passing, publish_report
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.store import Store
@@ -133,18 +130,15 @@ def chains(masks: pa.Table) -> int:
 async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
     """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
     log = logger()
-    bars: dict[str, UUID] = {}
-    while True:
-        await asyncio.sleep(REPORT_EVERY)
-        for client in clients:
-            name, statistics = client.service.name, client.statistics
-            log.info(statistics.line(name))
-            share = 100.0 * statistics.done / max(1, statistics.total)
-            if name not in bars:
-                key = stage_key(dataset, f"asking-{name}", "progress")
-                make = partial(create_progress_artifact, share, key=key, description=f"queries answered by {name}")
-                bars[name] = await asyncio.to_thread(make)  # type: ignore[arg-type]
-            await asyncio.to_thread(partial(update_progress_artifact, bars[name], share))
+    with ExitStack() as shown:
+        names = (client.service.name for client in clients)
+        bars = {name: shown.enter_context(Passing("progress", dataset, f"asking {name}")) for name in names}
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            for client in clients:
+                name, statistics = client.service.name, client.statistics
+                log.info(statistics.line(name))
+                await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / max(1, statistics.total))
 
 
 def _estimate_page(estimates: list[CostEstimate]) -> str:

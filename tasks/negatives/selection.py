@@ -18,6 +18,7 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
@@ -28,6 +29,7 @@ from penumbra.tasks.negatives.choosing.choose import Chosen, Rules, choose
 from penumbra.tasks.negatives.choosing.guard import Guard
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.fills import masked_queries
+from penumbra.tasks.negatives.marked import beside_their_queries
 from penumbra.tasks.stage import Parameters, Stage, aligned, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
@@ -204,6 +206,10 @@ class ChosenNegatives(Stage):
     embeddings: Artifact
     choosing: Choosing
     encoding: Encoding
+
+    def shown(self, rows: Rows) -> Rows:
+        """See `beside_their_queries`."""
+        return beside_their_queries(rows)
 
     def inputs(self) -> dict[str, str]:
         """The files of human text and of a language model."""

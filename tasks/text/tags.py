@@ -7,18 +7,20 @@ Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectiv
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
@@ -166,6 +168,11 @@ def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
+def _tagged(tokens: Sequence[Mapping[str, Any]]) -> Markdown:
+    words = ((bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}") for token in tokens)
+    return Markdown(" ".join(words))
+
+
 @dataclass(frozen=True)
 class Tags(Stage):
     """Every query's tokens."""
@@ -175,6 +182,10 @@ class Tags(Stage):
 
     annotations: Artifact
     tagging: Tagging
+
+    def shown(self, rows: Rows) -> Rows:
+        """Each query as word/TAG, what may be masked in bold."""
+        return [{"query": _tagged(row["tokens"]), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
         """The pipeline's own files."""

@@ -25,7 +25,7 @@ def parsed(drawing: Drawing) -> ElementTree.Element:
 @pytest.mark.parametrize(
     "drawing",
     [
-        dots("x", [Bar(HOSTILE, 0.5, 0.4, 0.6, 1, (0.45, 0.55)), Bar("c", 2.0)], 0, 1, (0, 1)),
+        dots("x", [Bar(HOSTILE, 0.5, 0.4, 0.6, 1, (0.45, 0.55)), Bar("c", 2.0)], 0, 1, 0.5),
         bars("x", [Bar(HOSTILE, 0.5), Bar("c", 2.0)], 1, (0, 1)),
         spans(HOSTILE, [Spans(HOSTILE, [(0, 2), (3, 3)], "0.5"), Spans("none", [])], 10.0),
         panels(HOSTILE, [Panel(HOSTILE, [LINE], 0, 5, "s", [(1, 2)], [3])] * 3, 2, legend=True),
@@ -57,6 +57,23 @@ def test_what_differs_by_less_than_the_smallest_span_looks_flat() -> None:
         ys = [float(point.split(",")[1]) for point in drawn.attrib["points"].split()]
         heights.append(max(ys) - min(ys))
     assert heights[0] > 50 > 3 > heights[1]
+
+
+def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
+    label = "nearest other query of another video, level 3, SentenceBERT"
+    picture = parsed(dots("x", [Bar(label, 0.31, 0.22, 1.1), Bar("b", 0.7)], 0.4, 1, 0.1))
+    told = [str(node.text) for node in picture.iter(f"{SVG}text")]
+    assert told[:2] == ["0.2", "0.3"]
+    assert told[told.index(label) - 1] == "1.1", "the last tick"
+    [left] = [float(node.attrib["x"]) for node in picture.iter(f"{SVG}text") if node.text == label]
+    assert left > 6 * len(label), "the label begins inside the picture"
+    first, last = (float(node.attrib["x"]) for node in picture.iter(f"{SVG}text") if node.text in ("0.2", "1.1"))
+    [interval] = [node for node in picture.iter(f"{SVG}line") if node.attrib["stroke-width"] == "2"]
+    assert first < float(interval.attrib["x1"])
+    assert float(interval.attrib["x2"]) == pytest.approx(last, abs=0.2)
+    longest = parsed(bars("x", [Bar("a", 1.4)], 1, (0, 1)))
+    [bar] = [node for node in longest.iter(f"{SVG}rect") if node.attrib.get("height") == "16.0"]
+    assert float(bar.attrib["x"]) + float(bar.attrib["width"]) < int(longest.attrib["width"])
 
 
 def test_bars_have_an_axis_in_per_cent() -> None:

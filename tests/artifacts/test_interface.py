@@ -8,16 +8,18 @@ import pytest
 
 from penumbra.artifacts import interface
 from penumbra.artifacts.interface import (
+    artifact_key,
     first_rows,
-    publish_report,
     publish_stage,
-    stage_key,
     stage_page,
 )
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
-from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from tests.markup import HOSTILE, kinds
+
+BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 
 
 def mask_row(index: int) -> dict[str, Any]:
@@ -46,9 +48,15 @@ def masks(store: Store, rows: int = 3, parts: int = 4) -> tuple[Artifact, Manife
 
 @pytest.mark.parametrize("name", ["charades-cg", "my_data.v2", "x--y", "9"])
 def test_keys_are_what_prefect_takes(name: str) -> None:
-    key = stage_key(name, "in_video_negatives", "rows")
+    key = artifact_key("rows", name, "in_video_negatives")
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key)
-    assert key.endswith("in-video-negatives-rows")
+    assert key.startswith("rows-")
+    assert key.endswith("-in-video-negatives")
+
+
+def test_reports_come_before_rows_and_stages() -> None:
+    keys = [artifact_key(kind, "scenes", name) for name in ("quality", "annotations") for kind in ("stage", "report")]
+    assert sorted(keys)[:2] == ["report-scenes-annotations", "report-scenes-quality"]
 
 
 def test_bars_and_line_breaks_do_not_break_a_table() -> None:
@@ -69,10 +77,29 @@ def test_first_rows_cross_parts_and_stop(store: Store) -> None:
 def test_cells_are_flat_and_short(store: Store) -> None:
     rows = first_rows(store, *masks(store))
     assert all(isinstance(cell, str | int | float) for row in rows for cell in row.values())
-    assert rows[0]["slots"] == '[{"token": 1, "primitive": "verb", "tag": "VBZ", "word": "öffnet"}]'
+    assert rows[0]["slots"] == "1 verb VBZ öffnet", "no JSON"
     assert rows[0]["ratio"] == 0.1235
     assert len(rows[1]["masked_query"]) == interface.LONGEST_CELL
     assert rows[1]["masked_query"].endswith("…")
+
+
+def test_cells_are_markdown_and_hold_no_markup_that_is_not_ours(store: Store) -> None:
+    row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
+    artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])
+    [shown] = first_rows(store, artifact, store.manifest(artifact))
+    assert kinds(shown["run"]).keys() <= {"text"}
+    assert shown["metric"] == r"R1\@0.3", "the UI would make it a mail link"
+    assert shown["value"] == 50.0
+    [ours] = first_rows(store, artifact, store.manifest(artifact), shown=lambda rows: [{"it": bold(rows[0]["run"])}])
+    assert "strong_open" in kinds(ours["it"])
+
+
+def test_windows_are_spans_and_no_lists_of_lists(store: Store) -> None:
+    row = {"qid": "q", "vid": "v", "split": "test", "query": "a", "duration": 9, "windows": [[0, 2.5], [4, 9]],
+           "novel": [{"type": "v-n", "words": ["put", "cup"]}]}  # fmt: skip
+    artifact = store.build(Work("scenes", "annotations", 1), [lambda: Part(table_of("annotations", [row]), 1, 1)])
+    [shown] = first_rows(store, artifact, store.manifest(artifact))
+    assert (shown["windows"], shown["novel"]) == ("0 to 2.5, 4 to 9", "v-n put, cup")
 
 
 def test_a_null_is_an_empty_cell(store: Store) -> None:
@@ -145,20 +172,14 @@ def test_a_stage_is_shown_as_rows_and_a_page(store: Store, monkeypatch: pytest.M
     shown = Shown(monkeypatch)
     artifact, manifest = masks(store, rows=30)
     publish_stage(store, artifact, manifest)
-    rows, description = shown.tables["scenes-masks-rows"]
+    rows, description = shown.tables["rows-scenes-masks"]
     assert len(rows) == interface.FIRST_ROWS
     assert description == f"First 50 of 90 rows. All: `{artifact.path}`"
-    assert shown.pages["scenes-masks-stage"] == (stage_page(artifact, manifest), "masks: 124 in, 120 out")
+    assert shown.pages["stage-scenes-masks"] == (stage_page(artifact, manifest), "masks: 124 in, 120 out")
 
 
 def test_an_empty_stage_has_a_page_and_no_table(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown(monkeypatch)
     publish_stage(store, *masks(store, rows=0))
     assert shown.tables == {}
-    assert list(shown.pages) == ["scenes-masks-stage"]
-
-
-def test_a_report_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown(monkeypatch)
-    publish_report("charades-cg", "build-negatives", "# Done")
-    assert shown.pages["charades-cg-build-negatives-report"][0] == "# Done"
+    assert list(shown.pages) == ["stage-scenes-masks"]

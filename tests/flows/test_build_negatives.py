@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -113,24 +115,54 @@ def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Ar
 
 def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Artifact]) -> None:
     with get_client(sync_client=True) as client:
-        wanted = ["dirty-negatives-rows", "dirty-negatives-stage", "dirty-build-negatives-report"]
+        wanted = ["rows-dirty-negatives", "stage-dirty-negatives", "report-dirty-build-negatives"]
         found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
         data = {artifact.key: str(artifact.data) for artifact in found}
     store, negatives = built
-    rows = json.loads(data["dirty-negatives-rows"])
-    assert rows[0].keys() == rows[-1].keys() >= {"qid", "level", "query", "similarity"}
-    assert negatives.path in data["dirty-negatives-stage"]
-    report = data["dirty-build-negatives-report"]
+    rows = json.loads(data["rows-dirty-negatives"])
+    assert list(rows[0]) == ["query", "level", "negative", "cosine", "plausibility", "provider", "qid"]
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    assert all("**" in row["negative"] and "**" not in row["query"] for row in rows), "what was changed is marked"
+    assert negatives.path in data["stage-dirty-negatives"]
+    report = data["report-dirty-build-negatives"]
     assert f"{store.manifest(negatives).rows:,} negatives" in report
     assert "query has no primitive to mask" in report
     assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
+
+
+def artifacts_and_runs() -> tuple[list[Any], dict[Any, Any]]:
+    with get_client(sync_client=True) as client:
+        return client.read_artifacts(), {run.id: run for run in client.read_flow_runs()}
+
+
+def test_a_run_is_called_by_what_it_does_and_ends_with_a_sentence_and_its_own_report(
+    built: tuple[Store, Artifact],
+) -> None:
+    store, negatives = built
+    artifacts, runs = artifacts_and_runs()
+    [run] = [run for run in runs.values() if run.name == "build-negatives dirty corpus+random"]
+    told = rf"{store.manifest(negatives).rows:,} negatives for .*\. In {negatives.path}"
+    assert re.fullmatch(told, run.state.message)
+    own = [artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and not artifact.task_run_id]
+    assert sorted(own) == ["report-dirty-build-negatives", "report-dirty-quality"]
+    of_tasks = {artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and artifact.task_run_id}
+    assert {"rows-dirty-fills-corpus", "stage-dirty-fills-random"} <= of_tasks
+    assert not [key for key in of_tasks if key.startswith("progress-")], "gone when done"
+
+
+def test_tags_are_read_as_words_and_tags(built: tuple[Store, Artifact]) -> None:
+    tables = [artifact for artifact in artifacts_and_runs()[0] if artifact.key == "rows-dirty-tags"]
+    rows = json.loads(str(tables[0].data))
+    [row] = [row for row in rows if row["qid"] == r"B0\_train\_0"] or [rows[0]]
+    assert re.search(r"\*\*\w+\*\*/VB", row["query"])
+    assert "{" not in row["query"]
 
 
 def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
     """Prefect draws an edge for each parent."""
     store, _ = built
     with get_client(sync_client=True) as client:
-        own = FlowRunFilter(name=FlowRunFilterName(any_=["dirty"]))
+        own = FlowRunFilter(name=FlowRunFilterName(like_="dirty"))
         runs = {run.id: run for run in client.read_task_runs(flow_run_filter=own)}
     edges = {
         (runs[source.id].name, run.name)
@@ -173,7 +205,7 @@ def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, A
     assert set(leaks) == {0.0}
     assert "template_kept" not in {row["metric"] for row in figures if row["provider"] == "nearest"}
     with get_client(sync_client=True) as client:
-        key = ArtifactFilterKey(any_=["dirty-build-negatives-report"])
+        key = ArtifactFilterKey(any_=["report-dirty-build-negatives"])
         found = client.read_artifacts(artifact_filter=ArtifactFilter(key=key))
     report = str(max(found, key=lambda artifact: artifact.created).data)
     assert f"{len(rows):,} negatives" in report

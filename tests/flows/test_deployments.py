@@ -18,7 +18,12 @@ def test_a_deployment_s_parameters_fit_its_flow(deployment: dict[str, Any]) -> N
     flow = getattr(import_module(path), function)
     if flow.name in FLOWS:
         assert FLOWS[flow.name] == (path, function)
-    assert [flow.name] == deployment["tags"]
+    dataset = deployment["parameters"]["dataset"]["name"]
+    assert deployment["tags"][:2] == [flow.name, dataset], "found by flow and by data set"
+    preset = presets().get(deployment["parameters"].get("preset"), {})
+    trained = [preset["model"]["name"]] if preset else []
+    assert flow.name == "ablation" or deployment["tags"][2:3] == trained, "and by model"
+    assert deployment["description"].endswith(".")
     validated = flow.validate_parameters(deployment["parameters"])
     assert deployment["name"] in (validated["dataset"].name, validated.get("preset"))
     assert deployment_parameters(flow.name, deployment["name"]) == deployment["parameters"]

@@ -168,18 +168,18 @@ def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Pat
 
 def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
     with get_client(sync_client=True) as client:
-        wanted = ["films-extract-features-report", "films-video-features-rows", "films-text-features-rows"]
+        wanted = ["report-films-extract-features", "rows-films-video-features", "rows-films-text-features"]
         found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=wanted)))
         data = {artifact.key: str(artifact.data) for artifact in found}
-    page = data["films-extract-features-report"]
+    page = data["report-films-extract-features"]
     [sheet] = re.findall(r"!\[frames\]\(data:image/jpeg;base64,([^)]+)\)", page)
     assert b64decode(sheet)[:3] == b"\xff\xd8\xff"
     for text in ("videos with features | 8 of 15", "clips a second", "Videos without features: 7", "no video file",
                  "training leaves them out | train 14"):  # fmt: skip
         assert text in page
     assert not any(line.startswith((" ", "\t")) for line in page.splitlines())
-    assert json.loads(data["films-video-features-rows"])[0]["features"] == "5 × 192"
-    assert len(data["films-text-features-rows"]) < 20_000
+    assert json.loads(data["rows-films-video-features"])[0]["features"] == "5 × 192"
+    assert len(data["rows-films-text-features"]) < 20_000
 
 
 RUN = """

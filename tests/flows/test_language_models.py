@@ -291,7 +291,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_cost(
     assert corner_of.server.requests() == []
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(
-            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["corner-dry-run-report"]))
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["report-corner-dry-run"]))
         )
     page = str(max(found, key=lambda artifact: str(artifact.created)).data)
     chains = len({row["qid"] for row in corner_of.masks().to_pylist()})

@@ -60,6 +60,7 @@ from penumbra.tasks.sample.scenes.render import read_scripts, render
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.tags import Tagging, tag
 from tests.browser import browser, needs_chromium
+from tests.markup import kinds
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -140,13 +141,48 @@ def page_of(key: str) -> Any:
 
 
 def test_curves_are_shown_while_it_trains_and_after(trained: Artifact) -> None:
-    pages = [str(page.data) for page in page_of("few-train-grounding-report")]
-    live = [page for page in pages if "is being trained" in page]
-    assert len(live) == 2, "one of each run, changed in place"
-    assert all("epoch 1 of 2: loss" in page and "(data:image/svg+xml;base64," in page for page in live)
-    finished = [page for page in pages if "is being trained" not in page]  # the server's order is no promise
+    assert page_of("progress-few-train-grounding") == [], "gone when done"
+    finished = [str(page.data) for page in page_of("report-few-train-grounding")]
     assert len(finished) == 2
     assert all("2 epochs, of which the best one is" in page for page in finished)
+    assert all(re.search(r"\*\*R1\\@0\.5 .* on the validation queries, epoch \d\*\*", page) for page in finished)
+
+
+def test_a_page_changes_in_place_and_goes_however_the_work_ends(prefect_server: None) -> None:
+    seen: list[Any] = []
+
+    @flow
+    def fails() -> None:
+        with Watcher("few", "run") as watcher:
+            for epoch in (1, 2):
+                watcher._last = None
+                watcher(Progress(epoch, 2, [], None, 1.0, 1.0))
+                seen.append(page_of("progress-few-train-grounding"))
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        fails()
+    assert [len(pages) for pages in seen] == [1, 1], "one, changed in place"
+    assert "epoch 2 of 2" in str(seen[1][0].data)
+    assert page_of("progress-few-train-grounding") == []
+
+
+def test_runs_end_with_figures_and_say_where(evaluated: Artifact, trained: Artifact) -> None:
+    with get_client(sync_client=True) as client:
+        runs = {run.name: run for run in client.read_flow_runs()}
+    message = runs["train qd_detr+shine few"].state.message
+    assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, epoch \d\. In {trained.path}", message)
+    message = runs[f"evaluate {trained.key} few"].state.message
+    assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, mIoU [\d.]+ on test\. In {evaluated.path}", message)
+    assert runs["extract-features few tiny-clip"].state.message.startswith("features of 6 videos")
+
+
+def test_predictions_stand_beside_the_truth(evaluated: Artifact) -> None:
+    rows = json.loads(str(page_of("rows-few-predictions")[0].data))
+    assert list(rows[0]) == ["sentence", "truth, s", "prediction, s", "split", "qid"]
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", rows[0]["truth, s"])
+    assert re.match(r"[\d.]+ to [\d.]+ \(score -?\d\.\d\d\); ", rows[0]["prediction, s"])
+    assert {"text"} == kinds(rows[0]["sentence"]).keys(), "nothing in it is markup"
 
 
 def test_the_report_has_everything_and_nothing_in_it_is_markup(
@@ -160,7 +196,7 @@ def test_the_report_has_everything_and_nothing_in_it_is_markup(
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
     assert "paired bootstrap" in page
     assert page.count("minus qd_detr-") == 1
-    [shown] = [str(page.data) for page in page_of("few-evaluate-grounding-report")]
+    [shown] = [str(page.data) for page in page_of("report-few-evaluate-grounding")]
     assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
     train(world, shine=True)
@@ -230,15 +266,17 @@ def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: P
     assert all(window.start <= 2.0 for window in found.windows)
 
 
-def test_a_server_that_is_gone_costs_the_page_and_not_the_training(prefect_server: None) -> None:
+def test_a_server_that_is_gone_costs_the_page_and_not_the_training(
+    prefect_server: None, caplog: pytest.LogCaptureFixture
+) -> None:
     @flow
-    def watch() -> str:
-        watcher = Watcher("few", "run")
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
-            watcher(Progress(1, 2, [], None, 1.0, 1.0))
-        return "trains on"
+    def begin() -> Watcher:
+        return Watcher("few", "run")
 
-    assert watch() == "trains on"
+    watcher = begin()  # inside of a flow Prefect would use the connection that it has
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}), watcher:
+        watcher(Progress(1, 2, [], None, 1.0, 1.0))
+    assert "progress-few-train-grounding could not be shown" in caplog.text
 
 
 def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:

@@ -151,6 +151,17 @@ def test_the_credential_is_in_no_command_line(guarded: Guarded) -> None:
     assert not [line for line in lines if guarded.credential in line or guarded.credential.split(":")[1] in line]
 
 
+def test_artifacts_are_listed_by_key_which_has_reports_first(guarded: Guarded) -> None:
+    keys = [f"{kind}-scenes-{name}" for name in ("tags", "masks", "fills", "quality") for kind in ("stage", "report")]
+    for key in keys:
+        guarded.create("artifacts/", {"key": key, "type": "markdown", "data": "# it"})
+    for asked in ({}, {"sort": "ID_DESC"}):  # what both UIs say
+        for path in ("artifacts/latest/filter", "artifacts/filter"):
+            assert [artifact["key"] for artifact in guarded.create(path, asked)] == sorted(keys)
+    newest = [artifact["key"] for artifact in guarded.create("artifacts/filter", {"sort": "CREATED_DESC"})]
+    assert newest == keys[::-1], "any other order is as it was"
+
+
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1"])
 def test_a_page_of_another_origin_gets_nothing(guarded: Guarded, origin: str) -> None:
     for path, body in DOORS:

@@ -147,6 +147,7 @@ def test_it_says_little_and_that_once(served: Served) -> None:
     said = served.log.read_text()
     assert len(said[: said.index("Ctrl-C ends it")].splitlines()) <= 10, said
     assert said.count(served.credential) == 1
+    assert f"{served.url}/artifacts\r\n" in said, "which no menu of the page names"
     assert f'eval "$(penumbra serve --env --port {served.port})"' in said
 
 
@@ -212,9 +213,9 @@ def test_a_deployment_runs_to_parquet(served: Served) -> None:
 @pytest.mark.parametrize(
     ("key", "texts"),
     [
-        ("scenes-build-negatives-report", ["scenes: hard negatives", "have all three levels", "Figures by level", "▢"]),
-        ("scenes-negatives-stage", ["query and level: rejected", "seconds", "scenes/negatives/"]),
-        ("scenes-negatives-rows", ["First 50 of", "similarity", "S0001_train_0"]),
+        ("report-scenes-build-negatives", ["scenes: hard negatives", "have all three levels", "Figures by level", "▢"]),
+        ("stage-scenes-negatives", ["query and level: rejected", "seconds", "scenes/negatives/"]),
+        ("rows-scenes-negatives", ["First 50 of", "similarity", "S0001_train_0"]),
     ],
 )
 def test_the_pages_show_in_a_browser(served: Served, key: str, texts: list[str], tmp_path: Path) -> None:

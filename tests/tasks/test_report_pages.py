@@ -11,6 +11,7 @@ from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation.grids import grid_of
 from penumbra.tasks.grounding.ablation.results import Results
+from penumbra.tasks.negatives.quality.page import BELOW_A_COIN
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.reports.run import write_report as run_page
@@ -94,3 +95,21 @@ def test_quality(store: Store) -> None:
 def test_an_ablation_s_failures() -> None:
     results = Results(grid_of("losses"), seeds=1, failures={BAD: BAD})
     assert safe(results.table())
+
+
+@pytest.mark.parametrize(("value", "explained"), [(0.45, True), (0.5, False), (0.7, False)])
+def test_a_blind_auc_below_a_coin_s_is_explained(store: Store, value: float, explained: bool) -> None:
+    rows = [{"level": 1, "provider": "all", "metric": metric, "value": value} for metric in ("rows", "blind_auc")]
+    page = quality_page(rows, store.manifest(build(store, "quality", [])), "/tmp/it")
+    assert (BELOW_A_COIN in page) == explained
+
+
+def test_an_ablation_ends_with_its_best_row() -> None:
+    results = Results(grid_of("losses"), seeds=2)
+    assert results.outcome == f"{results.grid.title}: 0 rows, 0 trainings"
+    results.labels = ["without", "with"]
+    results.figures = [
+        {"row": row, "seed": seed, "run": "r", "split": "test", "metric": "R1@0.5", "value": value + seed}
+        for row, value in (("without", 20.0), ("with", 30.0)) for seed in (0, 1)
+    ]  # fmt: skip
+    assert results.outcome.endswith("2 rows, 0 trainings; highest R1@0.5 on test: with, 30.50")

@@ -144,11 +144,21 @@ class Results:
 
     def _seeds_tell(self, label: str, split: str, metric: str) -> bool:
         """Whether seeds, too, tell a row from the first; a single seed tells nothing against it."""
-        first, other = (
-            [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == (name, split, metric)]
-            for name in (self.labels[0], label)
-        )
+        first, other = (self._values(name, split, metric) for name in (self.labels[0], label))
         return min(len(first), len(other)) < 2 or seeds_differ(first, other)
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a line: rows, trainings, and which row is best by the first metric on the first split."""
+        split = next(iter(self._splits()), WHOLE)
+        means = {label: np.mean(values) for label in self.labels if (values := self._values(label, split, METRICS[0]))}
+        best = max(means, key=lambda label: means[label], default="")
+        figure = f"; highest {METRICS[0]} on {split}: {best}, {means[best]:.2f}" if best else ""
+        return f"{self.grid.title}: {len(self.labels)} rows, {len(self.runs)} trainings{figure}"
+
+    def _values(self, label: str, split: str, metric: str) -> list[float]:
+        wanted = (label, split, metric)
+        return [row["value"] for row in self.figures if (row["row"], row["split"], row["metric"]) == wanted]
 
     def table(self) -> str:
         """Rows by splits and metrics: mean over seeds, half of its 95 % interval, and what differs from the first."""

@@ -1,15 +1,17 @@
 """Stage `predictions`: what a trained model says of every query of the splits asked for."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from torch import nn
 
+from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
@@ -23,6 +25,7 @@ from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, is_planned, run, work_of
 
 STAGE = "predictions"
+SHOWN = 3  # windows of a query, in the Prefect UI
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
@@ -80,6 +83,10 @@ def truth_end(predictions: Manifest) -> float | None:
     return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
 
 
+def _told(window: Mapping[str, float]) -> str:
+    return f"{window['start']:.1f} to {window['end']:.1f} (score {window['score']:.2f})"
+
+
 @dataclass(frozen=True)
 class Predictions(Stage):
     """What a run says of every query of some splits, a part each; all but the training split where none is named."""
@@ -106,6 +113,20 @@ class Predictions(Stage):
         """The same, without what has its default or changes no window."""
         ranking = self.ranking.model_dump(mode="json", exclude={"batch_size"}, exclude_defaults=True)
         return {"ranking": ranking, "splits": list(self.splits)}
+
+    def shown(self, rows: Rows) -> Rows:
+        """Each sentence, when it is true, and when the run says that it is, best first."""
+        wanted, asked = {row["qid"] for row in rows}, dict[str, dict[str, Any]]()
+        for part in Store().parts(self.sources.annotations, ["qid", "query", "windows"]):
+            asked |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
+        return [
+            {
+                "sentence": asked[row["qid"]]["query"],
+                "truth, s": [list(window) for window in asked[row["qid"]]["windows"]] or "hidden",
+                "prediction, s": "; ".join(map(_told, row["windows"][:SHOWN])),
+                "split": row["split"], "qid": row["qid"],
+            } for row in rows
+        ]  # fmt: skip
 
     @cached_property
     def pieces(self) -> Sequence[str]:

@@ -14,12 +14,14 @@ from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.drawing import Drawing
 from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.evaluation.compare import compare
 from penumbra.tasks.grounding.evaluation.figures import results
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.evaluation.runs import ALL
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.report.examples import (
     RunOnData,
@@ -29,7 +31,13 @@ from penumbra.tasks.grounding.report.examples import (
     steepness,
 )
 from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
+from penumbra.tasks.grounding.training.curves import (
+    best_epoch,
+    curves_of,
+    curves_section,
+    figures_in_words,
+    headline,
+)
 from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.live import FLOW as TRAINING
 from penumbra.tasks.grounding.training.run import name_of
@@ -65,7 +73,8 @@ def training_document(metrics: Artifact) -> Document:
     lead = f"Trained on {metrics.dataset} in {manifest.seconds:,.0f} s, {_epochs(rows)}. {_left_out(manifest)}"
     lead = " ".join([lead, *remark_on(manifest.parents)])
     title = f"{name_of(manifest)} on {metrics.dataset}"
-    return Document(title, lead, [curves_section(rows), *settings_sections(metrics, manifest)])
+    sections = [curves_section(rows), *settings_sections(metrics, manifest)]
+    return Document(title, lead, sections, headline(curves_of(rows)))
 
 
 def _epochs(rows: Sequence[dict[str, Any]]) -> str:
@@ -117,7 +126,16 @@ def evaluation_document(judged: Judged, beside: Sequence[Judged]) -> Document:
         *trained.sections,
     ]
     shown = f" Beside it: {', '.join(run.name for run in runs[1:])}." if beside else ""
-    return Document(trained.title, trained.lead + shown, [s for s in sections if s.text or s.tables or s.drawings])
+    there = [section for section in sections if section.text or section.tables or section.drawings]
+    return Document(trained.title, trained.lead + shown, there, judged_headline(judged))
+
+
+def judged_headline(judged: Judged) -> str:
+    """The figures of each split as a whole, in a line."""
+    rows = [row for row in Store().table(judged.evaluation).to_pylist() if row["subset"] == ALL]
+    splits = {row["split"]: {it["metric"]: it["value"] for it in rows if it["split"] == row["split"]} for row in rows}
+    told = [f"{figures} on {split}" for split, found in splits.items() if (figures := figures_in_words(found))]
+    return "; ".join(told)
 
 
 def results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
@@ -220,20 +238,26 @@ def write_html(document: Document, metrics: Artifact) -> Path:
 
 @step("report")
 def report_training(metrics: Artifact) -> str:
-    """Show a run's curves and settings; returns the HTML file, which a later evaluation's report replaces."""
+    """Show a run's curves and settings, in the UI and in a file that an evaluation's replaces; returns its outcome."""
     document, file = training_document(metrics), run_folder(metrics) / FILE
     publish_report(metrics.dataset, TRAINING, document.markdown())
     if not file.is_file():  # what an evaluation wrote holds more
         write_html(document, metrics)
     logger().info("report: %s", file)
-    return str(file)
+    return f"{document.title}: {document.headline or 'nothing was there to validate by'}"
 
 
 @step("report")
-def report_evaluation(judged: Judged, beside: list[Judged]) -> str:
-    """Show everything of a run that was judged, with others beside it; returns the HTML file."""
+def report_evaluation(
+    judged: Judged, beside: list[Judged], flow: str = EVALUATION, before: Sequence[str | None] = ()
+) -> str:
+    """Show everything of a run that was judged, with others beside it, and how what came before it in its flow ended.
+
+    Returns its outcome.
+    """
     document = evaluation_document(judged, beside)
-    publish_report(judged.metrics.dataset, EVALUATION, document.markdown())
+    way = "".join(f"- {plain(outcome)}\n" for outcome in before if outcome)
+    publish_report(judged.metrics.dataset, flow, document.markdown() + (f"\n\n## The way here\n\n{way}" if way else ""))
     file = write_html(document, judged.metrics)
     logger().info("report: %s", file)
-    return str(file)
+    return f"{document.title}: {document.headline}"

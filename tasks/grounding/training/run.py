@@ -90,8 +90,8 @@ def prepare(sources: Sources, settings: Settings, folder: Path) -> Prepared:
 def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:
     """Train, and return the metrics."""
     prepared, dataset = prepare(sources, settings, folder), sources.annotations.dataset
-    with scalar_logs(settings, folder, dataset, run) as log:
-        told = list(run_job(prepared.job, together(Watcher(dataset, run), log)))
+    with scalar_logs(settings, folder, dataset, run) as log, Watcher(dataset, run) as watcher:
+        told = list(run_job(prepared.job, together(watcher, log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]
     measured = {SECONDS: sum(row["value"] for row in told if row["name"] == SECONDS)}
     rejected, kept = prepared.rejected, prepared.kept

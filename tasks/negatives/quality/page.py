@@ -56,6 +56,13 @@ WHOLE = {"rows", "distinct_fills", "review.empty_rows"}
 CLASSIFIERS = {"blind_auc": "words", "blind_auc.characters": "characters", "blind_auc.sentences": "SentenceBERT",
                "blind_auc.gru": "GRU"}  # fmt: skip
 
+A_COIN = 0.5
+BELOW_A_COIN = (
+    "A blind AUC below 0.5 is no worse and no better than 0.5: the text gives nothing away. A classifier is judged by "
+    "queries of other videos than it has learned from. Where there is nothing to learn it learns chance's habits, and "
+    "in few queries those point the other way: a word seen more among the negatives here is seen less there."
+)
+
 
 def known(rows: Iterable[Mapping[str, Any]]) -> Known:
     """The figures by level, provider and metric."""
@@ -156,7 +163,7 @@ def similarity_chart(figures: Known) -> str:
             if None not in points:
                 label = f"{provider}, level {level}" if level else provider
                 lines.append(Bar(label, middle or 0, low, high, colour, (start or 0, end or 0)))
-    return dots("cosine to the query", lines, 0, 1, (0, 0.25, 0.5, 0.75, 1)).image() if lines else ""
+    return dots("cosine to the query", lines, 0, 1, 0.25).image() if lines else ""
 
 
 def auc_chart(figures: Known) -> str:
@@ -170,7 +177,10 @@ def auc_chart(figures: Known) -> str:
                     low, high = (figures.get((level, provider, f"{metric}.{end}")) for end in ("low", "high"))
                     label = provider.removeprefix("control: ") + (f", level {level}" if level else "")
                     lines.append(Bar(f"{label}, {name}", value, low, high, colour))
-    return dots("blind AUC", lines, 0.4, 1, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)).image() if lines else ""
+    if not lines:
+        return ""
+    told = [BELOW_A_COIN] if any(line.value < A_COIN for line in lines) else []
+    return "\n\n".join([dots("blind AUC", lines, 0.4, 1, 0.1).image(), *told])
 
 
 def fills_chart(figures: Known) -> str:

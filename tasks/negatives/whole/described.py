@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.checks import Judge, Proposal
+from penumbra.tasks.negatives.marked import beside_their_queries
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.selection import STAGE, Chooser, Choosing, chooser_of
 from penumbra.tasks.negatives.whole.sourcing import Sourcing
@@ -52,6 +54,10 @@ class WholeNegatives(Stage):
     sourcing: Sourcing
     choosing: Choosing
     encoding: Encoding
+
+    def shown(self, rows: Rows) -> Rows:
+        """See `beside_their_queries`."""
+        return beside_their_queries(rows)
 
     @property
     def label(self) -> str:

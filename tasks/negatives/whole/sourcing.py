@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.stage import Parameters
 
 
@@ -23,6 +24,10 @@ class Sourcing(Parameters):
         description="Of `nearest`: how many other queries are nearer than each level's, this one included. On "
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
+
+    def name_of(self, filling: Filling) -> str:
+        """What runs are called after: the providers, or where whole sentences come from."""
+        return "+".join(filling.providers) if self.source == "fills" else self.source
 
     @field_validator("ranks")
     @classmethod

@@ -16,7 +16,16 @@ from penumbra.artifacts.drawing import Drawing, printable
 from penumbra.tasks.grounding.batches.inputs import Loaded
 from penumbra.tasks.grounding.report.examples import Example, ordering_candidates, overlap_examples, pick, steepness
 from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, loss_chart, validation_chart
+from penumbra.tasks.grounding.training.curves import (
+    LONGEST_OF_THREE,
+    TITLES,
+    best_epoch,
+    curves_of,
+    curves_section,
+    headline,
+    loss_chart,
+    validation_chart,
+)
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.progress import Progress
 from tests.grounding_data import job, negatives, rows, settings, texts, videos
@@ -64,11 +73,29 @@ def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
     assert losses is not None
     assert judged is not None
     titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(losses.body))
-    assert titles == ["total", "span", "learning_rate"]
-    assert "total: total from 3 to 1 over 1 to 3 epoch" in losses.described
+    assert titles == ["all losses, weighted", "windows: L1 distance", "learning rate"]
+    assert "all losses, weighted: total from 3 to 1 over 1 to 3 epoch" in losses.described
     assert "mIoU from 10 to 30" in judged.described
     assert len(curves_section(found).drawings) == 2
     assert curves_section([]).text == ["No epoch was trained."]
+
+
+def test_the_headline_is_what_the_kept_epoch_reached() -> None:
+    found = [row for name, values in (("R1@0.5", [1, 20.5]), ("mIoU", [10, 30]), ("chosen_by", [11, 50.5]))
+             for row in metrics(name, values, "validation")]  # fmt: skip
+    assert headline(curves_of(found)) == "R1@0.5 20.50, mIoU 30.00 on the validation queries, epoch 2"
+    assert headline(curves_of(metrics("total", [1.0]))) == ""
+
+
+def test_losses_have_names_that_say_what_they_are_and_none_is_cut() -> None:
+    terms = [*TITLES, "span_0", "class_error_1"]
+    chart = loss_chart(curves_of([row for name in terms for row in metrics(name, [2, 1.0])]))
+    assert chart is not None
+    titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(chart.body))
+    assert len(titles) == len(set(titles)) == len(terms)
+    assert "windows: L1 distance, layer 1" in titles
+    assert not [title for title in titles if title.endswith("…")]
+    assert max(map(len, TITLES.values())) <= LONGEST_OF_THREE
 
 
 def test_a_long_training_is_thinned_and_keeps_its_end() -> None:
