@@ -35,6 +35,7 @@ from penumbra.tasks.negatives.providers.prices import table
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import ServiceSettings
+from penumbra.tasks.progress import News
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -136,9 +137,11 @@ async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
     bars: dict[str, UUID] = {}
     while True:
         await asyncio.sleep(REPORT_EVERY)
-        for client in clients:
+        for number, client in enumerate(clients):
             name, statistics = client.service.name, client.statistics
-            log.info(statistics.line(name))
+            line = statistics.line(name)
+            log.info(line, extra=News("ask", done=statistics.done, total=max(1, statistics.total), unit="queries",
+                                      part=number, text=line).beside())  # fmt: skip
             share = 100.0 * statistics.done / max(1, statistics.total)
             if name not in bars:
                 key = stage_key(dataset, f"asking-{name}", "progress")

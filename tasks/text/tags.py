@@ -21,6 +21,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.progress import followed
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
 STAGE = "tags"
@@ -133,7 +134,8 @@ def tag_texts(texts: Iterable[str], nlp: Language) -> Iterator[list[dict[str, ob
     """Yield each text's tokens, in order; a text that occurs twice is parsed once."""
     texts = list(texts)
     distinct = sorted(set(texts), key=len)
-    parsed = {doc.text: describe(doc) for doc in nlp.pipe(distinct, batch_size=256)}
+    docs = nlp.pipe(distinct, batch_size=256)
+    parsed = {doc.text: describe(doc) for doc in followed(docs, "texts", len(distinct))}
     return (parsed[text] for text in texts)
 
 
