@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
-from penumbra.artifacts.schemas import SCHEMAS, making
 from penumbra.artifacts.settings import artifacts_root
 
 MANIFEST = "_manifest.json"
@@ -42,7 +41,7 @@ class Catalogue:
         try:
             manifest = Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
         except FileNotFoundError:
-            makes = making(artifact.stage, artifact.dataset)
+            makes = _making(artifact.stage, artifact.dataset)
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {makes} makes it") from None
         except ValidationError as error:
             raise self._damaged(artifact, MANIFEST, f"is damaged ({error.error_count()} faults)") from None
@@ -54,7 +53,7 @@ class Catalogue:
 
     def _damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
         return ArtifactError(
-            f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it, "
+            f"{artifact.path}/{name} {fault}: {_making(artifact.stage, artifact.dataset)} mends it, "
             f"penumbra artifacts rm {path_of(artifact)} takes it away"
         )
 
@@ -138,7 +137,7 @@ class Catalogue:
                 f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
             )
         stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
-        made = f": {making(stage, dataset or 'DATASET')} makes it" if stage in SCHEMAS else ""
+        made = f": {_making(stage, dataset or 'DATASET')} makes it" if stage and _is_stage(stage) else ""
         return ArtifactError(
             f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )
@@ -147,6 +146,18 @@ class Catalogue:
 def path_of(artifact: Artifact, name: str = "") -> str:
     """Where a file of an artifact, or its folder, lies below the root."""
     return f"{artifact.dataset}/{artifact.stage}/{artifact.key}/{name}".rstrip("/")
+
+
+def _making(stage: str, dataset: str) -> str:
+    from penumbra.artifacts.schemas import making  # a list of what is there need not wait for pyarrow
+
+    return making(stage, dataset)
+
+
+def _is_stage(name: str) -> bool:
+    from penumbra.artifacts.schemas import SCHEMAS
+
+    return name in SCHEMAS
 
 
 def _key(manifest: Manifest) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 
 from penumbra.artifacts.errors import ArtifactError, without_secrets
 
@@ -35,6 +34,8 @@ class Files:
     def map(self, path: str) -> memoryview:
         """A file's content, on a disk without reading it yet; raises `FileNotFoundError`."""
         if self.is_local:
+            import pyarrow as pa  # a fifth of a second, which a list of what is there need not wait for
+
             return memoryview(pa.memory_map(self._absolute(path)).read_buffer()).cast("B")
         return memoryview(self.read(path))
 

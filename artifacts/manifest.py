@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
@@ -175,7 +177,7 @@ class Part:
     parts that the run made itself: times belong in no table.
     """
 
-    rows: pa.Table
+    rows: "pa.Table"
     taken: int
     kept: int
     rejected: list[dict[str, str]] = field(default_factory=list)

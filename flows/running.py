@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from difflib import get_close_matches
 from http import HTTPStatus
 from importlib import import_module
@@ -14,21 +15,12 @@ from pydantic import BaseModel
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.settings import DEPLOYMENTS, data_folder
+from penumbra.flows.names import FLOWS as FLOWS  # noqa: PLC0414 (its users know it from here)
 from penumbra.flows.parameter_files import OWN, ParameterError, nested, own_parameters
 from penumbra.flows.server import environment_line, some_server
 
 if TYPE_CHECKING:
     from prefect import Flow
-
-FLOWS = {  # where each flow is; the modules are imported when one runs
-    "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
-    "import-negatives": ("penumbra.flows.import_negatives", "import_negatives"),
-    "train-grounding": ("penumbra.flows.train_grounding", "train_grounding"),
-    "evaluate-grounding": ("penumbra.flows.evaluate_grounding", "evaluate_grounding"),
-    "extract-features": ("penumbra.flows.extract_features", "extract_features"),
-    "full-pipeline": ("penumbra.flows.full_pipeline", "full_pipeline"),
-    "ablation": ("penumbra.flows.ablation", "ablation"),
-}
 
 
 def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
@@ -240,14 +232,19 @@ def prepare(
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any]) -> Any:
-    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do."""
+def run_flow(name: str, dataset: str, changes: dict[str, Any], prefects_lines: bool = False) -> Any:
+    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do.
+
+    A terminal shows it live, or with all of Prefect's own lines.
+    """
     flow, parameters, _ = prepare(name, dataset, changes)
+    from penumbra.flows.display import displayed
     from penumbra.tasks.log_lines import quieten
 
     ask_server()
-    quieten()
-    with some_server():
+    if not prefects_lines:
+        quieten()
+    with some_server(), nullcontext() if prefects_lines else displayed():
         return flow(**parameters)
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.processes import cores, end_with_parent
-from penumbra.tasks.log_lines import quieten
+from penumbra.tasks.log_lines import from_workers, quieten, tell
 
 GIGABYTES_A_WORKER = 2.0  # a sentence encoder, a tagger, what they import, and a part
 
@@ -91,9 +91,10 @@ def workers() -> Workers | None:
 @contextmanager
 def processes(number: int) -> Iterator[ProcessPoolTaskRunner]:
     """So many processes, each with its share of the cores, which end with this one."""
-    runner = ProcessPoolTaskRunner(number, initializer=_begin, initargs=(max(1, cores() // number),))
-    with _script_hidden(), runner:
-        yield runner
+    with from_workers() as queue, _script_hidden():
+        begins_with = max(1, cores() // number), queue
+        with ProcessPoolTaskRunner(number, initializer=_begin, initargs=begins_with) as runner:
+            yield runner
 
 
 @contextmanager
@@ -112,8 +113,9 @@ def _script_hidden() -> Iterator[None]:
         vars(main).update(before)
 
 
-def _begin(threads: int) -> None:
+def _begin(threads: int, queue: Any) -> None:
     """What a process that makes stages, or parts of one, begins with."""
     end_with_parent()
     quieten()
+    tell(queue)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds

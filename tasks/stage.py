@@ -28,6 +28,7 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import EngineError, Workers, processes, workers
 from penumbra.tasks.parameters import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
+from penumbra.tasks.progress import LOG, News, State, at, beside
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 FEW_ROWS = 4096  # are done before workers have started
@@ -256,7 +257,8 @@ def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def called(*arguments: P.args, **options: P.kwargs) -> T:
             if is_planned():
                 return None  # type: ignore[return-value]
-            return run_as_task(*arguments, **options)
+            with at(name):
+                return run_as_task(*arguments, **options)
 
         return called
 
@@ -276,15 +278,16 @@ def make(stage: Stage) -> Artifact:
     artifact = store.artifact(work)
     manifest = store.intact(artifact)
     if manifest:
-        logger().info("%s: found done, %s", stage.name, artifact.path)
+        logger().info("%s: found done, %s", stage.name, artifact.path, extra=_news(stage, State.found, manifest))
     else:
-        logger().info("%s: being made", stage.name)
-        with Passing("progress", work.dataset, stage.name) as bar:
-            build(stage, _Progress(work, bar))
+        logger().info("%s: being made", stage.name, extra=News(stage.label).beside())
+        with at(stage.label), Passing("progress", work.dataset, stage.name) as bar:
+            build(stage, _Progress(stage.label, work, bar))
         manifest = store.manifest(artifact)
         logger().info(
             "%s: %d %s in, %d out, %d rejected, %.1f s, %s", stage.name, manifest.taken, work.unit, manifest.kept,
             manifest.taken - manifest.kept, manifest.seconds, artifact.path,
+            extra=_news(stage, State.made, manifest),
         )  # fmt: skip
     publish_stage(store, artifact, manifest, stage.shown)
     if manifest.taken and not manifest.kept and not stage.may_be_empty:
@@ -296,22 +299,28 @@ def make(stage: Stage) -> Artifact:
     return artifact
 
 
+def _news(stage: Stage, state: State, manifest: Manifest) -> dict[str, Any]:
+    counts = manifest.taken, manifest.kept, manifest.seconds
+    return News(stage.label, state, unit=manifest.unit, counts=counts).beside()
+
+
 def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
     """The artifact of a stage, made now where it is not there: needs no Prefect."""
 
     def waits(holder: str) -> None:
-        logger().info("%s: waits for %s, which is making it", stage.name, holder)
+        line = f"waits for {holder}, which is making it"
+        logger().info("%s: %s", stage.name, line, extra=beside(line))
 
-    there = workers()
+    total, there = stage.total, workers()
+    LOG.info("%s: %d parts", stage.label, total, extra=News(stage.label, total=total).beside())
     elsewhere = partial(_made_by, there, stage) if there and stage.by_workers else None
-    return Store().build(
-        stage.work, stage.parts(), total=stage.total, progress=progress, waits=waits, elsewhere=elsewhere
-    )
+    return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
 
 
 def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[dict[str, float]]:
     """Make these parts several at once; as each is there, what was measured."""
-    logger().info("%s: %d parts by %d workers", stage.name, len(missing), there.number)
+    line = f"{len(missing)} parts by {there.number} workers"
+    logger().info("%s: %s", stage.name, line, extra=beside(line))
     futures = [
         there.runner.submit(
             make_part.with_options(name=f"{stage.name}: part", task_run_name=f"{_shown(stage)}: part {index + 1}"),
@@ -332,8 +341,9 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[dict[
 @task(cache_policy=NO_CACHE)
 def make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> dict[str, float]:
     """Make one part of a stage in the process of a worker, and tell what was measured."""
-    part = _at_work(stage, artifact).part(piece)
-    Store(artifact.root).write(artifact, index, part)
+    with at(stage.label, index):
+        part = _at_work(stage, artifact).part(piece)
+        Store(artifact.root).write(artifact, index, part)
     return part.measured
 
 
@@ -374,17 +384,19 @@ def _wait(future: PrefectFuture[Artifact]) -> None:
 class _Progress:
     """The progress bar of a stage in the Prefect UI, and a line in its log."""
 
-    def __init__(self, work: Work, bar: Passing) -> None:
-        self.work, self.bar = work, bar
+    def __init__(self, label: str, work: Work, bar: Passing) -> None:
+        self.label, self.work, self.bar = label, work, bar
         self.started, self.last = monotonic(), -REPORT_EVERY
 
     def __call__(self, done: int, total: int) -> None:
-        now = monotonic()
+        now, parts = monotonic(), News(self.label, done=done, total=total).beside()
+        LOG.info("%s: part %d of %d", self.label, done, total, extra=parts)
         if (done < total or self.bar.there) and (now - self.last >= REPORT_EVERY or done == total):
             self.last = now
             self.bar.show(100.0 * done / total)
             left = (now - self.started) / done * (total - done)
-            logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left)
+            logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left,
+                          extra=parts)  # fmt: skip
 
 
 # -- the parts of artifacts -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -40,6 +39,8 @@ app.add_typer(runs, name="runs")
 def tell_version(asked: bool) -> None:
     """Print the version, and nothing else."""
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"penumbra {version('penumbra')}")
         raise typer.Exit
 
@@ -56,6 +57,8 @@ def main() -> None:
     """Entry point: expected faults are one line on standard error, not a traceback."""
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # no process of ours takes a file of the user's folder for a module
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # nor shows how far a library has loaded its weights
+    os.environ.setdefault("TQDM_DISABLE", "1")  # or is with anything else: how far a run is we show ourselves
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # nobody counts users, and Prefect prints no notice that it might
     try:
         app()
     except PenumbraError as error:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console, tell_taken
 
 if TYPE_CHECKING:
@@ -20,15 +21,24 @@ artifacts = typer.Typer(
     help="What is there, its first rows, where it lies, how large and whether whole it is, and taking it away.",
     no_args_is_help=True,
 )
-Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=completion.references, metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow."
+    ),
+]
 
 
 @artifacts.command("ls")
-def list_artifacts(dataset: Annotated[str | None, typer.Argument(help="Only this data set's.")] = None) -> None:
+def list_artifacts(
+    dataset: Annotated[
+        str | None, typer.Argument(autocompletion=completion.data_sets, help="Only this data set's.")
+    ] = None,
+) -> None:
     """All whole artifacts, oldest first."""
-    from penumbra.artifacts.store import Store
+    from penumbra.artifacts.catalogue import Catalogue  # what reads tables takes longer to import
 
-    store = Store()
+    store = Catalogue()
     table = Table("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
     found = store.find(dataset)
     if dataset and not found:
@@ -111,7 +121,9 @@ def path(reference: Reference) -> None:
 
 @artifacts.command()
 def verify(
-    reference: Annotated[str | None, typer.Argument(help="DATASET/STAGE; default: every artifact.")] = None,
+    reference: Annotated[
+        str | None, typer.Argument(autocompletion=completion.references, help="DATASET/STAGE; default: every artifact.")
+    ] = None,
 ) -> None:
     """Hold every manifest and part against its digest; exit 1 if something is missing, changed or too much."""
     from penumbra.artifacts.references import named
@@ -137,7 +149,11 @@ def verify(
 
 
 @artifacts.command()
-def du(dataset: Annotated[str | None, typer.Argument(help="Only this data set's.")] = None) -> None:
+def du(
+    dataset: Annotated[
+        str | None, typer.Argument(autocompletion=completion.data_sets, help="Only this data set's.")
+    ] = None,
+) -> None:
     """How much room artifacts take, the largest stages first."""
     from penumbra.artifacts.store import Store
 
@@ -157,7 +173,12 @@ def du(dataset: Annotated[str | None, typer.Argument(help="Only this data set's.
 @artifacts.command()
 def rm(
     reference: Annotated[
-        str | None, typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; default: everything.")
+        str | None,
+        typer.Argument(
+            autocompletion=completion.references,
+            metavar="[DATASET[/STAGE[/KEY]]]",
+            help="Only what is below; default: everything.",
+        ),
     ] = None,
     older: Annotated[
         float | None, typer.Option("--older-than", min=0, help="Only what was finished more than so many days ago.")

@@ -6,17 +6,26 @@ from typing import Annotated
 
 import typer
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import write_text
 
 
 def browse(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set whose negatives are built.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set whose negatives are built."
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write. Default: DATASET.html in this folder.")
     ] = None,
     run: Annotated[
         list[str] | None,
-        typer.Option(help="Show what this evaluated run predicts; its key, first digits or name. May be repeated."),
+        typer.Option(
+            autocompletion=completion.runs,
+            help="Show what this evaluated run predicts; its key, first digits or name. May be repeated.",
+        ),
     ] = None,
     provider: Annotated[
         list[str] | None,

@@ -6,6 +6,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console
 
 if TYPE_CHECKING:
@@ -13,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set's name: a folder of PENUMBRA_DATA.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set's name: a folder of PENUMBRA_DATA."
+        ),
+    ],
 ) -> None:
     """Is this a data set? Rows, videos and lengths by split, and what would be rejected, and why.
 

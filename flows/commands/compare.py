@@ -6,13 +6,26 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console
 
 
 def compare(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set with two evaluated runs.")],
-    first: Annotated[str, typer.Argument(metavar="FIRST", help="A run's key, its first digits, or its name.")],
-    second: Annotated[str, typer.Argument(metavar="SECOND", help="The run that may be better.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set with two evaluated runs."
+        ),
+    ],
+    first: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.runs, metavar="FIRST", help="A run's key, its first digits, or its name."
+        ),
+    ],
+    second: Annotated[
+        str, typer.Argument(autocompletion=completion.runs, metavar="SECOND", help="The run that may be better.")
+    ],
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
 ) -> None:
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import warn, write_lines, write_text
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ class Format(StrEnum):
 
 
 def export(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A data set whose negatives are built.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set whose negatives are built."
+        ),
+    ],
     format_: Annotated[
         Format,
         typer.Option(

@@ -8,14 +8,23 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console
 
 
 def predict(
     video: Annotated[Path, typer.Argument(metavar="VIDEO", help="Any video file that FFmpeg reads.")],
     query: Annotated[list[str], typer.Argument(metavar="QUERY…", help="What to look for, a sentence each.")],
-    run: Annotated[str, typer.Option(help="Key of a trained run's metrics, its first digits, or the run's name.")],
-    dataset: Annotated[str | None, typer.Option(help="Data set that the run was trained on, if need be.")] = None,
+    run: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.runs, help="Key of a trained run's metrics, its first digits, or the run's name."
+        ),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(autocompletion=completion.data_sets, help="Data set that the run was trained on, if need be."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="All windows and the saliency of every clip as JSON.")

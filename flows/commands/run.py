@@ -9,24 +9,37 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand
 
+from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
+from penumbra.flows.names import FLOWS
 
-EPILOG = "penumbra run FLOW --help lists the flow's parameters."
+EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, tells all of them."
+
+
+PREFECT = "prefect"  # of --log
 
 
 class RunCommand(TyperCommand):
     """`run`, whose help tells a flow's parameters where one is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the flow's name for the help, which is asked for before arguments are read."""
-        ctx.obj = next((word for word in args if not word.startswith("-")), None)
+        """Keep the flow's name for completion; `FLOW --help GROUP` is answered before arguments are read."""
+        asked = args.index("--help") if "--help" in args else len(args)
+        words = [word for word in args[:asked] if not word.startswith("-")]
+        ctx.obj = next((word for word in words if word in FLOWS), next(iter(words), None))
+        if asked < len(args) and ctx.obj:
+            typer.echo(self.told(ctx, ctx.obj, next(iter(args[asked + 1 :]), None)))
+            ctx.exit()
         return super().parse_args(ctx, args)
 
-    def get_help(self, ctx: Any) -> str:
-        """The usual help, and the parameters."""
-        from penumbra.flows.parameters import described
+    def told(self, ctx: Any, flow: str, group: str | None) -> str:
+        """A flow's parameters by groups with the usual usage, or a group's in full."""
+        from penumbra.flows.parameters import in_full, overview
 
-        return super().get_help(ctx) + (described(ctx.obj) if ctx.obj else "")
+        if group:
+            return in_full(flow, group)
+        options = ", ".join(option.opts[-1] for option in self.get_params(ctx) if option.opts[0].startswith("-"))
+        return f"{self.get_usage(ctx)}\nOptions ({ctx.command_path} --help): {options}\n\n{overview(flow)}"
 
 
 def run(
@@ -34,15 +47,25 @@ def run(
         str,
         typer.Argument(
             metavar="FLOW",
+            autocompletion=completion.flows,
             help="build-negatives, import-negatives, extract-features, train-grounding, evaluate-grounding, "
             "full-pipeline or ablation",
         ),
     ],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="charades-cg, scenes, your own …, or a preset",
+            autocompletion=completion.run_names,
+        ),
+    ],
     param: Annotated[
         list[str] | None,
         typer.Option(
-            "--param", help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."
+            "--param",
+            autocompletion=completion.parameters,
+            help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated.",
         ),
     ] = None,
     config: Annotated[
@@ -51,8 +74,9 @@ def run(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="tensorboard or wandb: where a training's losses and figures go besides, as training.log says; may be "
-            "repeated."
+            autocompletion=lambda incomplete: completion.beginning((PREFECT, "tensorboard", "wandb"), incomplete),
+            help="prefect: Prefect's own log lines instead of the live display. tensorboard or wandb: where a "
+            "training's losses and figures go besides, as training.log says. May be repeated.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -69,7 +93,8 @@ def run(
     from penumbra.flows.parameter_files import parameters_in
     from penumbra.flows.running import placed_in_layers, run_flow
 
-    said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(log)}]"] if log else ())])
+    scalars = [place for place in log or () if place != PREFECT]
+    said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(scalars)}]"] if scalars else ())])
     changes = placed_in_layers(flow, dataset, parameters_in(config) if config else {}, said)
     if dry_run:
         from penumbra.flows.running import log_price, plan_flow
@@ -81,5 +106,5 @@ def run(
         log_price(flow, dataset, changes)
         return
     with goes_on():
-        made = run_flow(flow, dataset, changes)
+        made = run_flow(flow, dataset, changes, prefects_lines=PREFECT in (log or ()))
     sys.stdout.write(f"{made.path}\n")

@@ -9,12 +9,18 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from penumbra.flows import completion
 from penumbra.flows.commands.artifacts import figures_table, lineage
 from penumbra.flows.commands.terminal import console, tell_taken
 
 runs = typer.Typer(help="Trainings with their figures, what is known of one, and taking it away.", no_args_is_help=True)
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
-OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data set's.")]
+RunName = Annotated[
+    str,
+    typer.Argument(autocompletion=completion.runs, metavar="RUN", help="Its name, its key, or the key's first digits."),
+]
+OfDataset = Annotated[
+    str | None, typer.Option("--dataset", autocompletion=completion.data_sets, help="Only this data set's.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="All that is known, as JSON.")]
 
 
@@ -83,7 +89,10 @@ def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> N
 
 @runs.command()
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names, keys, or keys' first digits.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(autocompletion=completion.runs, metavar="RUN…", help="Names, keys, or keys' first digits."),
+    ],
     dataset: OfDataset = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be taken away, and how large it is.")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 
@@ -66,6 +65,8 @@ def parse_parameters(pairs: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    import yaml
+
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -95,6 +96,8 @@ def goes_on() -> Iterator[None]:
     def watch() -> None:
         for number in iter(lambda: os.read(readable, 1), b""):
             if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(PATIENCE):
+                if sys.stderr.isatty():
+                    Console(stderr=True).show_cursor()  # which the live display has hidden
                 sys.stderr.write(ENDED)
                 sys.stderr.flush()
                 os._exit(128 + number[0])

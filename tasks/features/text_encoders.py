@@ -15,6 +15,7 @@ import numpy as np
 
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.progress import counting
 from penumbra.tasks.text.embeddings import load_encoder, model_source
 
 Encoded = tuple[list[Float16Array], Float16Array, int]
@@ -61,6 +62,7 @@ class SentenceTexts:
         lengths = [len(ids) for ids in self.model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
         tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
         pooled: Float16Array = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float16)
+        tick = counting("texts", len(texts))
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
             found = self.model.encode(
                 [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
@@ -69,6 +71,7 @@ class SentenceTexts:
                 real = states["attention_mask"].bool()
                 tokens[row] = states["token_embeddings"][real].half().cpu().numpy()
                 pooled[row] = states["sentence_embedding"].half().cpu().numpy()
+            tick(len(rows))
         return tokens, pooled, sum(length > limit for length in lengths)
 
 
@@ -111,15 +114,18 @@ def encode_texts(
     tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
     pooled: Float16Array = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
 
-    def encode(rows: list[int]) -> None:
+    def encode(rows: list[int]) -> int:
         with torch.inference_mode():
             states = encoder.model.get_text_features(torch.tensor([ids[row] for row in rows], device=encoder.device))
         last = states.last_hidden_state.half().cpu().numpy()
         pooled[rows] = states.pooler_output.half().cpu().numpy()
         for row, vectors in zip(rows, last, strict=True):
             tokens[row] = vectors
+        return len(rows)
 
+    tick = counting("texts", len(texts))
     threads, _ = encoder_threads(encoder)
     with threads:
-        list(threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)))
+        for done in threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)):
+            tick(done)
     return tokens, pooled, sum(len(text) > limit for text in whole)

@@ -27,13 +27,14 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
+from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction
 from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, run
+from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, logger, run
 
 STAGE = "video_features"
 VIDEOS_A_PART = 64
@@ -227,7 +228,9 @@ class FrameStage(Stage):
     @cached_property
     def encoder(self) -> Encoder:
         """CLIP, on its device."""
-        return load(self.clip)
+        encoder = load(self.clip)
+        logger().info("%s: on %s", self.name, device_name(encoder.device))
+        return encoder
 
     @property
     def on_sheet(self) -> dict[str, float]:

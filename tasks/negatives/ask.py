@@ -32,6 +32,7 @@ from penumbra.tasks.negatives.providers.prices import table
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import ServiceSettings
+from penumbra.tasks.progress import News
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -135,10 +136,12 @@ async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
         bars = {name: shown.enter_context(Passing("progress", dataset, f"asking {name}")) for name in names}
         while True:
             await asyncio.sleep(REPORT_EVERY)
-            for client in clients:
+            for number, client in enumerate(clients):
                 name, statistics = client.service.name, client.statistics
-                log.info(statistics.line(name))
-                await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / max(1, statistics.total))
+                line, total = statistics.line(name), max(1, statistics.total)
+                log.info(line, extra=News("ask", done=statistics.done, total=total, unit="queries", part=number,
+                                          text=line).beside())  # fmt: skip
+                await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / total)
 
 
 def _estimate_page(estimates: list[CostEstimate]) -> str:

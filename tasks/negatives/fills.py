@@ -17,6 +17,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
+from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, run, side_by_side
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
@@ -69,7 +70,8 @@ def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
 def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
     """Fill one part; a query and level that got no candidate at all is rejected with the provider's reason."""
     queries = {query.qid: query for query in masked_queries(tags, masks)}
-    fills = sorted(provider.fill(list(queries.values()), candidates), key=lambda fill: (fill.qid, fill.level))
+    given = _counted(provider.fill(list(queries.values()), candidates), len(queries))
+    fills = sorted(given, key=lambda fill: (fill.qid, fill.level))
     filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
     failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
     rejected = [
@@ -80,6 +82,15 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
     texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
     paid = math.fsum(fill.cost_usd for fill in fills if not fill.cached)
     return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
+
+
+def _counted(fills: Iterable[Fill], queries: int) -> Iterator[Fill]:
+    tick, begun = counting("queries", queries), set[str]()
+    for fill in fills:
+        if fill.qid not in begun:
+            begun.add(fill.qid)
+            tick(1)
+        yield fill
 
 
 def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:

@@ -20,6 +20,7 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
 STAGE = "embeddings"
@@ -67,14 +68,16 @@ def load_encoder(sentence_model: str) -> Any:
         ) from None
 
 
-def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
-    """Unit vectors (texts, dimension); their dot products are cosines."""
+def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vectors:
+    """Unit vectors (texts, dimension); their dot products are cosines. What is told of it is `aside`, or of a part."""
     model = load_encoder(encoding.sentence_model)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
-    vectors: Vectors = model.encode(
-        list(texts), batch_size=encoding.batch_size, normalize_embeddings=True, show_progress_bar=False
-    )
+    tick = counting("texts", len(texts), aside=aside)
+    with model.register_forward_hook(lambda module, given, made: tick(len(made["sentence_embedding"]))):
+        vectors: Vectors = model.encode(
+            list(texts), batch_size=encoding.batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
     return vectors
 
 
@@ -82,7 +85,7 @@ def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
     """Encode the distinct training queries of one part, sorted."""
     training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
     texts = sorted(set(training["query"].to_pylist()))
-    vectors = encode(texts, encoding)
+    vectors = encode(texts, encoding, aside=False)
     rows = pa.table(
         {
             "text": pa.array(texts, pa.string()),

@@ -23,6 +23,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.progress import followed
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, 
     """Yield each text's tokens, in order; a text that occurs twice is parsed once."""
     texts = list(texts)
     distinct = sorted(set(texts), key=len)
-    parsed = {doc.text: describe(doc) for doc in nlp.pipe(distinct, batch_size=256)}
+    docs = nlp.pipe(distinct, batch_size=256)
+    parsed = {doc.text: describe(doc) for doc in followed(docs, "texts", len(distinct))}
     return (parsed[text] for text in texts)
 
 

@@ -18,14 +18,14 @@ VIDEOS = 12
 RUN = """
 import sys
 from penumbra.flows.build_negatives import build_negatives
-from penumbra.flows.parameters import described
+from penumbra.flows.parameters import in_full
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
 
 filling = Filling.model_validate({"providers": ["echo", "corpus"], "candidates": 2, "echo": {"place": 1}})
 build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=filling, judging=Judging(judge=False))
-print(described("build-negatives"))
+print(in_full("build-negatives", "all"))
 """
 REGISTERED = """
 from echo_provider import Echo, ProviderSettings

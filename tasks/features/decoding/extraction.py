@@ -1,6 +1,6 @@
 """Decoding and encoding the videos of a run: what is done is kept at once, and what is kept is not done again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from penumbra.tasks.features.decoding.drafts import Draft, Drafts
 from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder, States, frame_states
 from penumbra.tasks.features.decoding.pool import Pool, Video
 from penumbra.tasks.features.decoding.sheet import contact_sheet, thumbnail
+from penumbra.tasks.progress import counting, uncounted
 
 BATCHES_AHEAD = 4
 
@@ -30,6 +31,7 @@ class Extraction:
         self.files, self.drafts, self.encoder, self.on_sheet = files, drafts, encoder, on_sheet
         self.states = states
         self._finished: Iterator[Encoded] = iter(())
+        self._tick: Callable[[int], None] = uncounted
 
     @contextmanager
     def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
@@ -43,7 +45,7 @@ class Extraction:
                     most)  # fmt: skip
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
         finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
-        self._finished = finished
+        self._finished, self._tick = finished, counting("videos", len(self.files), whole=True)
         try:
             yield
         finally:
@@ -54,6 +56,8 @@ class Extraction:
         for vid, file in self.files.items():
             if self.drafts.read(vid) is None:
                 yield Video(vid, file)
+            else:
+                self._tick(1)
 
     def finish(self, vids: Sequence[str]) -> dict[str, Draft]:
         """The drafts of these videos, as soon as all that have a file are done."""
@@ -61,6 +65,7 @@ class Extraction:
         missing = {vid for vid in vids if vid in self.files} - drafts.keys()
         while missing:
             encoded = next(self._finished)
+            self._tick(1)
             picture = encoded.thumbnail
             self.drafts.write(encoded, b"" if picture is None else thumbnail(picture))
             vid = encoded.video.vid

@@ -9,6 +9,7 @@ from penumbra.artifacts.document import Document
 from penumbra.artifacts.interface import Passing
 from penumbra.tasks.grounding.training.curves import curves_section
 from penumbra.tasks.grounding.training.progress import Progress
+from penumbra.tasks.progress import beside
 
 FLOW = "train-grounding"
 PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
@@ -31,7 +32,7 @@ class Watcher:
 
     def __call__(self, progress: Progress) -> None:
         """Log and show how far a training is."""
-        self.logger.info("%s: %s", self.run, progress.line())
+        self.logger.info("%s: %s", self.run, progress.line(), extra=beside(progress.line()))
         if self._last is None or monotonic() - self._last >= PUBLISH_EVERY:
             page = Document(f"{self.run} is being trained", progress.line(), [curves_section(progress.history)])
             self._page.show(page.markdown())

@@ -31,6 +31,7 @@ from penumbra.tasks.grounding.training.job import Job, device_of, judge
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
+from penumbra.tasks.progress import counting
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
 
@@ -88,8 +89,10 @@ class Trainer:
         seen: list[dict[str, Tensor]] = []
         sums: dict[str, float] = {}
         batches = [rows[rank::world] for rows in self.data.batches(s.seed, self.epoch) if len(rows) >= world]
+        tick = counting("steps", s.epochs * len(batches), before=self.epoch * len(batches), whole=True)
         for number, rows in enumerate(batches, 1):
             seen.append(self.step(self.data.batch(rows)))
+            tick(1)
             if len(seen) == LOOK_EVERY or number == len(batches):
                 self._look(seen, sums)
         self.epoch += 1

@@ -19,18 +19,19 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
+from penumbra.tasks.devices import device_name
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
-from penumbra.tasks.grounding.training.folder import run_folder
-from penumbra.tasks.grounding.training.job import Job, held_out_videos
+from penumbra.tasks.grounding.training.folder import last_epoch, run_folder
+from penumbra.tasks.grounding.training.job import Job, device_of, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.progress import together
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import Stage, run, step
+from penumbra.tasks.stage import Stage, logger, run, step
 
 STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
@@ -90,6 +91,9 @@ def prepare(sources: Sources, settings: Settings, folder: Path) -> Prepared:
 def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:
     """Train, and return the metrics."""
     prepared, dataset = prepare(sources, settings, folder), sources.annotations.dataset
+    epoch = last_epoch(folder)
+    resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
+    logger().info("%s: on %s%s", run, device_name(device_of(settings.training.device)), resumed)
     with scalar_logs(settings, folder, dataset, run) as log, Watcher(dataset, run) as watcher:
         told = list(run_job(prepared.job, together(watcher, log)))
     rows = [{"run": run, **row} for row in told if row["name"] != SECONDS]

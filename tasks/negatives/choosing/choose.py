@@ -12,6 +12,7 @@ import numpy as np
 
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Chain, Query, level_sets
 from penumbra.tasks.negatives.choosing.plausibility import Plausibility, tokens_of
+from penumbra.tasks.progress import counting, uncounted
 from penumbra.tasks.text.embeddings import Vectors
 
 LEVELS = (1, 2, 3)
@@ -42,10 +43,12 @@ def choose(
 ) -> dict[str, dict[int, Chosen]]:
     """For each query, its negatives by level: all levels where they can be had together, or as many as can."""
     nearness, found = Nearness(positives, encode), dict[str, tuple[Query, Sequence[int], Together]]()
+    tick = counting("queries", len(queries))
     for levels in level_sets(LEVELS):
         still_open = [q for q in queries if q.qid not in found and all(q.has(level) for level in levels)]
         chains = [(query, query.chains(levels, rules.nested)) for query in still_open]
-        found |= {query.qid: (query, levels, first) for query, first in first_that_hold(chains, nearness, rules)}
+        held = first_that_hold(chains, nearness, rules, tick)
+        found |= {query.qid: (query, levels, first) for query, first in held}
     return _described(found.values(), plausibility)
 
 
@@ -67,8 +70,9 @@ class Nearness:
 
 
 def first_that_hold(
-    queries: Iterable[tuple[Query, Iterator[Chain]]], nearness: Nearness, rules: Rules
-) -> list[tuple[Query, Together]]:
+    queries: Iterable[tuple[Query, Iterator[Chain]]], nearness: Nearness, rules: Rules,
+    tick: Callable[[int], None] = uncounted,
+) -> list[tuple[Query, Together]]:  # fmt: skip
     """For each query the first of its chains that holds, where one does.
 
     All queries try their first chain, those for which it does not hold their second, and so on. Of each chain the
@@ -81,6 +85,7 @@ def first_that_hold(
         for place in range(max((len(chain) for *_, chain in trying), default=0)):
             holding = _one_level_further(holding, place, nearness, rules.ceiling)
         found += holding
+        tick(len(holding))
         done = {query.qid for query, _ in holding}
         left = [(query, chains) for query, chains, _ in trying if query.qid not in done]
     return found

@@ -6,6 +6,7 @@ from pathlib import Path
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.video import Videos, videos_folder
+from penumbra.tasks.progress import beside, counting
 from penumbra.tasks.sample.scenes.encoding import is_whole
 from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
 from penumbra.tasks.stage import is_planned, logger, step
@@ -30,13 +31,14 @@ def rendered(folder: Path) -> bool:
 def render_missing(folder: Path, processes: int = 0) -> Rendering:
     """Make the sample's videos that are not there; raises `RenderingError` where one can't be made."""
     scripts, log = read_scripts(), logger()
-    done = 0
+    done, tick = 0, counting("videos", len(scripts))
 
     def progress(video: Rendered) -> None:
         nonlocal done
         done += 1
+        tick(1)
         if video.new and done % LOG_EVERY == 0:
-            log.info("%d of %d videos rendered", done, len(scripts))
+            log.info("%d of %d videos rendered", done, len(scripts), extra=beside(""))
 
     try:
         rendering = render(scripts, folder, processes or os.cpu_count(), progress)

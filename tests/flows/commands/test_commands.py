@@ -21,6 +21,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import goes_on, parse_parameters, write_text
+from penumbra.flows.names import FLOWS
+from penumbra.flows.parameters import groups_of
 from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
 from penumbra.tasks.stage import IS_THERE, merge
 
@@ -247,7 +249,7 @@ def test_where_scalars_go_is_said_in_short(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
-    told = CliRunner().invoke(app, ["run", "train-grounding", "--help"])
+    told = CliRunner().invoke(app, ["run", "train-grounding", "--help", "all"])
     assert told.exit_code == 0
     _, _, parameters = told.stdout.partition("Parameters of train-grounding")
     assert "  training.epochs: int = 200\n      Passes over the training queries" in parameters
@@ -257,9 +259,40 @@ def test_help_of_a_flow_lists_its_parameters_in_80_columns() -> None:
     assert parameters.count("  model.losses.saliency: float = ") == 2  # BM-DETR's is another's weight
     assert "  preset: str | null = null\n      Settings of a paper" in parameters
     assert max(map(len, parameters.splitlines())) <= 80
-    sources = CliRunner().invoke(app, ["run", "extract-features", "--help"]).stdout
+    sources = CliRunner().invoke(app, ["run", "extract-features", "--help", "imports"]).stdout
+    assert "videos.decoder" not in sources
     assert "  imports.sources: [Source] = []\n" in sources
     assert "  imports.sources[].path: str\n" in sources
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_help_of_a_flow_is_two_screens_of_groups_that_name_every_parameter(flow: str) -> None:
+    lines = CliRunner().invoke(app, ["run", flow, "--help"]).stdout.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 90
+    told = " ".join(lines)
+    for group in groups_of(flow):
+        for name in (it.name.rpartition(".")[2] for it in group.parameters if it.name.count(".") < 2):
+            assert re.search(rf"\b{name}\b", told), name
+
+
+def test_help_of_a_group_is_found_by_its_last_name() -> None:
+    filling = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--help", "filling"]).stdout
+    assert "  negatives.filling.candidates: int = 32\n" in filling
+    assert "  negatives.filling.openai.price.input: float\n" in filling
+    assert "training.epochs" not in filling
+    mistaken = CliRunner().invoke(app, ["run", "train-grounding", "--help", "trainig"]).exception
+    assert isinstance(mistaken, ParameterError)
+    assert str(mistaken).startswith("train-grounding has no group trainig: did you mean training?")
+    unknown = CliRunner().invoke(app, ["run", "train", "--help"]).exception
+    assert str(unknown).startswith("no flow 'train'; there is: build-negatives")
+
+
+def test_prefects_own_lines_are_no_place_for_scalars(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, "train-grounding", "scenes", "--log", "prefect") == {}
+    assert asked(monkeypatch, "train-grounding", "scenes", "--log", "prefect", "--log", "wandb") == {
+        "training": {"log": ["wandb"]}
+    }
 
 
 def test_the_version_is_told() -> None:

@@ -1,0 +1,117 @@
+"""How far the making of a stage is, inside its parts too, told to who watches: the live display of a terminal.
+
+    for query in followed(queries, "queries", len(queries)):
+        ...
+
+News are records of a log of their own that nobody keeps: the Prefect UI does not show them, and where nobody watches
+they cost a comparison. They carry what they tell as `record.news`, so that a line of the usual log can, too.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum, auto
+from time import monotonic
+from typing import Any, TypeVar
+
+LOG = logging.getLogger("penumbra.progress")
+EVERY = 0.2  # seconds between two news of one count
+
+T = TypeVar("T")
+
+
+class State(Enum):
+    """What a stage does."""
+
+    goes_on = auto()
+    part_ended = auto()
+    failed = auto()
+    left = auto()
+    found = auto()
+    made = auto()
+
+
+@dataclass(frozen=True)
+class News:
+    """`done` of `total`: parts, or where a `unit` is given such units of a `part`, or without one of the whole stage.
+
+    What is counted `aside` is no measure of the part: it is some of the work, or is done several times.
+    `counts` are units in and out, and seconds, of a stage that is there.
+    """
+
+    stage: str
+    state: State = State.goes_on
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    part: int | None = None
+    aside: bool = False
+    text: str = ""
+    counts: tuple[int, int, float] = (0, 0, 0.0)
+
+    def beside(self) -> dict[str, Any]:
+        """What a line of a log that says the same takes as `extra`."""
+        return {"news": self}
+
+
+_PLACE: ContextVar[tuple[str, int | None]] = ContextVar("place", default=("", None))
+HERE = -1  # the part that this process makes, one after the other
+
+
+@contextmanager
+def at(stage: str, part: int | None = None) -> Iterator[None]:
+    """Inside, what is counted is of this stage, or of one part of it that a worker makes."""
+    token, state = _PLACE.set((stage, part)), State.failed if part is None else State.part_ended
+    LOG.info("%s", stage, extra=News(stage, part=part).beside())
+    try:
+        yield
+        state = State.left if part is None else State.part_ended
+    finally:
+        LOG.info("%s: %s", stage, state.name, extra=News(stage, state, part=part).beside())
+        _PLACE.reset(token)
+
+
+def beside(text: str) -> dict[str, Any]:
+    """What a line of the usual log takes as `extra` that a display shows beside the stage, not among its lines."""
+    stage, part = _PLACE.get()
+    return News(stage, part=part, text=text).beside() if stage else {}
+
+
+def uncounted(number: int) -> None:
+    """Nobody counts."""
+
+
+def counting(
+    unit: str, total: int, *, before: int = 0, whole: bool = False, aside: bool = False
+) -> Callable[[int], None]:
+    """What to call with the number of units that are done more, of a part, or of the whole stage; `aside` as in `News`.
+
+    `before` were done when the count began. Told at most every `EVERY` seconds.
+    """
+    stage, part = _PLACE.get()
+    if not stage or not LOG.isEnabledFor(logging.INFO):
+        return uncounted
+    place = None if whole else HERE if part is None else part
+    done, last = before, -EVERY
+
+    def tick(number: int) -> None:
+        nonlocal done, last
+        done += number
+        now = monotonic()
+        if now - last >= EVERY or done >= total:
+            last = now
+            news = News(stage, done=done, total=total, unit=unit, part=place, aside=aside)
+            LOG.info("%s: %d of %d %s", stage, done, total, unit, extra=news.beside())
+
+    tick(0)
+    return tick
+
+
+def followed(items: Iterable[T], unit: str, total: int) -> Iterator[T]:
+    """The same items; each is counted when the next one is asked for."""
+    tick = counting(unit, total)
+    for item in items:
+        yield item
+        tick(1)

@@ -1,0 +1,209 @@
+"""What a terminal shows of a run: a real one, of a run with worker processes, and the figures of its lines."""
+
+import fcntl
+import logging
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+from rich.console import Console
+
+from penumbra.flows.display import Display, Making, ended
+from penumbra.tasks.progress import LOG, News, State, at, counting, followed
+
+PROGRAM = """
+import os, sys, time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from prefect import flow
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Part
+from penumbra.artifacts.schemas import table_of
+from penumbra.flows.display import displayed
+from penumbra.tasks.engines import Engine, parts_made
+from penumbra.tasks.log_lines import quieten
+from penumbra.tasks.progress import followed
+from penumbra.tasks.stage import Stage, logger, run
+
+
+@dataclass(frozen=True)
+class Toy(Stage):
+    name = "rejected"
+    version = 1
+    unit = "toy"
+    dataset = "toy"
+    by_workers = property(lambda self: self.several)
+
+    label = property(lambda self: self.title)
+    title: str = "toys"
+    several: bool = False
+    breaks: bool = False
+
+    def determines(self):
+        return {"title": self.title}
+
+    @property
+    def pieces(self):
+        return range(3)
+
+    def part(self, piece):
+        for _ in followed(range(20), "bricks", 20):
+            time.sleep(0.05)
+        if self.breaks:
+            raise PenumbraError("no brick is left")
+        logger().warning("part %d wobbles", piece)
+        return Part(table_of("rejected", [{"qid": "q", "stage": "toy", "reason": "no", "value": ""}]), 1, 1)
+
+
+@flow(flow_run_name="toys")
+def toys():
+    run(Toy("first"))
+    with parts_made(Engine.processes):
+        run(Toy("several", several=True))
+    run(Toy("first"))
+    logger().info("a line of the flow's own")
+    run(Toy("broken", breaks=True))
+
+
+if __name__ == "__main__":
+    quieten()
+    try:
+        with displayed():
+            toys()
+    except PenumbraError as error:
+        print(f"penumbra: {error}", file=sys.stderr)
+    print("the end")
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    settings = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "PREFECT_LOGGING_LEVEL": "INFO", "DO_NOT_TRACK": "1"}
+    return {**os.environ, **settings, "PENUMBRA_ARTIFACTS": str(folder / "a"), "TERM": "xterm-256color"}
+
+
+def shown(program: Path, environment: dict[str, str]) -> str:
+    """All that a terminal of 100 columns gets, without colours; each redrawing in lines of its own."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    process = subprocess.Popen([sys.executable, str(program)], env=environment, stdin=end, stdout=end, stderr=end)
+    os.close(end)
+    drawn = b""
+    try:
+        while more := os.read(terminal, 1 << 16):
+            drawn += more
+    except OSError:  # how a terminal says that nobody writes any more
+        pass
+    assert process.wait(60) == 0, drawn.decode()
+    os.close(terminal)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn.decode()).replace("\r", "\n")
+
+
+def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path: Path, prefect_server: None) -> None:
+    program = tmp_path / "toys.py"
+    program.write_text(PROGRAM)
+    drawn = shown(program, environment(tmp_path))
+    lines = [" ".join(line.split()) for line in drawn.splitlines()]
+    assert "stage in out rejected seconds" in lines
+    there = [line for line in lines if re.match("[✓=✗] ", line)]
+    assert [re.sub(r"\d+\.\d", "S", line) for line in there] == [
+        "✓ first 3 3 0 S toy", "✓ several 3 3 0 S toy", "= first 3 3 0 found toy", "✗ broken",
+    ], drawn  # fmt: skip
+    inside = [line for line in lines if re.search(r"first .*part 1 of 3|first .* of 20 bricks", line)]
+    assert any(re.search(r" ([1-9]|1\d) of 20 bricks", line) for line in inside), "inside the first part"
+    assert any(re.search(r"bricks/s · \d+:\d\d left", line) for line in lines), drawn
+    by_workers = [line for line in lines if " several " in line and "━" in line]
+    assert any("bricks" in line for line in by_workers), "workers tell how far they are"
+    assert "3 parts by" in drawn
+    assert lines.count("part 1 wobbles") == 2, drawn  # of this process, and of a worker
+    assert "a line of the flow's own" in lines
+    assert lines.index("penumbra: no brick is left") < lines.index("the end")
+    for ours in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
+        assert ours not in drawn, drawn
+
+
+def test_elsewhere_lines_stay_lines(tmp_path: Path, prefect_server: None) -> None:
+    program = tmp_path / "toys.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "the end\n"
+    assert "Task run 'first' - rejected: being made" in done.stderr
+    assert "Task run 'first' - rejected: 3 toy in, 3 out, 0 rejected" in done.stderr
+    assert "bricks" not in done.stderr.replace("no brick", "")
+    assert "\x1b[?25l" not in done.stderr
+
+
+def test_what_is_left_is_told_from_what_is_done() -> None:
+    making = Making(begun=0.0)
+    making.take(News("fills", done=0, total=10, unit="queries", part=-1), 1.0)
+    assert making.pace(2.0) == (0.0, float("inf")), "nothing is done yet"
+    making.take(News("fills", done=5, total=10, unit="queries", part=-1), 6.0)
+    assert making.pace(6.0) == (1.0, 5.0)
+    assert making.pace(8.0) == (1.0, 3.0), "it falls between two news"
+    making.take(News("fills", done=1, total=2), 11.0)
+    assert making.share == 0.5
+    making.take(News("fills", done=1, total=4, unit="queries", part=-1), 11.5)
+    assert (making.share, making.counted) == (0.625, 6)
+    making.take(News("fills", done=90, total=100, unit="texts", part=-1, aside=True), 12.0)
+    assert making.share == 0.625, "what is done aside is no measure"
+
+
+def test_parts_that_workers_make_add_up() -> None:
+    making = Making(begun=0.0)
+    for part in (0, 1):
+        making.take(News("tags", done=5, total=10, unit="texts", part=part), 1.0)
+    making.take(News("tags", done=0, total=4), 1.0)
+    assert making.share == 0.25
+    making.take(News("tags", State.part_ended, part=0), 2.0)
+    making.take(News("tags", done=1, total=4), 2.0)
+    assert (making.share, making.counted) == (0.375, 10)
+
+
+def test_nothing_is_told_where_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
+    with at("tags"):
+        assert list(followed([1, 2], "texts", 2)) == [1, 2]
+    assert caplog.records == []
+    with caplog.at_level("INFO", LOG.name), at("tags"):
+        assert list(followed([1, 2], "texts", 2)) == [1, 2]
+        counting("steps", 10, before=5, whole=True)(1)
+    told = [record.news for record in caplog.records]  # type: ignore[attr-defined]
+    assert [(news.done, news.total, news.part) for news in told if news.unit == "texts"] == [(0, 2, -1), (2, 2, -1)]
+    assert [(news.done, news.part) for news in told if news.unit == "steps"] == [(5, None)]
+    assert told[-1].state is State.left
+
+
+def test_a_stage_that_is_there_is_a_line_with_its_figures() -> None:
+    made = ended(News("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
+    assert made.plain.split() == ["✓", "negatives", "3,519", "3,508", "11", "22.8", "query", "and", "level"]
+    assert ended(News("tags", State.found, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
+
+
+def test_the_live_lines_fit_a_narrow_terminal() -> None:
+    console = Console(width=60, record=True)
+    display = Display(console)
+    text = "epoch 3 of 200: loss 0.1006, chosen by R1@0.5 + R1@0.7 + mIoU 151.75 (best 161.94), 31 s, 2000 s left"
+    for news in (News("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
+                 News("metrics: qd_detr+shine", text=text)):  # fmt: skip
+        display.emit(record_of(news))
+    console.print(display.rendered())
+    first, second = console.export_text().splitlines()
+    assert "300 of 20,000 st" in first
+    assert second.startswith("  epoch 3 of 200")
+    assert max(map(len, (first, second))) <= 60
+
+
+def record_of(news: News) -> logging.LogRecord:
+    record = logging.makeLogRecord({"msg": "", "levelno": logging.INFO})
+    record.news = news
+    return record
