@@ -93,7 +93,7 @@ def in_full(flow: str, name: str) -> str:
 
     `all` is all of them. Raises `ParameterError` where the flow has no group of this name, with the nearest.
     """
-    from penumbra.flows.running import ParameterError
+    from penumbra.flows.parameter_files import ParameterError
 
     groups = groups_of(flow)
     found = [it for it in groups if name == "all" or f".{it.name}.".find(f".{name}.") >= 0]
@@ -275,7 +275,7 @@ def _group(annotation: Any) -> "tuple[type[BaseModel] | None, bool]":
 
 def type_name(annotation: Any) -> str:
     """A type as values are written: `float | null`, `[int, …]`, `paper | released`."""
-    from enum import EnumType
+    from enum import Enum
     from types import NoneType, UnionType
     from typing import Annotated, Literal, Union, get_args, get_origin
 
@@ -290,14 +290,14 @@ def type_name(annotation: Any) -> str:
         return f"[{', '.join('…' if kind is ... else type_name(kind) for kind in inner)}]"
     if origin is dict:
         return "{" + ": ".join(map(type_name, inner)) + "}"
-    if isinstance(annotation, EnumType):
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
         return " | ".join(str(member.value) for member in annotation)
     return "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
 
 
 def values_of(annotation: Any) -> Iterator[str]:
     """All values that a parameter may have, where they are known: not of lists."""
-    from enum import EnumType
+    from enum import Enum
     from types import NoneType, UnionType
     from typing import Annotated, Literal, Union, get_args, get_origin
 
@@ -309,7 +309,7 @@ def values_of(annotation: Any) -> Iterator[str]:
     elif origin in (Union, UnionType):
         for kind in inner:
             yield from values_of(kind)
-    elif isinstance(annotation, EnumType):
+    elif isinstance(annotation, type) and issubclass(annotation, Enum):
         yield from (str(member.value) for member in annotation)
     elif annotation is bool:
         yield from ("true", "false")
