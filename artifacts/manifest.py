@@ -58,9 +58,9 @@ class PartRecord(BaseModel):
 
 
 class Made(NamedTuple):
-    """A part that is there: its number, what was noted of it, and what was measured while it was made."""
+    """A part that is there: its number, from 0, what was noted of it, and what was measured while it was made."""
 
-    index: int
+    number: int
     record: PartRecord
     measured: dict[str, float]
 

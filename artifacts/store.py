@@ -191,7 +191,7 @@ class Store(Catalogue):
         records = {index: record for index, record in found.items() if record}
         missing = [index for index in found if index not in records]
         for made in elsewhere(missing) if elsewhere and len(missing) > 1 else ():
-            records[made.index] = self._shared(artifact, made)
+            records[made.number] = self._shared(artifact, made)
             measured = _added(measured, made.measured)
             progress(len(records), total)
         for index, make in enumerate(parts):
@@ -214,7 +214,7 @@ class Store(Catalogue):
 
     def _shared(self, artifact: Artifact, made: Made) -> PartRecord:
         """What a worker has noted; raises `ArtifactError` where that is not here: its store is another."""
-        if self._noted(artifact, made.index) != made.record:
+        if self._noted(artifact, made.number) != made.record:
             raise ArtifactError(
                 f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
                 "must name a shared folder or a bucket (s3://…) that all workers reach"

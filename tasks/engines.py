@@ -7,6 +7,7 @@ Workers are processes of this machine, or those of a Dask or a Ray cluster: the 
 without it one that is started here for the run, and that nobody else gets in touch with.
 """
 
+import logging
 import os
 import secrets
 import sys
@@ -134,6 +135,7 @@ def _dask(number: int) -> Iterator[Pool]:
         from prefect_dask import DaskTaskRunner
     except ImportError as error:
         raise _no_extra(Engine.dask, error) from None
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # else every connection is a line on the terminal
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True,
            "env": {"OMP_NUM_THREADS": str(_threads(number))}}  # fmt: skip
     where: dict[str, Any] = {"address": address()} if address() else {"cluster_kwargs": own}

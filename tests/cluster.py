@@ -31,7 +31,7 @@ def free_port() -> int:
     return port
 
 
-def wait_until(there: Any, seconds: float = 120.0) -> None:
+def wait_until(there: Any, seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, "it never came"
@@ -48,7 +48,7 @@ class Host:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.processes = folder, list[subprocess.Popen[str]]()
-        own = {"HOME": "home", "PREFECT_HOME": "prefect", "XDG_CACHE_HOME": "cache", "TMPDIR": "tmp"}
+        own = {"HOME": "home", "PREFECT_HOME": "prefect", "XDG_CACHE_HOME": "cache"}
         for name in own.values():
             (folder / name).mkdir(parents=True)
         places = {variable: str(folder / name) for variable, name in own.items()}

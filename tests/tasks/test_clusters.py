@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from penumbra.artifacts.store import Store
+from penumbra.tasks.engines import Engine
 from tests.cluster import PATIENCE, Gate, Host, bucket, free_port, wait_until
-from tests.tasks.test_engines import PARTS
+from tests.tasks.test_engines import PARTS, Toys, made
 
 pytest.importorskip("prefect_dask", reason="needs the extra dask")
 pytest.importorskip("prefect_ray", reason="needs the extra ray")
@@ -101,13 +103,12 @@ def finished(folder: Path) -> list[int]:
 
 
 @pytest.fixture
-def digests(new_host: NewHost, tmp_path: Path) -> dict[str, str]:
+def digests(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the toys' parts are, made by one process."""
-    alone = new_host("alone", PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(tmp_path / "alone-artifacts"))
-    found: dict[str, str] = alone.run("toys", "1")
-    for piece in (tmp_path / "toys").iterdir():
-        piece.unlink()
-    return found
+    (tmp_path / "alone-toys").mkdir()
+    monkeypatch.setenv("TOYS", str(tmp_path / "alone-toys"))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "alone"))
+    return Store().manifest(made(Engine.here, Toys())).digests
 
 
 def running(host: Host, folder: Path) -> "subprocess.Popen[str]":

@@ -24,6 +24,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
+from penumbra.tasks.negatives.filling import PROVIDERS, Filling
+from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import Parameters, Stage, planning, run
 
 PARTS = 6
@@ -253,3 +255,12 @@ def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
     monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
     assert workers_here() == expected
+
+
+def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "by_workers", True)
+    read = [Artifact(root=str(store.root), dataset="d", stage=stage, key="0")
+            for stage in ("annotations", "tags", "masks", "dictionary")]  # fmt: skip
+    by_workers = {name for name in PROVIDERS if Fills(*read, name, Filling()).by_workers}
+    assert {"corpus", "random"} <= by_workers
+    assert by_workers.isdisjoint({"llama", "openai", "gemini"})
