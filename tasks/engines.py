@@ -157,11 +157,10 @@ def _ray(number: int) -> Iterator[Pool]:
             import ray
             from prefect_ray import RayTaskRunner
             from ray import exceptions
-            from ray._raylet import AuthenticationTokenLoader, Config
         except ImportError as error:
             raise _no_extra(Engine.ray, error) from None
-        Config.initialize("")  # Prefect imports Ray before a flow begins, and Ray reads the environment once
-        AuthenticationTokenLoader.instance().reset_cache()
+        ray._raylet.Config.initialize("")  # Prefect imports Ray before a flow begins, and Ray reads its settings then
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         started = {"log_to_driver": False, "configure_logging": False, **({} if address() else own)}
         try:
@@ -170,7 +169,8 @@ def _ray(number: int) -> Iterator[Pool]:
             raise _no_answer(Engine.ray, error) from None
         lost = (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError,
                 exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
-        yield Pool(runner, int(ray.cluster_resources().get("CPU", 0)), lost)
+        there: dict[str, float] = ray.cluster_resources()
+        yield Pool(runner, int(there.get("CPU", 0)), lost)
 
 
 def _no_extra(engine: Engine, error: ImportError) -> EngineError:

@@ -319,13 +319,14 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
         )
         for index in missing
     ]
+    lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
             yield future.result()
-    except (MemoryError, *pool.lost):
+    except lost:
         raise EngineError(
-            f"{stage.name}: a worker was killed, or had too little memory: the same command goes on from the parts "
-            "that are done; PENUMBRA_ENGINE=here makes one after the other"
+            f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
+            "goes on from the parts that are done; PENUMBRA_ENGINE=here makes one after the other"
         ) from None
 
 

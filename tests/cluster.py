@@ -21,8 +21,8 @@ from typing import Any
 
 from penumbra.artifacts.settings import PROJECT
 
-ROWS_A_PART = 100
-PATIENCE = 400.0  # seconds
+ROWS_A_PART = 60
+PATIENCE = 1500.0  # seconds
 
 
 def free_port() -> int:

@@ -20,7 +20,8 @@ from tests.tasks.test_engines import PARTS, Toys, made
 pytest.importorskip("prefect_dask", reason="needs the extra dask")
 pytest.importorskip("prefect_ray", reason="needs the extra ray")
 
-VIDEOS = {"train": 110, "test_trivial": 25, "novel_composition": 25, "novel_word": 25}
+VIDEOS = {"train": 60, "test_trivial": 10, "novel_composition": 10, "novel_word": 10}
+pytestmark = pytest.mark.timeout(1800)  # on a busy machine
 NewHost = Callable[..., Host]
 
 
