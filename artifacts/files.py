@@ -14,6 +14,9 @@ import fsspec
 
 from penumbra.artifacts.errors import ArtifactError, without_secrets
 
+# A bucket that is away for half a minute (503) ends no run: botocore's five tries are over in some seconds.
+PATIENT = {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 10}}}
+
 
 class Files:
     """What lies below a root. Where a root elsewhere does not answer, `ArtifactError` names it and the reason."""
@@ -21,7 +24,8 @@ class Files:
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else str(Path(root).expanduser().resolve())
         try:
-            self.filesystem, self._base = fsspec.core.url_to_fs(self.root)
+            patient = PATIENT if self.root.startswith("s3://") and "AWS_MAX_ATTEMPTS" not in os.environ else {}
+            self.filesystem, self._base = fsspec.core.url_to_fs(self.root, **patient)
         except (ImportError, ValueError) as error:
             raise ArtifactError(f"PENUMBRA_ARTIFACTS={without_secrets(self.root)} can't be opened: {error}") from None
         self.is_local = isinstance(self.filesystem, fsspec.implementations.local.LocalFileSystem)

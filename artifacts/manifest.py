@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -57,6 +57,14 @@ class PartRecord(BaseModel):
     def digests(self) -> dict[str, str]:
         """The SHA-256 of its file, and of that of its refused rows."""
         return {self.name: self.sha256} | ({self.rejected: self.rejected_sha256 or ""} if self.rejected else {})
+
+
+class Made(NamedTuple):
+    """A part that is there: its number, from 0, what was noted of it, and what was measured while it was made."""
+
+    number: int
+    record: PartRecord
+    measured: dict[str, float]
 
 
 class Manifest(BaseModel):

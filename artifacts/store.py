@@ -23,7 +23,7 @@ from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.leases import lease
-from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Part, PartRecord, Work
+from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work
 from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
 from penumbra.artifacts.schemas import conform
 
@@ -33,7 +33,7 @@ DRAFTS = "_drafts"  # folder of what a stage has done of a part that is not whol
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft, which a kill left
 RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
-Elsewhere = Callable[[list[int]], Iterable[dict[str, float]]]  # makes these parts; what was measured, as each is done
+Elsewhere = Callable[[list[int]], Iterable[Made]]  # makes these parts; each as it is done
 Bytes = TypeVar("Bytes", bytes, memoryview)
 
 # By path and digest, the stamps of the files that were found whole.
@@ -186,29 +186,40 @@ class Store(Catalogue):
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         started, clock = datetime.now(UTC), time.perf_counter()
-        records: list[PartRecord] = []
         measured: dict[str, float] = {}
-        missing = [index for index in range(total) if not self.record(artifact, index)] if elsewhere else []
-        several = elsewhere(missing) if elsewhere and len(missing) > 1 else None
-        for done, found in enumerate(several or (), total - len(missing) + 1):
-            measured = _added(measured, found)
-            progress(done, total)
+        found = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
+        records = {index: record for index, record in found.items() if record}
+        missing = [index for index in found if index not in records]
+        for made in elsewhere(missing) if elsewhere and len(missing) > 1 else ():
+            records[made.number] = self._shared(artifact, made)
+            measured = _added(measured, made.measured)
+            progress(len(records), total)
         for index, make in enumerate(parts):
-            record = self.record(artifact, index)
+            record = records.get(index) or (None if index in found else self.record(artifact, index))
             if record is None:
                 part = make()
                 record = self.write(artifact, index, part)
                 measured = _added(measured, part.measured)
-            records.append(record)
-            if several is None:
-                progress(index + 1, max(total, index + 1))
+            if index not in records:
+                records[index] = record
+                progress(len(records), max(total, len(records)))
+        several = [records[index] for index in sorted(records)]
         seconds = round(time.perf_counter() - clock, 3)
-        manifest = Manifest.of(work, records, self._reasons(artifact, records), started, seconds, measured)
+        manifest = Manifest.of(work, several, self._reasons(artifact, several), started, seconds, measured)
         for name in self._extra(artifact, manifest):
             self.files.remove(path_of(artifact, name))
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
+
+    def _shared(self, artifact: Artifact, made: Made) -> PartRecord:
+        """What a worker has noted; raises `ArtifactError` where that is not here: its store is another."""
+        if self._noted(artifact, made.number) != made.record:
+            raise ArtifactError(
+                f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
+                "must name a shared folder or a bucket (s3://…) that all workers reach"
+            )
+        return made.record
 
     def write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
         """Write a part's file, after that of its refused rows and its record."""
@@ -232,12 +243,15 @@ class Store(Catalogue):
 
     def record(self, artifact: Artifact, index: int) -> PartRecord | None:
         """What was noted of a part when it was made, or None where it is missing, or not as it was made."""
+        record = self._noted(artifact, index)
+        whole = record and not any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
+        return record if whole and record and record.name == part_name(index) else None
+
+    def _noted(self, artifact: Artifact, index: int) -> PartRecord | None:
         try:
-            record = PartRecord.model_validate_json(self.files.read(path_of(artifact, _record_name(index))))
+            return PartRecord.model_validate_json(self.files.read(path_of(artifact, _record_name(index))))
         except (FileNotFoundError, ValidationError):
             return None
-        whole = not any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
-        return record if whole and record.name == part_name(index) else None
 
     def _reasons(self, artifact: Artifact, records: Iterable[PartRecord]) -> Counter[str]:
         """How many rows were refused for which reason."""

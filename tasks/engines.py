@@ -2,13 +2,20 @@
 
 The parts are the same to the byte. Each is written by the process that makes it, under the lease of the one that
 waits, so that one which ends takes no finished part with it.
+
+Workers are processes of this machine, or those of a Dask or a Ray cluster: the one at PENUMBRA_ENGINE_ADDRESS, or
+without it one that is started here for the run, and that nobody else gets in touch with.
 """
 
+import logging
 import os
+import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any
@@ -17,11 +24,12 @@ import psutil
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 from pydantic import Field
 
-from penumbra.artifacts.errors import PenumbraError, what_there_is
-from penumbra.artifacts.processes import cores, end_with_parent
+from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
+from penumbra.artifacts.processes import cores, end_with_parent, environment
 from penumbra.tasks.log_lines import from_workers, quieten, tell
 
 GIGABYTES_A_WORKER = 2.0  # a sentence encoder, a tagger, what they import, and a part
+ANSWERS_WITHIN = 30  # seconds, a cluster
 
 
 class Engine(StrEnum):
@@ -29,17 +37,20 @@ class Engine(StrEnum):
 
     here = "here"
     processes = "processes"
+    dask = "dask"
+    ray = "ray"
 
 
 EngineName = Annotated[
     Engine | None,
-    Field(description="Where parts are made: here, one after the other, or in processes, a worker a core. Default: "
-          "what PENUMBRA_ENGINE says, or processes."),
+    Field(description="Where parts are made: here, one after the other; in processes, a worker a core; or by a dask or "
+          "ray cluster, that at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: what PENUMBRA_ENGINE says, or "
+          "processes."),
 ]  # fmt: skip
 
 
 class EngineError(PenumbraError):
-    """There is no such engine, or a worker has ended."""
+    """There is no such engine, or it does not answer, or a worker has ended."""
 
 
 def usual(engine: Engine | None) -> Engine:
@@ -50,22 +61,39 @@ def usual(engine: Engine | None) -> Engine:
     return Engine(said)
 
 
+def address() -> str:
+    """PENUMBRA_ENGINE_ADDRESS: where a cluster's scheduler answers; '' for a cluster of the run's own."""
+    return os.environ.get("PENUMBRA_ENGINE_ADDRESS", "")
+
+
 def workers_here() -> int:
     """Workers for this machine: one a core, and no more than its free memory has room for."""
     room = int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)
     return max(1, min(cores(), room))
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Workers that have started.
+
+    `lost` is what a part raises whose worker has ended, or whose scheduler does not answer any more.
+    """
+
+    runner: TaskRunner[Any]
+    number: int
+    lost: tuple[type[BaseException], ...]
+
+
 class Workers:
     """The workers of a run, which start when a stage first has several parts to make."""
 
-    def __init__(self, number: int, stack: ExitStack) -> None:
-        self.number, self._stack = number, stack
+    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack) -> None:
+        self._start, self._stack = start, stack
 
     @cached_property
-    def runner(self) -> TaskRunner[Any]:
-        """Prefect's, started."""
-        return self._stack.enter_context(processes(self.number))
+    def pool(self) -> Pool:
+        """They, started; raises `EngineError` where a cluster does not answer."""
+        return self._stack.enter_context(self._start())
 
 
 _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
@@ -74,9 +102,11 @@ _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
 @contextmanager
 def parts_made(engine: Engine | None) -> Iterator[None]:
     """Inside, stages make their parts there."""
-    number = workers_here() if usual(engine) is Engine.processes else 1
+    chosen, number = usual(engine), workers_here()
+    starts = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}
+    alone = chosen is Engine.here or (chosen is Engine.processes and number == 1)
     with ExitStack() as stack:
-        token = _WORKERS.set(Workers(number, stack) if number > 1 else None)
+        token = _WORKERS.set(None if alone else Workers(lambda: starts[chosen](number), stack))
         try:
             yield
         finally:
@@ -89,12 +119,75 @@ def workers() -> Workers | None:
 
 
 @contextmanager
-def processes(number: int) -> Iterator[ProcessPoolTaskRunner]:
+def processes(number: int) -> Iterator[Pool]:
     """So many processes, each with its share of the cores, which end with this one."""
-    with from_workers() as queue, _script_hidden():
-        begins_with = max(1, cores() // number), queue
-        with ProcessPoolTaskRunner(number, initializer=_begin, initargs=begins_with) as runner:
-            yield runner
+    with from_workers() as queue:
+        runner = ProcessPoolTaskRunner(number, initializer=_begin, initargs=(_threads(number), queue))
+        with _script_hidden(), runner:
+            yield Pool(runner, number, (BrokenExecutor,))
+
+
+@contextmanager
+def _dask(number: int) -> Iterator[Pool]:
+    """Dask's workers: where it is a cluster of our own so many, which end with this process and want a certificate."""
+    try:
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm import CommClosedError
+        from prefect_dask import DaskTaskRunner
+    except ImportError as error:
+        raise _no_extra(Engine.dask, error) from None
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # else every connection is a line on the terminal
+    own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True,
+           "env": {"OMP_NUM_THREADS": str(_threads(number))}}  # fmt: skip
+    where: dict[str, Any] = {"address": address()} if address() else {"cluster_kwargs": own}
+    with _script_hidden(), DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN}) as runner:
+        try:
+            there = runner.client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, ValueError) as error:
+            raise _no_answer(Engine.dask, error) from None
+        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError))
+
+
+@contextmanager
+def _ray(number: int) -> Iterator[Pool]:
+    """Ray's workers: where it is a cluster of our own so many, which end with this process and want a password."""
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # it would yield to all else, and tell home
+    lock = {} if address() else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with environment(settings | lock), ExitStack() as stack:
+        try:
+            import ray
+            from prefect_ray import RayTaskRunner
+            from ray import exceptions
+        except ImportError as error:
+            raise _no_extra(Engine.ray, error) from None
+        ray._raylet.Config.initialize("")  # Prefect imports Ray before a flow begins, and Ray reads its settings then
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        started = {"log_to_driver": False, "configure_logging": False, **({} if address() else own)}
+        try:
+            runner = stack.enter_context(RayTaskRunner(address() or "local", started))
+        except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
+            raise _no_answer(Engine.ray, error) from None
+        lost = (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError,
+                exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
+        there: dict[str, float] = ray.cluster_resources()
+        yield Pool(runner, int(there.get("CPU", 0)), lost)
+
+
+def _no_extra(engine: Engine, error: ImportError) -> EngineError:
+    return EngineError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'")
+
+
+def _no_answer(engine: Engine, error: Exception) -> EngineError:
+    reason = without_secrets(str(error)).partition("\n")[0] or type(error).__name__
+    where = without_secrets(address())
+    remedy = f"PENUMBRA_ENGINE_ADDRESS={where}: start it, or name another" if where else "PENUMBRA_ENGINE=processes"
+    return EngineError(f"no {engine} cluster answers ({reason}): {remedy}")
+
+
+def _threads(number: int) -> int:
+    """Each worker's share of the cores."""
+    return max(1, cores() // number)
 
 
 @contextmanager

@@ -6,9 +6,10 @@ computes the key and notes whether the artifact is there. So `--dry-run` is the 
 """
 
 import logging
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -24,9 +25,10 @@ from prefect.futures import PrefectFuture, as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.interface import Passing, Rows, publish_stage
-from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
+from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import EngineError, Workers, processes, workers
+from penumbra.tasks.log_lines import quieten
 from penumbra.tasks.parameters import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
 from penumbra.tasks.progress import LOG, News, State, at, beside
 
@@ -317,45 +319,59 @@ def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, tota
     return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
 
 
-def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[dict[str, float]]:
-    """Make these parts several at once; as each is there, what was measured."""
-    line = f"{len(missing)} parts by {there.number} workers"
+def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]:
+    """Make these parts several at once; each as it is there."""
+    pool = there.pool
+    line = f"{len(missing)} parts by {pool.number} workers"
     logger().info("%s: %s", stage.name, line, extra=beside(line))
     futures = [
-        there.runner.submit(
+        pool.runner.submit(
             make_part.with_options(name=f"{stage.name}: part", task_run_name=f"{_shown(stage)}: part {index + 1}"),
             {"stage": stage, "artifact": stage.artifact, "index": index, "piece": stage.pieces[index]},
         )
         for index in missing
     ]
+    lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
             yield future.result()
-    except BrokenExecutor:
+    except lost:
         raise EngineError(
-            f"{stage.name}: a worker was killed, or had too little memory: the same command goes on from the parts "
-            "that are done; PENUMBRA_ENGINE=here makes one after the other"
+            f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
+            "goes on from the parts that are done; PENUMBRA_ENGINE=here makes one after the other"
         ) from None
 
 
 @task(cache_policy=NO_CACHE)
-def make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> dict[str, float]:
-    """Make one part of a stage in the process of a worker, and tell what was measured."""
-    with at(stage.label, index):
-        part = _at_work(stage, artifact).part(piece)
-        Store(artifact.root).write(artifact, index, part)
-    return part.measured
+def make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
+    """Make one part of a stage in the process of a worker, and tell what was noted and measured of it."""
+    return _made(stage, artifact, index, piece)
 
 
 _AT_WORK: dict[Artifact, Stage] = {}
+_ONE_AT_A_TIME = threading.Lock()  # a worker of a cluster may have several threads, and what parts share is for one
 
 
-def _at_work(stage: Stage, artifact: Artifact) -> Stage:
-    """The same stage for all parts that a worker makes of it, so that what they share is made once.
+def _made(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
+    """A part, made now unless it is there: an engine asks once more where a worker has ended with its answer.
 
     No part of the task, whose function travels by value, with copies of what it names.
     """
+    with _ONE_AT_A_TIME, at(stage.label, index):
+        store = Store(artifact.root)
+        record = store.record(artifact, index)
+        if record:
+            return Made(index, record, {})
+        part = _at_work(stage, artifact).part(piece)
+        return Made(index, store.write(artifact, index, part), part.measured)
+
+
+def _at_work(stage: Stage, artifact: Artifact) -> Stage:
+    """The same stage for all parts that a worker makes of it, so that what they share is made once."""
     if artifact not in _AT_WORK:
+        if not _AT_WORK:
+            quieten()
+        os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # the run's, wherever the worker was started
         _AT_WORK.clear()
         _AT_WORK[artifact] = stage
     return _AT_WORK[artifact]
@@ -373,8 +389,8 @@ def made_ahead(number: int) -> Iterator[Ahead]:
     if number == 1 or is_planned():
         yield lambda stage: lambda: None
         return
-    with processes(number) as runner:
-        yield lambda stage: partial(_wait, runner.submit(_named(stage), {"stage": stage}))
+    with processes(number) as pool:
+        yield lambda stage: partial(_wait, pool.runner.submit(_named(stage), {"stage": stage}))
 
 
 def _wait(future: PrefectFuture[Artifact]) -> None:

@@ -36,7 +36,7 @@ SLOW = {
 
 # Files whose tests take minutes together; single ones elsewhere say so themselves
 LONG = {
-    "examples", "test_ablation", "test_language_models", "test_planning", "test_provider_from_outside",
+    "examples", "test_ablation", "test_clusters", "test_language_models", "test_planning", "test_provider_from_outside",
     "test_scenes_rendered", "test_serving", "test_stage_ahead", "test_tiny_clip", "test_wheel",
 }  # fmt: skip
 

@@ -5,9 +5,11 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +21,12 @@ from packaging.utils import canonicalize_name
 from pydantic import AliasChoices, BaseModel
 
 from penumbra.artifacts.settings import PROJECT
+from tests.cluster import Host, free_port, wait_until
 
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKERS = ["worker", "gpu-worker"]
+DASK = ["dask-scheduler", "dask-worker"]
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 SECRET = re.compile(r"AUTH|PASSWORD|SECRET|TOKEN|KEY")
@@ -107,7 +111,7 @@ def test_redis_wants_the_password_that_its_clients_have() -> None:
 
 
 def test_every_prefect_process_asks_for_or_sends_the_password() -> None:
-    for service in SERVICES.keys() - {"postgres", "redis"}:
+    for service in SERVICES.keys() - {"postgres", "redis", "dask-scheduler"}:
         assert {"PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"} & environment(service).keys(), service
 
 
@@ -166,7 +170,7 @@ def test_server_and_services_share_their_settings() -> None:
     assert shared <= environment("services").items()
 
 
-@pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres", "redis"}))
+@pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres", "redis", *DASK}))
 def test_commands_are_prefect_s_own(service: str) -> None:
     from prefect.cli._app import _app
 
@@ -200,10 +204,37 @@ def test_conditions_can_come_true(service: str) -> None:
         assert "healthcheck" in SERVICES[service]
 
 
+@pytest.mark.long
+def test_the_dask_services_make_parts(tmp_path: Path) -> None:
+    """Their own commands, run here; another port, and addresses of this machine."""
+    distributed = pytest.importorskip("distributed", reason="needs the extra dask")
+    port, door = free_port(), free_port()
+    here = {"8786": str(port), "8788": str(door), "tcp://dask-scheduler:8786": f"tcp://127.0.0.1:{port}"}
+    names = {"dask-scheduler": "127.0.0.1"}
+    host = Host(tmp_path / "host")
+    try:
+        for service in DASK:
+            command = [here.get(word, word) for word in SERVICES[service]["command"]]
+            host.start(*command)
+            check = SERVICES[service]["healthcheck"]["test"][3]
+            for name, other in {"8786": str(port), "8788": str(door), **names}.items():
+                check = check.replace(name, other)
+            wait_until(lambda check=check: not subprocess.run([sys.executable, "-c", check], check=False).returncode)
+        with distributed.Client(f"tcp://127.0.0.1:{port}", set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+            (worker,) = client.scheduler_info()["workers"].values()
+            assert worker["nthreads"] == 1
+    finally:
+        host.end()
+    assert SERVICES["dask-worker"]["volumes"] == SERVICES["worker"]["volumes"]
+    address = interpolate(environment("worker")["PENUMBRA_ENGINE_ADDRESS"], {})
+    assert address in SERVICES["dask-worker"]["command"]
+
+
 def test_health_checks_are_python() -> None:
     checks = [service["healthcheck"]["test"] for service in SERVICES.values() if "healthcheck" in service]
     programs = [check[3] for check in checks if check[1:3] == ["python", "-c"]]
-    assert len(programs) == 4
+    assert len(programs) == 6
     for program in programs:
         compile(program, "healthcheck", "exec")
 
@@ -227,7 +258,7 @@ def test_every_deployment_has_a_pool_and_a_worker() -> None:
 def test_only_the_gpu_worker_needs_a_gpu() -> None:
     reserved = [name for name, service in SERVICES.items() if "deploy" in service]
     assert reserved == ["gpu-worker"]
-    assert [name for name, service in SERVICES.items() if "profiles" in service] == reserved
+    assert [name for name, service in SERVICES.items() if service.get("profiles") == ["gpu"]] == reserved
     [device] = SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
 

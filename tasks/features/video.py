@@ -178,7 +178,7 @@ class FrameStage(Stage):
 
     version = 1
     unit = "video"
-    by_workers = False  # it has its own, which decode for one encoder
+    by_workers = False  # it has its own, which decode on all cores for one encoder: a GPU holds no second
 
     annotations: Artifact
     folder: Path | None  # None: of videos that are yet to be rendered

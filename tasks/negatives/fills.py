@@ -140,6 +140,11 @@ class Fills(Stage):
         """Names the provider."""
         return f"{self.name}: {self.provider}"
 
+    @property
+    def by_workers(self) -> bool:
+        """Whether workers make its parts: where there is enough to do, and each may have a provider of its own."""
+        return self.filling.settings(self.provider).by_workers and super().by_workers
+
     def parameters(self) -> dict[str, Any]:
         """What determines the provider's fills, and what was not answered."""
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Made, Part, Work, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import DRAFTS, ArtifactError, Store
@@ -240,7 +240,7 @@ CHILD = f"""
 import sys, time
 from collections import Counter
 from functools import partial
-from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Made, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 
@@ -668,3 +668,32 @@ def test_every_stage_of_the_store_has_a_schema(store: Store) -> None:
         rows = table_of(stage, [])
         artifact = store.build(Work("scenes", stage, 1), [lambda rows=rows: Part(rows, 0, 0)])  # type: ignore[misc]
         assert store.table(artifact).schema.names == SCHEMAS[stage].names
+
+
+def test_a_part_is_looked_at_once_where_a_build_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError):
+        store.build(WORK, Makers(fails=2), total=PARTS)
+    looked = Counter[int]()
+
+    def elsewhere(missing: list[int]) -> Iterator[Made]:
+        for index in missing:
+            yield Made(index, store.write(store.artifact(WORK), index, part(index)), {"seconds": 1.0})
+
+    look = Store.record
+    monkeypatch.setattr(Store, "record", lambda self, it, index: looked.update([index]) or look(self, it, index))
+    artifact = store.build(WORK, Makers(), total=PARTS, elsewhere=elsewhere)
+    assert looked == dict.fromkeys(range(PARTS), 1)
+    assert store.verify(artifact) == []
+    assert store.manifest(artifact).measured == {"seconds": 2.0}
+
+
+def test_parts_that_went_to_another_store_are_told(store: Store, tmp_path: Path) -> None:
+    other = Store(str(tmp_path / "elsewhere"))
+
+    def elsewhere(missing: list[int]) -> Iterator[Made]:
+        for index in missing:
+            yield Made(index, other.write(other.artifact(WORK), index, part(index)), {})
+
+    with pytest.raises(ArtifactError, match="PENUMBRA_ARTIFACTS must name a shared folder or a bucket"):
+        store.build(WORK, Makers(), total=PARTS, elsewhere=elsewhere)
+    assert store.find() == []

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL
@@ -22,6 +24,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
+from penumbra.tasks.negatives.filling import PROVIDERS, Filling
+from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import Parameters, Stage, planning, run
 
 PARTS = 6
@@ -65,9 +69,20 @@ class Toy(Stage):
         index = int(piece.rpartition(" ")[2])
         if index == self.toys.breaks:
             raise ValueError(f"{piece} is broken")
+        if index == 3 and Path(os.environ["TOYS"], "hungry").exists():
+            eat()
         row = {"qid": piece, "stage": "toy", "reason": self.shared, "value": str(self.toys.number)}
         refused = [rejection(piece, "toy", f"reason {index % 2}", "")]
         return Part(table_of("rejected", [row]), 2, 1, refused, Counter({"told": 1}), measured={"seconds": 0.5})
+
+
+def eat() -> None:
+    """Ask for more memory than this process may have."""
+    import resource
+
+    most = psutil.Process().memory_info().vms + (1 << 29)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    bytearray(1 << 30)
 
 
 def told(what: str, value: str) -> None:
@@ -84,6 +99,7 @@ def tellings(what: str) -> list[str]:
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toys").mkdir()
     monkeypatch.setenv("TOYS", str(tmp_path / "toys"))
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value() or ""))  # as `penumbra run` leaves it
     monkeypatch.setattr("penumbra.tasks.engines.workers_here", lambda: 2)
 
 
@@ -97,12 +113,14 @@ def digests(artifact: Artifact) -> dict[str, str]:
     return Store().manifest(artifact).digests
 
 
-def test_workers_make_the_same_bytes(store: Store, prefect_server: None) -> None:
+@pytest.mark.parametrize("engine", [Engine.processes, Engine.dask, Engine.ray])
+def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_server: None) -> None:
+    pytest.importorskip({Engine.dask: "prefect_dask", Engine.ray: "prefect_ray"}.get(engine, "prefect"))
     here = made(Engine.here, Toys())
     expected, manifest = digests(here), store.manifest(here)
     assert {*tellings("shared")} == {str(os.getpid())}
     store.remove(here)
-    there = made(Engine.processes, Toys())
+    there = made(engine, Toys())
     assert there == here
     assert digests(there) == expected
     assert store.verify(there) == []
@@ -140,7 +158,7 @@ def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store
         os.kill(int(tellings("piece 0")[0]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(EngineError, match="a worker was killed, or had too little memory: the same command goes on"):
+    with pytest.raises(EngineError, match=r"a worker was killed, or had too little memory.*: the same command goes on"):
         made(Engine.processes, Toys(seconds=1.0))
     (artifact,) = store.folders()
     finished = [index for index in range(PARTS) if store.record(artifact, index)]
@@ -182,7 +200,7 @@ def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: N
         with parts_made(Engine.processes):
             run(Toy(Toys()))
             there = workers()
-            return there is not None and "runner" in vars(there)
+            return there is not None and "pool" in vars(there)
 
     assert again() is False
     assert tellings("piece 4") == [str(os.getpid())] * 2
@@ -203,8 +221,46 @@ def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.Mon
         usual(None)
 
 
+def test_an_engine_that_can_t_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prefect_dask", None)
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
+    for engine in (Engine.dask, Engine.ray):
+        with parts_made(engine):
+            there = workers()
+            assert there
+            with pytest.raises(EngineError, match=rf"needs .*: pip install 'penumbra\[{engine}\]'") as said:
+                _ = there.pool
+            assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("engine", [Engine.dask, Engine.ray])
+def test_an_address_where_nothing_answers_is_told_in_a_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(f"prefect_{engine}")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    monkeypatch.setattr("penumbra.tasks.engines.ANSWERS_WITHIN", 2)
+    monkeypatch.setenv(
+        "PENUMBRA_ENGINE_ADDRESS", f"tcp://127.0.0.1:{port}" if engine == "dask" else f"127.0.0.1:{port}"
+    )
+    with parts_made(engine):
+        there = workers()
+        assert there
+        with pytest.raises(EngineError, match=rf"no {engine} cluster answers .*ENGINE_ADDRESS=.*{port}") as said:
+            _ = there.pool
+        assert "\n" not in str(said.value)
+
+
 @pytest.mark.parametrize(("available", "expected"), [(1e12, 3), (5e9, 2), (1e9, 1)])
 def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available: float, expected: int) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
     monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
     assert workers_here() == expected
+
+
+def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "by_workers", True)
+    read = [Artifact(root=str(store.root), dataset="d", stage=stage, key="0")
+            for stage in ("annotations", "tags", "masks", "dictionary")]  # fmt: skip
+    by_workers = {name for name in PROVIDERS if Fills(*read, name, Filling()).by_workers}
+    assert {"corpus", "random"} <= by_workers
+    assert by_workers.isdisjoint({"llama", "openai", "gemini"})

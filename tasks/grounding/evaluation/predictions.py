@@ -93,7 +93,7 @@ class Predictions(Stage):
 
     name = STAGE
     version = 1
-    by_workers = False  # a GPU holds one model
+    by_workers = False  # a GPU holds one model, and each worker would load all features anew for seconds of work
 
     metrics: Artifact
     sources: Sources

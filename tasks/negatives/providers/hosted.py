@@ -9,7 +9,7 @@ for, and a query's share among the levels that were still open.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
@@ -38,6 +38,8 @@ def questions(options: Options, queries: Sequence[MaskedQuery], candidates: int)
 
 class Hosted(ServiceSettings):
     """A hosted model's own parameters, its service, and the provider that reads its answers."""
+
+    by_workers: ClassVar[bool] = False  # the answers lie on the disk of the run
 
     @abstractmethod
     def service(self, prompt: Prompt) -> Service:

@@ -1,0 +1,200 @@
+"""Hosts that share nothing but ports, a bucket behind a gate that may close, and what runs on them.
+
+`python -m tests.cluster queries FOLDER` makes negatives of a data set in many small parts, `python -m tests.cluster
+toys SECONDS` the toy stage; each prints its last line as JSON. The engine is PENUMBRA_ENGINE's.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.settings import PROJECT
+
+ROWS_A_PART = 60
+PATIENCE = 1500.0  # seconds
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_until(there: Any, seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.1)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Host:
+    """A place with a home, caches, Prefect's files and a working folder of its own."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.processes = folder, list[subprocess.Popen[str]]()
+        own = {"HOME": "home", "PREFECT_HOME": "prefect", "XDG_CACHE_HOME": "cache"}
+        for name in own.values():
+            (folder / name).mkdir(parents=True)
+        places = {variable: str(folder / name) for variable, name in own.items()}
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(PROJECT)])
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENUMBRA_", "PREFECT_"))}
+        self.environment = {**kept, **places, "PYTHONPATH": path, "NO_PROXY": "127.0.0.1", **variables}
+
+    def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        """`python -m MODULE ARGUMENTS` in a process group of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], cwd=self.folder, env=self.environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=(self.folder / "errors").open("a"),
+            start_new_session=True,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str) -> Any:
+        """What a command of this module prints at its end."""
+        said, _ = self.start("tests.cluster", *arguments).communicate(timeout=PATIENCE)
+        return json.loads(said.splitlines()[-1])
+
+    def scheduler(self, port: int) -> subprocess.Popen[str]:
+        """A Dask scheduler that answers."""
+        there = self.start("dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        wait_until(lambda: answers(port))
+        return there
+
+    def worker(self, port: int) -> subprocess.Popen[str]:
+        """A Dask worker of one thread, with its nanny."""
+        return self.start(
+            "dask", "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard",
+            "--memory-limit", "0", "--death-timeout", "30",
+        )  # fmt: skip
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+class Gate:
+    """A door before an object store: closed, it answers 503 to all."""
+
+    def __init__(self, behind: int) -> None:
+        self.closed, self.refused = False, 0
+        gate = self
+
+        class Door(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def pass_on(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if gate.closed:
+                    gate.refused += 1
+                    self.reply(503, [], b"<Error><Code>ServiceUnavailable</Code></Error>")
+                    return
+                store = HTTPConnection("127.0.0.1", behind, timeout=60)
+                store.request(self.command, self.path, body, dict(self.headers))
+                answer = store.getresponse()
+                self.reply(answer.status, answer.getheaders(), answer.read())
+                store.close()
+
+            def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+                hop = {"connection", "transfer-encoding", "server", "date"}
+                self.send_response(status)
+                for name, value in headers:
+                    if name.lower() not in hop | ({"content-length"} if self.command != "HEAD" else set()):
+                        self.send_header(name, value)
+                if self.command != "HEAD":
+                    self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = pass_on  # noqa: N815
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@contextmanager
+def bucket() -> Iterator[tuple[Gate, dict[str, str]]]:
+    """An empty bucket behind a gate, and the variables by which it is found."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until(lambda: answers(port))
+    gate = Gate(port)
+    made = HTTPConnection("127.0.0.1", port)
+    made.request("PUT", "/shared", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/x"})
+    assert made.getresponse().status == 200
+    try:
+        yield gate, {
+            "PENUMBRA_ARTIFACTS": "s3://shared/artifacts", "AWS_ENDPOINT_URL": gate.url, "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+    finally:
+        gate.server.shutdown()
+        process.kill()
+        process.wait()
+
+
+def queries(folder: str) -> dict[str, str]:
+    """Make negatives of the data set in a folder; the digest of every Parquet file, by its place."""
+    from penumbra.artifacts.store import Store
+    from penumbra.flows import build_negatives as flows
+    from penumbra.tasks import stage
+    from penumbra.tasks.data.annotations import Annotations
+    from penumbra.tasks.data.dataset import Dataset
+    from penumbra.tasks.negatives.quality.judging import Judging
+
+    stage.FEW_ROWS = 0
+    flows.read_annotations = lambda dataset: stage.run(Annotations(dataset, ROWS_A_PART))
+    flows.build_negatives(
+        Dataset(name="corner", folder=folder), judging=Judging(sample=10, classifiers=["words"], resamples=20)
+    )
+    return {
+        f"{manifest.stage}/{manifest.key}/{name}": digest
+        for manifest in Store().find("corner")
+        for name, digest in manifest.digests.items()
+    }
+
+
+def toys(seconds: str) -> dict[str, str]:
+    """Make the toy stage: the digests of its parts, or what went wrong."""
+    from penumbra.artifacts.errors import PenumbraError
+    from penumbra.artifacts.store import Store
+    from tests.tasks.test_engines import Toys, made
+
+    try:
+        artifact = made(None, Toys(seconds=float(seconds)))
+    except PenumbraError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return Store().manifest(artifact).digests
+
+
+if __name__ == "__main__":
+    found = {"queries": queries, "toys": toys}[sys.argv[1]](sys.argv[2])
+    print(json.dumps(found))

@@ -1,0 +1,203 @@
+"""Dask and Ray: the bytes of real queries, hosts that share nothing but a bucket, and what dies on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL
+
+from penumbra.artifacts.store import Store
+from penumbra.tasks.engines import Engine
+from tests.cluster import PATIENCE, Gate, Host, bucket, free_port, wait_until
+from tests.tasks.test_engines import PARTS, Toys, made
+
+pytest.importorskip("prefect_dask", reason="needs the extra dask")
+pytest.importorskip("prefect_ray", reason="needs the extra ray")
+
+VIDEOS = {"train": 60, "test_trivial": 10, "novel_composition": 10, "novel_word": 10}
+pytestmark = pytest.mark.timeout(1800)  # on a busy machine
+NewHost = Callable[..., Host]
+
+
+@pytest.fixture
+def new_host(prefect_server: None, tmp_path: Path) -> Iterator[NewHost]:
+    """Makes hosts by name; what runs on them ends with the test."""
+    hosts: list[Host] = []
+    toys = tmp_path / "toys"
+    toys.mkdir()
+
+    def new(name: str, **variables: str) -> Host:
+        server = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "TOYS": str(toys), "HF_HUB_OFFLINE": "1"}
+        hosts.append(Host(tmp_path / name, **server, **variables))
+        return hosts[-1]
+
+    yield new
+    for host in hosts:
+        host.end()
+
+
+@pytest.fixture(scope="module")
+def corner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some real videos of each split of Charades-CG."""
+    folder = tmp_path_factory.mktemp("corner")
+    for split, number in VIDEOS.items():
+        videos = json.loads((shared / "data" / "charades-cg" / f"{split}.json").read_text())
+        (folder / f"{split}.json").write_text(json.dumps(dict(list(videos.items())[:number])))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(corner: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The digests of what one process makes of them, one part after the other."""
+    folder = tmp_path_factory.mktemp("alone")
+    host = Host(folder / "host", PREFECT_API_URL=str(PREFECT_API_URL.value()), HF_HUB_OFFLINE="1",
+                PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(folder / "artifacts"))  # fmt: skip
+    yield host.run("queries", str(corner))
+    host.end()
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
+def test_real_queries_give_the_same_bytes(
+    engine: str, corner: Path, expected: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
+    assert host.run("queries", str(corner)) == expected
+    assert len([place for place in expected if place.startswith("masks/")]) > 2
+    said = (host.folder / "errors").read_text()
+    assert "parts by" in said, "workers made them"
+
+
+def test_two_hosts_share_nothing_but_a_bucket_and_a_port(
+    corner: Path, expected: dict[str, str], new_host: NewHost
+) -> None:
+    port = free_port()
+    with bucket() as (_, variables):
+        flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}", **variables)
+        # the worker is told where the bucket's server is, and not where artifacts lie in it
+        keys = {name: value for name, value in variables.items() if name.startswith("AWS_")}
+        worker = new_host("worker", **keys)
+        new_host("scheduler").scheduler(port)
+        worker.worker(port)
+        assert flow.run("queries", str(corner)) == expected
+        assert not list(worker.folder.rglob("*.parquet"))
+
+
+# -- what dies on the way -------------------------------------------------------------------------------------------
+
+
+def tellings(folder: Path, piece: int) -> list[int]:
+    """The processes that have made a piece."""
+    path = folder / "toys" / f"piece {piece}"
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def finished(folder: Path) -> list[int]:
+    """The parts that are there."""
+    return [int(path.stem.split("-")[1]) for path in (folder / "artifacts").rglob("part-*.parquet")
+            if path.parent.name != "_rejected"]  # fmt: skip
+
+
+@pytest.fixture
+def digests(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the toys' parts are, made by one process."""
+    (tmp_path / "alone-toys").mkdir()
+    monkeypatch.setenv("TOYS", str(tmp_path / "alone-toys"))
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "alone"))
+    return Store().manifest(made(Engine.here, Toys())).digests
+
+
+def running(host: Host, folder: Path) -> "subprocess.Popen[str]":
+    """A run whose first part is there."""
+    run = host.start("tests.cluster", "toys", "1")
+    wait_until(lambda: finished(folder))
+    return run
+
+
+def said(run: "subprocess.Popen[str]") -> dict[str, str]:
+    found: dict[str, str] = json.loads(run.communicate(timeout=PATIENCE)[0].splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_the_parts_of_a_killed_worker_are_made_by_another(
+    engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
+    run = running(host, tmp_path)
+    os.kill(tellings(tmp_path, finished(tmp_path)[0])[0], signal.SIGKILL)
+    there = finished(tmp_path)
+    assert said(run) == digests
+    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there), "no finished part is made twice"
+
+
+def test_a_killed_scheduler_is_told_and_the_next_run_goes_on(
+    digests: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    cluster, port = new_host("cluster"), free_port()
+    scheduler = cluster.scheduler(port)
+    cluster.worker(port)
+    flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
+                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    run = running(flow, tmp_path)
+    os.killpg(scheduler.pid, signal.SIGKILL)
+    assert "the same command goes on from the parts that are done" in said(run)["error"]
+    there = finished(tmp_path)
+    assert len(there) < PARTS
+    cluster.scheduler(port)
+    cluster.worker(port)
+    assert flow.run("toys", "1") == digests
+    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
+def test_the_next_run_goes_on_where_the_flow_s_process_was_killed(
+    engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
+    run = running(host, tmp_path)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    time.sleep(10)  # its workers end
+    there = finished(tmp_path)
+    assert host.run("toys", "1") == digests
+    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
+
+
+@pytest.mark.parametrize("engine", ["processes", "dask"])
+def test_a_worker_without_memory_is_told_and_the_next_run_goes_on(
+    engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
+    hungry = tmp_path / "toys" / "hungry"
+    hungry.touch()
+    assert "too little memory" in host.run("toys", "1")["error"]
+    there = finished(tmp_path)
+    assert there
+    hungry.unlink()
+    before = {piece: tellings(tmp_path, piece) for piece in there}
+    assert host.run("toys", "1") == digests
+    assert {piece: tellings(tmp_path, piece) for piece in there} == before
+
+
+def test_a_run_outlives_a_store_that_is_away_for_a_while(digests: dict[str, str], new_host: NewHost) -> None:
+    with bucket() as (gate, variables):
+        host = new_host("host", PENUMBRA_ENGINE="processes", **variables)
+        run = host.start("tests.cluster", "toys", "1")
+        threading.Thread(target=close_for, args=(gate, host, 20.0), daemon=True).start()
+        assert said(run) == digests
+        assert gate.refused
+        assert not gate.closed
+
+
+def close_for(gate: Gate, host: Host, seconds: float) -> None:
+    """Close the gate once workers are at work."""
+    wait_until(lambda: list((host.folder.parent / "toys").glob("piece*")))
+    gate.closed = True
+    time.sleep(seconds)
+    gate.closed = False
