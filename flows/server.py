@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
@@ -128,27 +129,66 @@ def some_server() -> Iterator[None]:
         refresh_global_settings_context()
 
 
-@cache
-def _temporary_server() -> tuple[str, str]:
-    """Start a server for this process: its address and its credential."""
-    from prefect.settings import get_current_settings
+def begin() -> None:
+    """Start the server of a run already, beside the imports that take as long, unless settings may name another.
 
+    Where Prefect has been imported, its settings can be asked, and `some_server` does.
+    """
+    if "prefect" not in sys.modules and not _may_be_named():
+        _begun()
+
+
+def _may_be_named() -> bool:
+    """Whether the environment, or else a file that Prefect reads settings from, may name a server."""
+    if "PREFECT_API_URL" in os.environ:
+        return bool(os.environ["PREFECT_API_URL"])
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    marks = {profiles: "prefect_api_url", Path(".env"): "prefect_api_url", Path("prefect.toml"): "",
+             Path("pyproject.toml"): "[tool.prefect"}  # fmt: skip
+    return any(path.is_file() and mark in path.read_text(errors="replace").lower() for path, mark in marks.items())
+
+
+@cache
+def _begun() -> tuple[int, str]:
+    """Start a server for this process: its port and its credential."""
     listener = listen(LOOPBACK, 0)
     port, credential = listener.getsockname()[1], new_credential()
-    url = f"http://{LOOPBACK}:{port}"
     environment = {
         "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         **os.environ,
-        **get_current_settings().to_environment_variables(exclude_unset=True),
+        **_own_settings(),
         "PREFECT_SERVER_UI_ENABLED": "false",
         "PREFECT__SERVER_EPHEMERAL": "1",  # no scheduler
         # Automations are of no use to a run, and many to a database that `penumbra serve` once shared: it was locked.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
-    process = start_server(listener, [url], credential, environment)
-    atexit.register(stop, process, 5)  # as Prefect does it: nobody waits for a server whose run is over
+    process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, environment)
+    atexit.register(_leave, process)
+    return port, credential
+
+
+def _own_settings() -> dict[str, str]:
+    """Prefect's settings of this process; before Prefect is imported they are those that the server itself reads."""
+    if "prefect" not in sys.modules:
+        return {}
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().to_environment_variables(exclude_unset=True)
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server of a run to end; it takes seconds, for which nobody waits, and is made to where it does not."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+
+
+@cache
+def _temporary_server() -> tuple[str, str]:
+    """The server of this process, which answers: its address and its credential."""
+    port, credential = _begun()
     wait_for(LOOPBACK, port)
-    return url, credential
+    return f"http://{LOOPBACK}:{port}", credential
 
 
 def host_names(urls: Sequence[str]) -> list[str]:
@@ -180,11 +220,11 @@ def main(descriptor: str, *names: str) -> None:
     from prefect.settings import get_current_settings
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from penumbra.flows.browsing import browse_routes
-
     settings = get_current_settings().server
     served = create_app()
     if settings.ui.enabled and settings.api.auth_string:
+        from penumbra.flows.browsing import browse_routes
+
         served.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
     # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
     app = TrustedHostMiddleware(served, allowed_hosts=names, www_redirect=False)

@@ -90,6 +90,10 @@ def run(
 
     What penumbra.yaml in the data set's folder says of the flow beats these.
     """
+    from penumbra.flows.server import begin
+
+    if not dry_run:
+        begin()
     from penumbra.flows.parameter_files import parameters_in
     from penumbra.flows.running import placed_in_layers, run_flow
 

@@ -14,30 +14,34 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from spacy.tokens import Doc
-from spacy.vocab import Vocab
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.stage import Stage, aligned, run
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+    from spacy.vocab import Vocab
 
 STAGE = "visual_dynamic_queries"
 PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}
 
 
 @cache
-def _vocabulary() -> Vocab:
+def _vocabulary() -> "Vocab":
     """An English vocabulary: it knows what a noun chunk is."""
     import spacy
 
     return spacy.blank("en").vocab
 
 
-def document(tokens: Sequence[dict[str, Any]]) -> Doc:
+def document(tokens: Sequence[dict[str, Any]]) -> "Doc":
     """A row of the `tokens` column as spaCy's parsed document."""
+    from spacy.tokens import Doc  # takes seconds to import: only where queries are split
+
     columns = {name: [token[name] for token in tokens] for name in ("text", "space_after", "pos", "tag", "dep", "head")}
     return Doc(
         _vocabulary(), words=columns["text"], spaces=columns["space_after"], pos=columns["pos"], tags=columns["tag"],
