@@ -65,6 +65,7 @@ lint: setup .typing/penumbra
 bench: setup
 	@$(BIN)/python -m tests.bench
 	@$(BIN)/python -m tests.bench_negatives
+	@$(BIN)/python -m tests.bench_engines
 	@$(BIN)/python -m tests.bench_language_models
 	@$(BIN)/python -m tests.bench_llama
 	@$(BIN)/python -m tests.bench_training

@@ -1,0 +1,87 @@
+"""`make bench`: `build-negatives` on one core, by workers, and on clusters of this machine, side by side.
+
+    python -m tests.bench_engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
+
+Each engine gets the command line of a user and an empty store; `here` has a single core. A stage's ratio is the seconds
+of `here` over its own. At the end all Parquet files must be the same, and the last store is asked again (all found
+done) and planned (`--dry-run`). The first training queries make the data set; `--queries 0` takes all.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.store import Store
+
+STAGES = ("tags", "embeddings", "fills", "negatives")
+FLOW = (sys.executable, "-m", "penumbra.flows.commands", "run", "build-negatives")
+
+
+def smaller(dataset: str, queries: int, folder: Path) -> Path:
+    """A folder of data sets that holds this one (in the form of Charades-CG's), with so many training queries."""
+    (folder / dataset).mkdir(parents=True)
+    for file in (data_folder() / dataset).glob("*.json"):
+        videos, left = json.loads(file.read_text(encoding="utf-8")), queries or sys.maxsize
+        if file.stem == "train":
+            videos = {vid: row for vid, row in videos.items() if (left := left - len(row["sentences"])) >= 0}
+        (folder / dataset / file.name).write_text(json.dumps(videos), encoding="utf-8")
+    return folder
+
+
+def run(dataset: str, variables: dict[str, str], *options: str, cores: set[int] | None = None) -> tuple[float, float]:
+    """Wall and CPU seconds of a command and all that it starts."""
+    begin: Callable[[], None] | None = (lambda: os.sched_setaffinity(0, cores)) if cores else None
+    before, start = os.times(), time.perf_counter()
+    subprocess.run(
+        [*FLOW, dataset, *options], env={**os.environ, **variables}, check=True, preexec_fn=begin,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - start, used
+
+
+def content(store: Store, dataset: str) -> dict[str, Any]:
+    """The digests of all Parquet files, by their place."""
+    return {f"{manifest.stage}/{manifest.key}": manifest.digests for manifest in store.find(dataset)}
+
+
+def main() -> None:
+    """Print a line an engine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", nargs="?", default="charades-cg")
+    parser.add_argument("--queries", type=int, default=4600)
+    parser.add_argument("--engines", default="here,processes,dask,ray")
+    options = parser.parse_args()
+    dataset, found, base = options.dataset, dict[str, Any](), dict[str, float]()
+    with tempfile.TemporaryDirectory() as folder:
+        data = smaller(dataset, options.queries, Path(folder) / "data")
+        for engine in options.engines.split(","):
+            variables = {
+                "PENUMBRA_ENGINE": engine, "PENUMBRA_DATA": str(data), "PENUMBRA_ARTIFACTS": f"{folder}/{engine}",
+                "PREFECT_HOME": f"{folder}/prefect", "PREFECT_API_URL": "",
+            }  # fmt: skip
+            wall, cpu = run(dataset, variables, cores={min(os.sched_getaffinity(0))} if engine == "here" else None)
+            store = Store(variables["PENUMBRA_ARTIFACTS"])
+            found[engine] = content(store, dataset)
+            seconds = {it.stage: it.seconds for it in store.find(dataset)}
+            base = base or seconds
+            ratios = "   ".join(f"{name} {seconds[name]:.1f} s ({base[name] / seconds[name]:.2f} ×)" for name in STAGES)
+            print(f"{engine:10} {wall:6.1f} s wall, CPU of its processes {cpu:6.1f} s   {ratios}", flush=True)
+        same = all(one == found[engine] for one in found.values())
+        print(f"all Parquet files the same: {json.dumps(same)}")
+        again, planned = run(dataset, variables)[0], run(dataset, variables, "--dry-run")[0]
+        print(f"found done {again:.1f} s, planned {planned:.1f} s")
+    sys.exit(not same)
+
+
+if __name__ == "__main__":
+    main()
