@@ -10,6 +10,7 @@ without it one that is started here for the run, and that nobody else gets in to
 import logging
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import psutil
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
@@ -165,6 +167,7 @@ def _ray(number: int) -> Iterator[Pool]:
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         started = {"log_to_driver": False, "configure_logging": False, **({} if address() else own)}
         try:
+            _knock(address())  # Ray itself tries for ten minutes
             runner = stack.enter_context(RayTaskRunner(address() or "local", started))
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
             raise _no_answer(Engine.ray, error) from None
@@ -172,6 +175,13 @@ def _ray(number: int) -> Iterator[Pool]:
                 exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
         there: dict[str, float] = ray.cluster_resources()
         yield Pool(runner, int(there.get("CPU", 0)), lost)
+
+
+def _knock(address: str) -> None:
+    """Raise an `OSError` where nobody listens at an address that has a port."""
+    where = urlsplit(address if "//" in address else f"//{address}")
+    if where.hostname and where.port:
+        socket.create_connection((where.hostname, where.port), ANSWERS_WITHIN).close()
 
 
 def _no_extra(engine: Engine, error: ImportError) -> EngineError:
