@@ -180,7 +180,7 @@ def _own_settings() -> dict[str, str]:
 def _leave(process: subprocess.Popen[bytes]) -> None:
     """Ask the server of a run to end; it takes seconds, for which nobody waits, and is made to where it does not."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGTERM)  # at which one that still imports says nothing
 
 
 @cache

@@ -92,7 +92,7 @@ def run(
     """
     from penumbra.flows.server import begin
 
-    if not dry_run:
+    if not dry_run and flow in FLOWS:
         begin()
     from penumbra.flows.parameter_files import parameters_in
     from penumbra.flows.running import placed_in_layers, run_flow
