@@ -61,7 +61,7 @@ def own_deployments(name: str) -> list[dict[str, Any]]:
     definitions = yaml.safe_load(DEPLOYMENTS.read_text())["definitions"]
     told = {(one["name"], one["tags"][0]): one for one in deployments()}
     return [
-        {**definitions[flow], **told.get((name, flow), {}), "name": name, "parameters": parameters}
+        {**definitions[flow], "tags": [flow, name], **told.get((name, flow), {"name": name}), "parameters": parameters}
         for flow in own_parameters(name)
         for parameters in [deployment_parameters(flow, name)]
     ]

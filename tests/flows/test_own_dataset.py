@@ -201,7 +201,8 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
         ("mine", "full-pipeline"),
     }
     own.write_text("build-negatives:\n  masking.ratios: [0.1, 0.2, 0.9]\n  candidates: 4\ntrain-grounding:\n")
-    [deployed] = [one for one in all_deployments() if (one["name"], one["tags"]) == ("mine", ["build-negatives"])]
+    [deployed] = [one for one in all_deployments() if one["tags"] == ["build-negatives", "mine"]]
+    assert deployed["name"] == "mine"
     assert deployed["entrypoint"] == "penumbra.flows.build_negatives.build_negatives"
     assert deployed["work_pool"] == {"name": "penumbra"}
     assert deployed["parameters"] == {
