@@ -147,7 +147,7 @@ def test_it_says_little_and_that_once(served: Served) -> None:
     said = served.log.read_text()
     assert len(said[: said.index("Ctrl-C ends it")].splitlines()) <= 10, said
     assert said.count(served.credential) == 1
-    assert f"{served.url}/artifacts\r\n" in said, "which no menu of the page names"
+    assert f"{served.url}/artifacts\n" in said, "which no menu of the page names"
     assert f'eval "$(penumbra serve --env --port {served.port})"' in said
 
 
