@@ -215,7 +215,7 @@ def test_a_deployment_runs_to_parquet(served: Served) -> None:
     [
         ("report-scenes-build-negatives", ["scenes: hard negatives", "have all three levels", "Figures by level", "▢"]),
         ("stage-scenes-negatives", ["query and level: rejected", "seconds", "scenes/negatives/"]),
-        ("rows-scenes-negatives", ["First 50 of", "similarity", "S0001_train_0"]),
+        ("rows-scenes-negatives", ["First 50 of", "cosine", "plausibility"]),
     ],
 )
 def test_the_pages_show_in_a_browser(served: Served, key: str, texts: list[str], tmp_path: Path) -> None:
