@@ -22,6 +22,7 @@ ROWS: dict[str, str] = {
     "evaluation": "a figure of a run",
     "ablation": "a figure of a row of a grid, trained with one seed",
     "quality": "a figure about negatives",
+    "summary": "a section of the report of build-negatives",
 }
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -163,5 +164,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "provider": PROVIDER,
         "metric": "name of the figure",
         "value": "its value",
+    },
+    "summary": {
+        "section": "its title",
+        "text": "of it, in markdown",
     },
 }

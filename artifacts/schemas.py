@@ -159,6 +159,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "quality": _table(
         ("level", pa.int8()), ("provider", pa.string()), ("metric", pa.string()), ("value", pa.float64())
     ),
+    "summary": _table(("section", pa.string()), ("text", pa.string())),
 }
 
 

@@ -20,7 +20,7 @@ from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.rejected import gather_rejected
 from penumbra.tasks.negatives.reports.run import report_negatives
-from penumbra.tasks.negatives.reports.taken import report_taken
+from penumbra.tasks.negatives.reports.summary import summarise
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
 from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.negatives.whole.taking import take_negatives
@@ -69,7 +69,7 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
         quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return made.ended(report_negatives(made, masks))
+        return made.ended(report_negatives(made, summarise(annotations, tags, masks, fills, chosen)))
 
 
 def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -> Negatives:
@@ -79,4 +79,4 @@ def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -
     quality = assess(taken, annotations, tags, embeddings, how.encoding, how.judging)
     rejected = gather_rejected(annotations, tags, taken)
     made = Negatives(annotations, tags, dictionary, None, (), embeddings, taken, in_video, rejected, quality)
-    return made.ended(report_taken(made))
+    return made.ended(report_negatives(made, summarise(annotations, tags, None, (), taken)))

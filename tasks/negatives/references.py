@@ -39,6 +39,13 @@ class Negatives:
         return replace(self, outcome=outcome)
 
     @property
+    def stages(self) -> tuple[Artifact, ...]:
+        """What was made, as a report lists it."""
+        masks, quality = ((it,) if it else () for it in (self.masks, self.quality))
+        return (self.annotations, self.tags, self.dictionary, *masks, *self.fills, self.negatives,
+                self.in_video_negatives, self.rejected, *quality)  # fmt: skip
+
+    @property
     def path(self) -> str:
         """Where the negatives lie."""
         return self.negatives.path

@@ -9,7 +9,7 @@ import pytest
 from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, SchemaError, conform, making, table_of
 from penumbra.flows.running import FLOWS
 
-DESIGN = {  # the contract, word for word; embeddings are a stage between fills and negatives
+DESIGN = {  # the contract, word for word; embeddings and summary are stages of our own
     "annotations": "qid vid split query duration windows novel saliency",
     "tags": "qid tokens",
     "dictionary": "primitive tag word lemma count",
@@ -27,6 +27,7 @@ DESIGN = {  # the contract, word for word; embeddings are a stage between fills 
     "evaluation": "run split subset metric value",
     "ablation": "row seed run split metric value",
     "quality": "level provider metric value",
+    "summary": "section text",
     "embeddings": "text encoder embedding",
     "visual_dynamic_queries": "qid static dynamic split",
 }

@@ -36,6 +36,7 @@ STAGES = {
     "in_video_negatives",
     "rejected",
     "quality",
+    "summary",
 }
 QUERIES = 60
 LIGHT = Judging(sample=10, classifiers=["words"], resamples=20)

@@ -14,6 +14,7 @@ from penumbra.tasks.negatives.fills import FAILED, FILLED, provider_name, traini
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 
 COMPARED = 2_000  # queries and levels that the comparison looks at
+NOTHING_SHARED = "There is nothing to compare: no two providers filled the same queries."
 Place = tuple[str, int]
 
 
@@ -84,11 +85,13 @@ def yields(store: Store, fills: Sequence[Artifact]) -> str:
 
 def comparison(store: Store, annotations: Artifact, tags: Artifact, fills: Sequence[Artifact]) -> str:
     """The first fills of the same queries and levels: how usual the sentences are, how varied, how often equal."""
+    if len(fills) < 2:
+        return NOTHING_SHARED
     names = [provider_name(store, artifact) for artifact in fills]
     firsts = [dict(_first_fills(store, artifact)) for artifact in fills]
     shared = sorted(set.intersection(*(set(first) for first in firsts)))
-    if len(fills) < 2 or not shared:
-        return "There is nothing to compare: no two providers filled the same queries."
+    if not shared:
+        return NOTHING_SHARED
     sides = zip(store.parts(annotations, ["split"]), store.parts(tags, ["tokens"]), strict=True)
     language = KneserNey(training_sentences(sides))
     header = (
