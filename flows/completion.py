@@ -7,12 +7,11 @@ those that were described before (`penumbra.flows.parameters`); else they are de
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from penumbra.artifacts.settings import DEPLOYMENTS, PROJECT, artifacts_root, data_folder, runs_folder
-from penumbra.flows.names import FLOWS
+from penumbra.artifacts.settings import PROJECT, artifacts_root, data_folder, runs_folder
+from penumbra.flows.names import FLOWS, prefect_yaml, read_yaml
 
 PRESETS = PROJECT / "tasks" / "grounding" / "training" / "presets.yaml"
 
@@ -32,7 +31,7 @@ def flows(incomplete: str) -> list[str]:
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """What a flow may be run on: the names of its deployments, which are data sets' and presets', and data sets."""
     flow = ctx.obj
-    deployed = [it["name"] for it in _deployments() if flow is None or flow in it["tags"]]
+    deployed = [it["name"] for it in prefect_yaml()["deployments"] if flow is None or flow in it["tags"]]
     return beginning([*deployed, *folders(data_folder())], incomplete)
 
 
@@ -87,18 +86,7 @@ def parameters(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def presets() -> tuple[str, ...]:
     """The settings of papers."""
-    return tuple(_read(PRESETS))
-
-
-def _deployments() -> list[dict[str, Any]]:
-    return list(_read(DEPLOYMENTS)["deployments"])
-
-
-def _read(file: Path) -> dict[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
-    return dict(yaml.load(file.read_text(encoding="utf-8"), loader))  # noqa: S506 (it is safe)
+    return tuple(read_yaml(PRESETS))
 
 
 def _local_artifacts() -> Path | None:

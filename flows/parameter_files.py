@@ -13,6 +13,7 @@ import yaml
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.settings import data_folder
+from penumbra.flows.names import FLOWS
 
 OWN = "penumbra.yaml"
 NEW = """\
@@ -51,12 +52,15 @@ def parameters_in(file: Path) -> dict[str, Any]:
 def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     """What a data set's own file says, by flow; empty where it has none.
 
-    Raises `ParameterError` naming the file, and the line where it is no YAML.
+    Raises `ParameterError` naming the file, and the line where it is no YAML, or what is no flow.
     """
     file = data_folder() / dataset / OWN
     if not NAME.match(dataset) or not file.is_file():
         return {}
     told = _read(file, str(file))
+    unknown = [flow for flow in told if flow not in FLOWS]
+    if unknown:
+        raise ParameterError(f"{file}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
     return {flow: _without_dots(said or {}, f"{file}, below {flow!r},") for flow, said in told.items()}
 
 

@@ -10,12 +10,12 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.settings import DEPLOYMENTS, data_folder
+from penumbra.artifacts.settings import data_folder
 from penumbra.flows.names import FLOWS as FLOWS  # noqa: PLC0414 (its users know it from here)
+from penumbra.flows.names import prefect_yaml
 from penumbra.flows.parameter_files import OWN, ParameterError, nested, own_parameters
 from penumbra.flows.server import environment_line, some_server
 
@@ -33,9 +33,6 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
         {"dataset": {"name": name}},
     )
     own = own_parameters(name)
-    unknown = [said for said in own if said not in FLOWS]
-    if unknown:
-        raise ParameterError(f"{data_folder() / name / OWN}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
     if not own.get(flow):
         return usual
     from penumbra.tasks.stage import merge
@@ -50,7 +47,7 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
 
 def deployments() -> list[dict[str, Any]]:
     """The deployments of prefect.yaml."""
-    return list(yaml.safe_load(DEPLOYMENTS.read_text())["deployments"])
+    return list(prefect_yaml()["deployments"])
 
 
 def own_deployments(name: str) -> list[dict[str, Any]]:
@@ -58,13 +55,13 @@ def own_deployments(name: str) -> list[dict[str, Any]]:
 
     Raises `ParameterError` as `deployment_parameters` does.
     """
-    definitions = yaml.safe_load(DEPLOYMENTS.read_text())["definitions"]
+    definitions = prefect_yaml()["definitions"]
     told = {(one["name"], one["tags"][0]): one for one in deployments()}
     return [
-        {**definitions[flow], "tags": [flow, name], **told.get((name, flow), {"name": name}), "parameters": parameters}
+        {**definitions[flow], "tags": [flow, name], **told.get((name, flow), {"name": name}),
+         "parameters": deployment_parameters(flow, name)}
         for flow in own_parameters(name)
-        for parameters in [deployment_parameters(flow, name)]
-    ]
+    ]  # fmt: skip
 
 
 def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -96,14 +96,14 @@ def wait_for(host: str, port: int) -> None:
         raise ServeError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
 
 
-def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
-    """Ask the process group to end, twice for so many seconds, then make it."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the process group to end, twice for `STOP_SECONDS`, then make it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         os.killpg(process.pid, number)
         try:
-            process.wait(seconds)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             continue
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ import yaml
 
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
+from tests.cluster import free_port
 from tests.notebooks import execute
 
 ROOMS = ("artifacts", "flows", "models", "prompts", "tasks")
@@ -181,9 +181,3 @@ def test_it_serves_its_deployments(installed: Installed) -> None:
         process.wait(90)
     assert process.returncode == 0
     assert "a module of the user" not in log.read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from penumbra.flows.running import DEPLOYMENTS, FLOWS, deployment_parameters
+from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.flows.running import FLOWS, deployment_parameters
 from penumbra.tasks.grounding.training.settings import presets
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]

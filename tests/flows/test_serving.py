@@ -6,7 +6,6 @@ import os
 import pty
 import shlex
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import pytest
 from penumbra.artifacts.store import Store
 from penumbra.flows.serving import _environment
 from tests.browser import browser, needs_chromium
+from tests.cluster import free_port
 
 SCHEDULED = {"build-negatives", "extract-features", "full-pipeline"}
 WITHOUT_GPU = {"build-negatives", "import-negatives"}
@@ -73,12 +73,6 @@ class Served:
         return subprocess.run(
             ["bash", "-c", line], env=self.environment, capture_output=True, text=True, timeout=600, check=False
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def digest(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, worke
 from penumbra.tasks.negatives.filling import PROVIDERS, Filling
 from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import Parameters, Stage, planning, run
+from tests.cluster import free_port
 
 PARTS = 6
 
@@ -152,9 +152,8 @@ def test_what_a_part_fails_with_is_told_and_the_next_run_makes_what_is_missing(
 
 def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store, prefect_server: None) -> None:
     def kill() -> None:
-        while not tellings("piece 0"):
-            time.sleep(0.1)
-        time.sleep(1.5)
+        while not any(store.record(artifact, 0) for artifact in store.folders()):
+            time.sleep(0.05)
         os.kill(int(tellings("piece 0")[0]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
@@ -221,33 +220,31 @@ def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.Mon
         usual(None)
 
 
+def refused(engine: Engine, match: str) -> None:
+    with parts_made(engine):
+        there = workers()
+        assert there
+        with pytest.raises(EngineError, match=match) as said:
+            _ = there.pool
+        assert "\n" not in str(said.value)
+
+
 def test_an_engine_that_can_t_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prefect_dask", None)
     monkeypatch.setitem(sys.modules, "prefect_ray", None)
     for engine in (Engine.dask, Engine.ray):
-        with parts_made(engine):
-            there = workers()
-            assert there
-            with pytest.raises(EngineError, match=rf"needs .*: pip install 'penumbra\[{engine}\]'") as said:
-                _ = there.pool
-            assert "\n" not in str(said.value)
+        refused(engine, rf"needs .*: pip install 'penumbra\[{engine}\]'")
 
 
 @pytest.mark.parametrize("engine", [Engine.dask, Engine.ray])
 def test_an_address_where_nothing_answers_is_told_in_a_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(f"prefect_{engine}")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr("penumbra.tasks.engines.ANSWERS_WITHIN", 2)
     monkeypatch.setenv(
         "PENUMBRA_ENGINE_ADDRESS", f"tcp://127.0.0.1:{port}" if engine == "dask" else f"127.0.0.1:{port}"
     )
-    with parts_made(engine):
-        there = workers()
-        assert there
-        with pytest.raises(EngineError, match=rf"no {engine} cluster answers .*ENGINE_ADDRESS=.*{port}") as said:
-            _ = there.pool
-        assert "\n" not in str(said.value)
+    refused(engine, rf"no {engine} cluster answers .*ENGINE_ADDRESS=.*{port}")
 
 
 @pytest.mark.parametrize(("available", "expected"), [(1e12, 3), (5e9, 2), (1e9, 1)])

@@ -119,6 +119,8 @@ class Predictions(Stage):
         wanted, asked = {row["qid"] for row in rows}, dict[str, dict[str, Any]]()
         for part in Store().parts(self.sources.annotations, ["qid", "query", "windows"]):
             asked |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
+            if asked.keys() == wanted:
+                break
         return [
             {
                 "sentence": asked[row["qid"]]["query"],

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import settings_of
 from penumbra.tasks.grounding.training.settings import Settings, SettingsError, presets, with_preset
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
+from tests.cluster import free_port
 from tests.grounding_data import data, job, settings
 
 Numbers = list[tuple[int, str, str, float]]
@@ -138,9 +138,7 @@ def _as_host(rank: int, rendezvous: str, shared: Path, own: Path) -> None:
 
 def _two_hosts(tmp_path: Path, *folders: str) -> list[Any]:
     """What each of two processes, which share a folder of runs where it is the same, makes of one training."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    port, context = free_port(), multiprocessing.get_context("spawn")
     hosts = [
         context.Process(target=_as_host, args=(rank, f"127.0.0.1:{port}", tmp_path / folder, tmp_path / f"{rank}.json"))
         for rank, folder in enumerate(folders)
