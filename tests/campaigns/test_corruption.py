@@ -10,7 +10,7 @@ from penumbra.artifacts.settings import PROJECT
 from tests.campaigns import corruption
 from tests.campaigns.flows import CRASHED, OK, STOPPED, Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_damage_is_mended_or_told() -> None:

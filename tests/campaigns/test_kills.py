@@ -7,7 +7,7 @@ import pytest
 
 from penumbra.artifacts.settings import PROJECT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_killed_anywhere_and_twice_at_once_the_bytes_are_the_same() -> None:

@@ -131,6 +131,7 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
         assert ours not in drawn, drawn
 
 
+@pytest.mark.long
 def test_elsewhere_lines_stay_lines(tmp_path: Path, prefect_server: None) -> None:
     program = tmp_path / "toys.py"
     program.write_text(PROGRAM)

@@ -428,6 +428,7 @@ def test_without_a_dictionary_windows_are_shown_and_what_makes_one(
     assert page.count('<td class="windows">') == 1
 
 
+@pytest.mark.long
 @needs_chromium
 def test_the_demo_app_finds_windows_in_a_browser(
     world: Path, trained: Artifact, counted: Artifact, tmp_path: Path

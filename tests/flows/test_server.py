@@ -313,6 +313,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(tmp_path: Path) -> None:
     (tmp_path / "several.py").write_text(SIDE_BY_SIDE)
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_LOGGING_LEVEL": "INFO"}

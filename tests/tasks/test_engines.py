@@ -113,7 +113,7 @@ def digests(artifact: Artifact) -> dict[str, str]:
     return Store().manifest(artifact).digests
 
 
-@pytest.mark.parametrize("engine", [Engine.processes, Engine.dask, Engine.ray])
+@pytest.mark.parametrize("engine", [Engine.processes, Engine.dask, pytest.param(Engine.ray, marks=pytest.mark.long)])
 def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_server: None) -> None:
     pytest.importorskip({Engine.dask: "prefect_dask", Engine.ray: "prefect_ray"}.get(engine, "prefect"))
     here = made(Engine.here, Toys())
@@ -150,6 +150,7 @@ def test_what_a_part_fails_with_is_told_and_the_next_run_makes_what_is_missing(
         assert tellings(f"piece {index}") == before[index], "no finished part is made twice"
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store, prefect_server: None) -> None:
     def kill() -> None:
         while not any(store.record(artifact, 0) for artifact in store.folders()):
@@ -177,6 +178,7 @@ print("made", made(Engine.processes, Toys()).key)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(workers_here() == 1, reason="one core: no worker would start")
 def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
     store: Store, prefect_server: None, tmp_path: Path

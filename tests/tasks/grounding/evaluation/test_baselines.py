@@ -92,6 +92,7 @@ def test_no_window_of_the_grid_is_better_on_charades_cg(charades: Rows) -> None:
             assert np.mean(guessed) < found.mean_iou + 0.01
 
 
+@pytest.mark.long
 def test_verbs_tell_much_on_charades_cg_and_less_on_novel_compositions(charades: Rows) -> None:
     annotations = {row["qid"]: row for row in charades}
     verbs = dict(main_verbs(tag_part(table_of("annotations", charades), load_pipeline("penumbra")).rows))

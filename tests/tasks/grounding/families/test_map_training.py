@@ -62,6 +62,7 @@ def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None
         assert values(after, name) == values(whole, name)
 
 
+@pytest.mark.long
 def test_two_processes_train_on_half_the_videos_of_a_batch_each(tmp_path: Path) -> None:
     """Statistics and negatives are those of a process's own videos, as published, so that numbers are others."""
     rows = run_job(job(tmp_path, settings({"epochs": 1, "batch_size": 4, "processes": 2})))

@@ -150,6 +150,7 @@ def _two_hosts(tmp_path: Path, *folders: str) -> list[Any]:
     return [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(hosts))]
 
 
+@pytest.mark.long
 def test_two_hosts_take_the_step_that_one_takes(tmp_path: Path) -> None:
     one = run_job(job(tmp_path / "one", settings({"epochs": 1}, **PLAIN), count=8))
     first, second = _two_hosts(tmp_path, "shared", "shared")
@@ -158,6 +159,7 @@ def test_two_hosts_take_the_step_that_one_takes(tmp_path: Path) -> None:
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
+@pytest.mark.long
 def test_hosts_that_share_no_folder_are_told(tmp_path: Path) -> None:
     run_job(job(tmp_path / "a" / "key", settings({"epochs": 1, "processes": 2}, **PLAIN), count=8))
     told = _two_hosts(tmp_path, "a/key", "b/key")

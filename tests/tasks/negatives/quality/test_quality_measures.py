@@ -93,7 +93,7 @@ def test_blind_auc_is_the_specifications() -> None:
     assert 0.5 < verdict.auc < 1
 
 
-@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize("classifier", [*CLASSIFIERS[:-1], pytest.param("gru", marks=pytest.mark.long)])
 def test_every_classifier_sees_what_gives_negatives_away_and_nothing_else(classifier: str) -> None:
     marked = [text.replace("takes", "zaps") for text in POSITIVES]
     rng = np.random.default_rng(0)
