@@ -133,6 +133,7 @@ def processes(number: int) -> Iterator[Pool]:
 def _dask(number: int) -> Iterator[Pool]:
     """Dask's workers: where it is a cluster of our own so many, which end with this process and want a certificate."""
     try:
+        from dask import config
         from distributed import CancelledError, KilledWorker
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
@@ -142,7 +143,12 @@ def _dask(number: int) -> Iterator[Pool]:
     own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True,
            "env": {"OMP_NUM_THREADS": str(_threads(number))}}  # fmt: skip
     where: dict[str, Any] = {"address": address()} if address() else {"cluster_kwargs": own}
-    with _script_hidden(), DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN}) as runner:
+    quick = {  # memory that is given back after each layer makes an encoder a third slower; nobody reads the profile
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+        "distributed.worker.profile.enabled": False,
+    }
+    runner = DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN})
+    with _script_hidden(), config.set(quick), runner:
         try:
             there = runner.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError) as error:

@@ -86,7 +86,7 @@ class Quality(Stage):
     """The figures of negatives, an artifact's or a file's."""
 
     name = STAGE
-    version = 2
+    version = 3
     unit = "figure"
     pieces = (0,)
 

@@ -25,6 +25,7 @@ COMMONEST = 10
 COMMON_FILL = "common_fill: "
 SIMILARITY = "similarity"
 PERCENTILES = (5, 25, 50, 75, 95)
+DECIMALS = 6  # beyond them the number of threads tells
 MIN_ROWS = 50  # rows of a provider at a level: fewer train no classifier
 Vectors = dict[str, NDArray[np.float32]]
 
@@ -43,7 +44,8 @@ class Figures:
         named = {metric: estimate.value, f"{metric}.low": estimate.low, f"{metric}.high": estimate.high}
         for name, value in named.items():
             if not isnan(value):
-                self.rows.append({"level": level, "provider": provider, "metric": name, "value": value})
+                figure = round(value, DECIMALS)
+                self.rows.append({"level": level, "provider": provider, "metric": name, "value": figure})
 
 
 def is_control(provider: str) -> bool:
