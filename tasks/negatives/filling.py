@@ -46,7 +46,7 @@ class _Filling(Parameters):
         + "; ".join(f"{name}: {settings.about}" for name, settings in PROVIDERS.items())
         + ".",
     )
-    candidates: int = Field(32, ge=1, le=64, description="Candidates a query and level from corpus and random.")
+    candidates: int = Field(16, ge=1, le=64, description="Candidates a query and level from corpus and random.")
     asked_candidates: int = Field(1, ge=1, le=16, description="Candidates a query and level from a language model.")
     seed: int = Field(0, description="The same seed gives the same fills, and the same words on offer, everywhere.")
     options: int = Field(6, ge=2, le=26, description="Words that a language model may choose from, for a slot.")

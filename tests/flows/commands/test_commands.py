@@ -278,7 +278,7 @@ def test_help_of_a_flow_is_two_screens_of_groups_that_name_every_parameter(flow:
 
 def test_help_of_a_group_is_found_by_its_last_name() -> None:
     filling = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--help", "filling"]).stdout
-    assert "  negatives.filling.candidates: int = 32\n" in filling
+    assert "  negatives.filling.candidates: int = 16\n" in filling
     assert "  negatives.filling.openai.price.input: float\n" in filling
     assert "training.epochs" not in filling
     mistaken = CliRunner().invoke(app, ["run", "train-grounding", "--help", "trainig"]).exception
