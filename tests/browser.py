@@ -56,18 +56,24 @@ class Page:
 
     def evaluate(self, script: str) -> Any:
         """What a JavaScript expression gives; a promise is waited for."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        found = self._run(script)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def _run(self, script: str) -> dict[str, Any]:
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+
     def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
-        """The value of an expression as soon as it is true."""
+        """The value of an expression as soon as it is true; one that throws is not true yet.
+
+        A page that has just been opened has no document element for a moment.
+        """
         end = time.monotonic() + seconds
-        while not (value := self.evaluate(script)):
+        while "exceptionDetails" in (found := self._run(script)) or not found["result"].get("value"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{script} stays {value!r} in:\n{self.text()[-3000:]}")
+                raise TimeoutError(f"{script} stays {found} in:\n{self.text()[-3000:]}")
             time.sleep(0.2)
-        return value
+        return found["result"]["value"]
 
     def text(self, *expected: str) -> str:
         """What is on the page, as soon as it has all that is expected, or after `PATIENCE`."""

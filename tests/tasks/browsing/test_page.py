@@ -35,7 +35,7 @@ class Shown:
             tab.call(f"{domain}.enable")
         tab.events.clear()
         tab.open(file.as_uri())
-        tab.wait_for(f"location.pathname == {json.dumps(file.as_posix())} && document.documentElement && "
+        tab.wait_for(f"location.pathname == {json.dumps(file.as_posix())} && "
                      "document.documentElement.dataset.ready == 'yes'")  # fmt: skip
         self.settle()
 
