@@ -1,8 +1,9 @@
-"""SHA-256 of files outside the store: each is read whole, once as long as it does not change.
+"""SHA-256 of files: each is read whole, once as long as it does not change.
 
-What was read is remembered in the user's cache folder, by the file's path, size, inode and time of its last change, so
-that a second run over thousands of videos is quick. A file that has just been written is not remembered: it could
-change again within one tick of the clock.
+What was read is remembered in the user's cache folder, by the file's place and its stamp, so that a second run over
+thousands of videos or parts is quick. A stamp is what changes with a file: on a disk its size, inode and the times of
+its last changes, on an object store its size and ETag. A file that has just been written has none yet: it could change
+again within one tick of the clock.
 """
 
 import hashlib
@@ -44,18 +45,20 @@ def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
 def digests_of(files: Sequence[Path]) -> list[str]:
     """The SHA-256 of each file; raises `OSError` naming one that can't be read."""
     places = [str(file.resolve()) for file in files]
-    stamps = [_stamp(os.stat(place)) for place in places]
-    known = _remembered(places)
-    missing = [n for n, place in enumerate(places) if known.get(place, ("", ""))[0] != stamps[n]]
+    stamps = [stamp_of(os.stat(place)) for place in places]
+    known = remembered(places)
+    missing = [n for n, place in enumerate(places) if known.get(place, ("", ""))[0] != (stamps[n] or None)]
     with ThreadPoolExecutor(cores()) as readers:
         read = dict(zip(missing, readers.map(lambda n: _read(places[n]), missing), strict=True))
-    now = time.time()
-    _remember([(places[n], stamps[n], read[n]) for n in missing if os.stat(places[n]).st_mtime < now - SETTLED])
+    remember((places[n], stamps[n], read[n]) for n in missing)
     return [read[n] if n in read else known[place][1] for n, place in enumerate(places)]
 
 
-def _stamp(found: os.stat_result) -> str:
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns}"
+def stamp_of(found: os.stat_result) -> str:
+    """The stamp of a file on a disk; '' where it has just been written."""
+    if found.st_mtime > time.time() - SETTLED:
+        return ""
+    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def _read(place: str) -> str:
@@ -66,8 +69,8 @@ def _read(place: str) -> str:
     return digest.hexdigest()
 
 
-def _remembered(places: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """What is known of these files: stamp and digest."""
+def remembered(places: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """What is known of the files at these places: stamp and digest."""
     ask = "SELECT stamp, sha256 FROM digests WHERE path = ?"
     try:
         with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:
@@ -77,7 +80,17 @@ def _remembered(places: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {place: row for place, row in rows if row}
 
 
-def _remember(rows: Sequence[tuple[str, str, str]]) -> None:
+def remember(rows: Iterable[tuple[str, str, str]]) -> None:
+    """Remember place, stamp and digest of files, of those that have a stamp."""
+    _change("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", [row for row in rows if row[1]])
+
+
+def forget(places: Iterable[str]) -> None:
+    """Have files read again that are gone, or whose content was found to be another."""
+    _change("DELETE FROM digests WHERE path = ?", [(place,) for place in places])
+
+
+def _change(statement: str, rows: Sequence[tuple[str, ...]]) -> None:
     if not rows:
         return
     file = digests_file()
@@ -85,6 +98,6 @@ def _remember(rows: Sequence[tuple[str, str, str]]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(file, timeout=10.0)) as memory, memory:
             memory.execute(TABLE)
-            memory.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", rows)
+            memory.executemany(statement, rows)
     except (OSError, sqlite3.Error):  # then the next run reads them again
         return

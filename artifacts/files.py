@@ -5,6 +5,7 @@ Paths are relative to the root, with `/` between their names.
 
 import json
 import os
+import stat
 import uuid
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import fsspec
 
+from penumbra.artifacts.digests import stamp_of
 from penumbra.artifacts.errors import ArtifactError, without_secrets
 
 # A bucket that is away for half a minute (503) ends no run: botocore's five tries are over in some seconds.
@@ -101,6 +103,25 @@ class Files:
         found = self._call("find", folder, detail=True)
         return {name.removeprefix(f"{folder}/"): int(info["size"]) for name, info in sorted(found.items())}
 
+    def stamps(self, path: str) -> dict[str, str]:
+        """All files of a folder, by their paths below it, and the stamp of each (`penumbra.artifacts.digests`).
+
+        It is '' where the store has none of a file.
+        """
+        if self.is_local:
+            folder = Path(self._absolute(path))
+            return {
+                it.relative_to(folder).as_posix(): stamp
+                for it in folder.rglob("*")
+                if (stamp := _stamp(it)) is not None
+            }
+        self._call("invalidate_cache")
+        found = self._call("find", self._absolute(path), detail=True)
+        start = len(self._absolute(path)) + 1
+        return {
+            name[start:]: f"{info['size']} {info['ETag']}" if info.get("ETag") else "" for name, info in found.items()
+        }
+
     def matching(self, pattern: str) -> list[str]:
         """The paths, in order, that match a pattern such as `*/masks/*/part-*`."""
         self._call("invalidate_cache")
@@ -132,6 +153,15 @@ class Files:
         where = f" ({error.filename})" if error.filename else ""
         reason = error.strerror or str(error)
         return ArtifactError(f"{self.root} can't be written: {reason}{where}: PENUMBRA_ARTIFACTS names another folder")
+
+
+def _stamp(path: Path) -> str | None:
+    """The stamp of a file on this disk; None where it is a folder, or gone."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return stamp_of(found) if stat.S_ISREG(found.st_mode) else None
 
 
 class JsonFolder:

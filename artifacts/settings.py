@@ -37,7 +37,7 @@ def answers_folder() -> Path:
 
 
 def digests_file() -> Path:
-    """The file, in the user's cache folder, that remembers the digests of files outside the store."""
+    """The file, in the user's cache folder, that remembers the digests of files."""
     return user_cache_path("penumbra") / "digests.sqlite"
 
 

@@ -13,6 +13,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -20,11 +21,13 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
+from penumbra.artifacts.digests import forget, remember, remembered
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work
 from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
+from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import conform
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
@@ -84,6 +87,7 @@ class Store(Catalogue):
             self.manifest(artifact)  # says so where the artifact is not there at all
             raise self._damaged(artifact, name, "is missing") from None
         if not (self._is(artifact, name, data) or self._is(artifact, name, data, made_anew=True)):
+            forget([self._place(artifact, name)])
             raise self._damaged(artifact, name, "was changed since it was made")
         return data
 
@@ -107,11 +111,36 @@ class Store(Catalogue):
     # -- whether it is what its manifest says ------------------------------------------------------------------
 
     def intact(self, artifact: Artifact) -> Manifest | None:
-        """The manifest if it is there, every digest is right and no part too much; reads all and changes nothing."""
+        """The manifest if it is there, every digest is right and no part too much; changes nothing.
+
+        A file that has not changed since it was made, or found right, is not read again, by no process.
+        """
         manifest = self._readable_manifest(artifact)
-        if not manifest or self._damaged_parts(artifact, manifest) or self._extra(artifact, manifest):
+        if not manifest:
+            return None
+        stamps = self.files.stamps(path_of(artifact))
+        if _extra(stamps, manifest) or not self._all_right(artifact, manifest.digests, stamps):
             return None
         return manifest
+
+    def _all_right(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> bool:
+        known = remembered(self._place(artifact, name) for name in digests)
+        unknown = [
+            name for name, digest in digests.items()
+            if not stamps.get(name) or known.get(self._place(artifact, name)) != (stamps[name], digest)
+        ]  # fmt: skip
+        with ThreadPoolExecutor(cores()) as readers:
+            faults = readers.map(lambda name: self._fault(artifact, name, digests[name]), unknown)
+            if any(faults):
+                return False
+        self._remember(artifact, {name: digests[name] for name in unknown}, stamps)
+        return True
+
+    def _remember(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> None:
+        remember((self._place(artifact, name), stamps.get(name, ""), digest) for name, digest in digests.items())
+
+    def _place(self, artifact: Artifact, name: str) -> str:
+        return f"{self.root}/{path_of(artifact, name)}"
 
     def _damaged_parts(self, artifact: Artifact, manifest: Manifest) -> list[str]:
         told = ((name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items())
@@ -130,13 +159,9 @@ class Store(Catalogue):
             manifest = self.manifest(artifact)
         except ArtifactError as error:
             return [str(error)]
-        extra = [f"{artifact.path}/{name} is no part of it" for name in self._extra(artifact, manifest)]
-        return self._damaged_parts(artifact, manifest) + extra
-
-    def _extra(self, artifact: Artifact, manifest: Manifest) -> list[str]:
-        """Parts that the manifest knows nothing of."""
         there = self.files.below(path_of(artifact))
-        return [name for name in there if PART.match(name) and name not in manifest.digests]
+        extra = [f"{artifact.path}/{name} is no part of it" for name in _extra(there, manifest)]
+        return self._damaged_parts(artifact, manifest) + extra
 
     def missing_parents(self, artifact: Artifact) -> list[Artifact]:
         """What a whole artifact was made from and is not there, or not whole, any more."""
@@ -151,9 +176,11 @@ class Store(Catalogue):
 
     def remove(self, artifact: Artifact) -> None:
         """Take an artifact away, its manifest first: what is left by a kill is none."""
+        names = self.files.below(path_of(artifact))
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         self.files.remove(path_of(artifact))
+        forget(self._place(artifact, name) for name in names)
 
     def build(
         self,
@@ -206,8 +233,10 @@ class Store(Catalogue):
         several = [records[index] for index in sorted(records)]
         seconds = round(time.perf_counter() - clock, 3)
         manifest = Manifest.of(work, several, self._reasons(artifact, several), started, seconds, measured)
-        for name in self._extra(artifact, manifest):
+        stamps = self.files.stamps(path_of(artifact))
+        for name in _extra(stamps, manifest):
             self.files.remove(path_of(artifact, name))
+        self._remember(artifact, manifest.digests, stamps)
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
@@ -285,6 +314,11 @@ class Store(Catalogue):
 
 def _added(measured: dict[str, float], more: dict[str, float]) -> dict[str, float]:
     return measured | {name: measured.get(name, 0.0) + value for name, value in more.items()}
+
+
+def _extra(there: Iterable[str], manifest: Manifest) -> list[str]:
+    """Of the files that are there, the parts that the manifest knows nothing of."""
+    return [name for name in there if PART.match(name) and name not in manifest.digests]
 
 
 def lease_of(artifact: Artifact) -> str:

@@ -1,11 +1,13 @@
 """The store: keys from content, parts whole or absent, work never done twice, damage found."""
 
+import hashlib
 import inspect
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from penumbra.artifacts import digests
+from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Artifact, Made, Part, Work, rejection
 from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
 from penumbra.artifacts.settings import PROJECT
@@ -451,6 +455,73 @@ def test_damage_is_found_named_and_mended(
     assert makers.made == [2], "what was damaged is made anew"
     assert contents(artifact) == undisturbed
     assert store.intact(artifact)
+
+
+def hour_old(artifact: Artifact) -> None:
+    """As if all files had been written an hour ago: what has just been written is never remembered."""
+    for path in folder(artifact).rglob("*.parquet"):
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts that are really opened."""
+    names, mapped = list[str](), Files.map
+    monkeypatch.setattr(Files, "map", lambda self, path: (names.append(path.rpartition("/")[2]), mapped(self, path))[1])
+    return names
+
+
+@pytest.fixture
+def remembering(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """An artifact that was found whole a while after it was made, by a process that has ended since."""
+    monkeypatch.setattr(digests, "digests_file", lambda: tmp_path / "digests.sqlite")
+    artifact = store.build(WORK, Makers())
+    hour_old(artifact)
+    assert store.intact(artifact)
+    monkeypatch.setattr("penumbra.artifacts.store._SEEN", {})
+    return artifact
+
+
+def test_what_was_found_whole_is_read_by_no_later_process(
+    store: Store, remembering: Artifact, opened: list[str]
+) -> None:
+    assert store.intact(remembering)
+    assert opened == []
+    assert store.verify(remembering) == []
+    assert len(opened) == 2 * PARTS, "who asks for it has all read"
+
+
+@pytest.mark.parametrize("spoil", [with_a_byte_changed, truncated, Path.unlink])
+def test_a_change_is_seen_though_times_were_put_back(
+    store: Store, remembering: Artifact, spoil: Callable[[Path], None]
+) -> None:
+    path = folder(remembering) / "part-00001.parquet"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    spoil(path)
+    if path.exists():
+        os.utime(path, ns=times)
+    assert store.intact(remembering) is None
+
+
+def test_what_the_disk_lost_unseen_is_found_when_it_is_read_and_mended(store: Store, remembering: Artifact) -> None:
+    path = folder(remembering) / "part-00001.parquet"
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+    with_a_byte_changed(path)
+    hour_old(remembering)
+    digests.remember([(str(path), digests.stamp_of(path.stat()), right)])
+    assert store.intact(remembering), "no stamp tells it"
+    with pytest.raises(ArtifactError, match="was changed"):
+        store.part(remembering, 1)
+    makers = Makers()
+    store.build(WORK, makers)
+    assert makers.made == [1]
+
+
+def test_what_is_taken_away_is_forgotten(store: Store, remembering: Artifact) -> None:
+    places = [str(path) for path in folder(remembering).rglob("*.parquet")]
+    assert len(digests.remembered(places)) == 2 * PARTS
+    store.remove(remembering)
+    assert digests.remembered(places) == {}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{'stage'", '{"stage": "dictionary", "parts": 3}'])

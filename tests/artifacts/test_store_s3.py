@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import leases
+from penumbra.artifacts import digests, leases
+from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -109,6 +111,20 @@ def test_damage_is_found_and_mended(bucket: str) -> None:
     assert store.intact(artifact) is None
     Makers().build(store)
     assert store.verify(artifact) == []
+
+
+def test_what_was_made_is_not_fetched_to_be_found_done(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "digests_file", lambda: tmp_path / "digests.sqlite")
+    store, fetched, read = Store(bucket), list[str](), Files.read
+    Makers().build(store)
+    artifact = store.artifact(WORK)
+    monkeypatch.setattr(Files, "read", lambda self, path: (fetched.append(path), read(self, path))[1])
+    assert Store(bucket).intact(artifact)
+    assert [path.rpartition("/")[2] for path in fetched] == ["_manifest.json"], "ETags tell the rest"
+    store.write_file(artifact, "part-00001.parquet", b"another's")
+    assert Store(bucket).intact(artifact) is None
 
 
 def test_one_run_makes_an_artifact_and_the_other_waits(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
