@@ -103,15 +103,16 @@ class Preferences:
         for tokens in parsed:
             self.seen.update(relations(tokens))
         self.counts: dict[Relation, float] = defaultdict(float, self.seen)
-        for places in (("dependent", 3), ("head", 0)):
-            self._lend(*places)
+        for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
+            self._lend(place)
 
-    def _lend(self, role: str, place: int) -> None:
+    def _lend(self, place: int) -> None:
         """Add to each relation what it has with a similar word in this place."""
         near = _neighbours(self.seen, place)
         for relation, count in sorted(self.seen.items()):
+            before, after = relation[:place], relation[place + 1 :]
             for other, similarity in near.get(relation[place], ()):
-                self.counts[relation._replace(**{role: other})] += LENT * similarity * count
+                self.counts[Relation._make((*before, other, *after))] += LENT * similarity * count
 
 
 def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str, float]]]:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +146,7 @@ class _Drawing:
         self.edges = [edges(chain.tokens) for chain in chains]
         self.alive = np.ones(len(self.words), dtype=bool)
         self.given: set[tuple[str, int, tuple[str, ...]]] = set()
+        self._known_seeds: dict[tuple[int, int], NDArray[np.uint64]] = {}
 
     def level(self, depth: int) -> Iterator[Fill]:
         """Draw the slots that the levels at this depth add, and yield the fills that are new."""
@@ -179,48 +180,43 @@ class _Drawing:
         return _Place(chain, slot, offer.row_of(slot), mine)
 
     def _draw_all(self, key: Class, places: Sequence[_Place], depth: int, counter: int) -> None:
+        """Draw one slot of several chains, all candidates of them.
+
+        Rows in the same state have the same scores, which are computed once: at first those of all candidates of a
+        chain, and often those of chains that are alike.
+        """
         offer = self.provider.offer(key)
-        step = max(1, CELLS // (self.candidates * len(offer.scorer.words)))
-        for start, end in pairwise([*range(0, len(places), step), len(places)]):
-            self._draw(offer, places[start:end], depth, counter)
-
-    def _draw(self, offer: _Offer, places: Sequence[_Place], depth: int, counter: int) -> None:
-        """Draw one slot of several chains, all candidates of them."""
-        rows = np.array([place.chain for place in places])[:, None] * self.candidates + np.arange(self.candidates)
+        rows = (
+            np.array([place.chain for place in places])[:, None] * self.candidates + np.arange(self.candidates)
+        ).ravel()
         at = np.repeat([place.slot.token + 2 for place in places], self.candidates)
-        scores = self._scores(offer, places, rows.ravel(), at)
-        scores *= np.repeat(offer.allowed[[place.kind for place in places]], self.candidates, axis=0)
-        first = [depth == 0 and len(self.chains[place.chain].levels[0]) == 1 for place in places]
-        draws = self._draws(places, depth, counter)
-        chosen = _pick(scores, draws)
-        firsts = np.repeat(first, self.candidates)
-        if firsts.any():
-            start = scores[firsts][:: self.candidates]
-            chosen[firsts] = _pick_different(start, draws[firsts].reshape(len(start), -1)).ravel()
-        left = chosen >= 0
-        some = rows.ravel()[left]
-        self.alive[rows.ravel()[~left]] = False
-        self.words[some, at[left]] = offer.scorer.words[chosen[left]]
-        self.lemmas[some, at[left]] = offer.lemmas[chosen[left]]
+        states, state = np.unique(self._states(places, rows, at), axis=0, return_inverse=True)
+        draws = uniform(np.concatenate([self._seeds(place.chain, depth) for place in places]), counter)
+        first = [i for i, place in enumerate(places) if depth == 0 and len(self.chains[place.chain].levels[0]) == 1]
+        picks = _Picks(state.ravel(), draws, first, self.candidates)
+        step = max(1, CELLS // len(offer.scorer.words))
+        for start, end in pairwise([*range(0, len(states), step), len(states)]):
+            picks.pick(start, _scores(offer, states[start:end]))
+        left = picks.chosen >= 0
+        some = rows[left]
+        self.alive[rows[~left]] = False
+        self.words[some, at[left]] = offer.scorer.words[picks.chosen[left]]
+        self.lemmas[some, at[left]] = offer.lemmas[picks.chosen[left]]
 
-    def _draws(self, places: Sequence[_Place], depth: int, counter: int) -> Floats:
-        """One uniform number a row; the seed knows query, level and candidate."""
-        chains = [self.chains[place.chain] for place in places]
-        seeds = [
-            row_seed(self.provider.seed, chain.qid, chain.first + depth, candidate)
-            for chain in chains for candidate in range(self.candidates)
-        ]  # fmt: skip
-        return uniform(np.array(seeds, dtype=np.uint64), counter)
+    def _seeds(self, number: int, depth: int) -> NDArray[np.uint64]:
+        """A seed for each candidate; it knows query, level and candidate."""
+        if (number, depth) not in self._known_seeds:
+            chain, seed = self.chains[number], self.provider.seed
+            seeds = [row_seed(seed, chain.qid, chain.first + depth, candidate) for candidate in range(self.candidates)]
+            self._known_seeds[number, depth] = np.array(seeds, dtype=np.uint64)
+        return self._known_seeds[number, depth]
 
-    def _scores(self, offer: _Offer, places: Sequence[_Place], rows: Ids, at: Ids) -> Floats:
-        """What stands around each row's slot says of the class's words: (rows, words)."""
-        around = np.stack([self.words[rows, at + offset] for offset in (-2, -1, 1, 2)], axis=1)
-        contexts, same = np.unique(around, axis=0, return_inverse=True)
-        scores: Floats = offer.scorer.score(*contexts.T)[same.ravel()]
-        for turn in range(max(len(place.relations) for place in places)):
-            keys, same = np.unique(self._keys(places, rows, turn), return_inverse=True)
-            scores *= np.sqrt(offer.fit.score(keys))[same.ravel()]
-        return scores
+    def _states(self, places: Sequence[_Place], rows: Ids, at: Ids) -> Ids:
+        """All that a row's scores depend on: the kind of its slot, the words around it, what it meets in relations."""
+        kinds = np.repeat([place.kind for place in places], self.candidates)
+        around = [self.words[rows, at + offset] for offset in (-2, -1, 1, 2)]
+        turns = range(max(len(place.relations) for place in places))
+        return np.column_stack([kinds, *around, *(self._keys(places, rows, turn) for turn in turns)])
 
     def _keys(self, places: Sequence[_Place], rows: Ids, turn: int) -> Ids:
         """What each row's slot meets in its turn-th relation."""
@@ -246,24 +242,56 @@ def _added(chain: MaskedQuery, depth: int) -> list[Slot]:
     return [slot for slot in chain.levels[depth] if slot not in before]
 
 
-def _pick(scores: Floats, draws: Floats) -> Ids:
-    """A column for each row, drawn in proportion to its scores; -1 where all are 0."""
-    mass = np.cumsum(scores, axis=1)
-    total = mass[:, -1]
-    chosen: Ids = np.minimum((mass <= (draws * total)[:, None]).sum(axis=1), scores.shape[1] - 1)
-    return np.where(total > 0, chosen, -1)
+def _scores(offer: _Offer, states: Ids) -> Floats:
+    """What stands around a slot says of the class's words: (states, words)."""
+    kinds, around, keys_met = states[:, 0], states[:, 1:5], states[:, 5:]
+    contexts, same = np.unique(around, axis=0, return_inverse=True)
+    scores: Floats = offer.scorer.score(*contexts.T)[same.ravel()]
+    for met in keys_met.T:
+        keys, same = np.unique(met, return_inverse=True)
+        scores *= np.sqrt(offer.fit.score(keys))[same.ravel()]
+    scores *= offer.allowed[kinds]
+    return scores
+
+
+class _Picks:
+    """The word that each row gets, once the scores of its state are known; -1 where all are 0."""
+
+    def __init__(self, state: Ids, draws: Floats, first: Sequence[int], candidates: int) -> None:
+        self.chosen, self._draws, self._candidates = np.full(len(state), -1, dtype=np.int64), draws, candidates
+        self._state, self._first = state, np.array(first, dtype=np.int64)  # of which chains the candidates differ
+        self._order = np.argsort(state, kind="stable")
+        self._sorted = state[self._order]
+
+    def pick(self, start: int, scores: Floats) -> None:
+        """Pick for the rows in the states from this one on, as many as there are scores (states, words) of."""
+        mass = np.cumsum(scores, axis=1)
+        ends = np.searchsorted(self._sorted, np.arange(start, start + len(scores) + 1))
+        for of_state, mine in zip(mass, map(slice, ends[:-1], ends[1:]), strict=True):
+            rows = self._order[mine]
+            self.chosen[rows] = _picked(of_state, self._draws[rows])
+        states = self._state[self._first * self._candidates] - start
+        here = (states >= 0) & (states < len(scores))
+        if here.any():
+            rows = self._first[here, None] * self._candidates + np.arange(self._candidates)
+            self.chosen[rows] = _pick_different(scores[states[here]], self._draws[rows])
+
+
+def _picked(mass: Floats, draws: Any) -> Any:
+    """For each draw the place, in proportion to what it adds to the mass; -1 where there is none."""
+    if mass[-1] <= 0:
+        return -1
+    return np.minimum(mass.searchsorted(draws * mass[-1], side="right"), len(mass) - 1)
 
 
 def _pick_different(scores: Floats, draws: Floats) -> Ids:
     """Columns (rows, candidates): the first `DISTINCT` of a row differ, the others flatten the odds."""
-    weights, flat = scores.copy(), np.sqrt(scores)
     chosen = np.empty(draws.shape, dtype=np.int64)
-    rows = np.arange(len(scores))
-    for i, draw in enumerate(draws.T):
-        again = _pick(flat, draw)
-        other = _pick(weights, draw) if i < DISTINCT else again
-        chosen[:, i] = np.where(other < 0, again, other)  # every word has been given
-        weights[rows, chosen[:, i]] = 0.0
+    for row, (weights, flat) in enumerate(zip(scores.copy(), np.cumsum(np.sqrt(scores), axis=1), strict=True)):
+        for i, draw in enumerate(draws[row]):
+            other = _picked(np.cumsum(weights), draw) if i < DISTINCT else -1
+            chosen[row, i] = _picked(flat, draw) if other < 0 else other  # or every word has been given
+            weights[chosen[row, i]] = 0.0
     return chosen
 
 

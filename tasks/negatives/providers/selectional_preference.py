@@ -4,7 +4,6 @@ A word's score is the product, over the slot's relations, of p(word | the rest o
 smoothed towards the second: 1 where the rest says nothing, below it where others stand there.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from penumbra.tasks.negatives.providers.language_model import Floats, Ids, Rows, find
-from penumbra.tasks.text.relations import CLASSES, Preferences, Relation
+from penumbra.tasks.negatives.providers.language_model import Floats, Ids, Rows, find, spans
+from penumbra.tasks.text.relations import CLASSES, Preferences
 
 PRIOR = 1.0  # how many sightings the absence of any is worth
 NONE = -1  # key of "no such relation"
@@ -45,32 +44,43 @@ class RelationIndex:
         return (place * self.size + first) * self.size + second
 
     @cached_property
-    def by_lemma(self) -> dict[str, list[tuple[str, Relation, float]]]:
-        """The relations that a lemma stands in, with its role in each."""
-        relations: dict[str, list[tuple[str, Relation, float]]] = defaultdict(list)
-        for relation, count in sorted(self.counts.items()):
-            for role in ROLES:
-                if getattr(relation, role):
-                    relations[getattr(relation, role)].append((role, relation, count))
-        return relations
+    def sightings(self) -> "_Sightings":
+        """What the relations say of the words in them."""
+        relations, kinds = sorted(self.counts.items()), {kind: number for number, kind in enumerate(KINDS)}
+        kind = np.array([kinds[relation.kind] for relation, _ in relations], dtype=np.int64)
+        counts = np.array([count for _, count in relations], dtype=np.float64)
+        words = {
+            role: np.array(self.ids([getattr(relation, role) for relation, _ in relations]), dtype=np.int64)
+            for role in ROLES
+        }
+        columns = []
+        for number, role in enumerate(ROLES):
+            there = words[role] != self.index[""]
+            place, (first, second) = number * len(KINDS) + kind[there], (words[other][there] for other in OTHERS[role])
+            columns.append((words[role][there], place, (place * self.size + first) * self.size + second, counts[there]))
+        return _Sightings.of(*(np.concatenate(several) for several in zip(*columns, strict=True)))
 
-    @cached_property
-    def totals(self) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str, str], float], dict[int, float]]:
-        """Sums of the counts: by role and kind, by role, kind and word, and by key."""
-        all_of: dict[tuple[str, str], float] = defaultdict(float)
-        of_word: dict[tuple[str, str, str], float] = defaultdict(float)
-        of_key: dict[int, float] = defaultdict(float)
-        for word, several in self.by_lemma.items():
-            for role, relation, count in several:
-                all_of[role, relation.kind] += count
-                of_word[role, relation.kind, word] += count
-                of_key[self.key_of(role, relation)] += count
-        return all_of, of_word, of_key
 
-    def key_of(self, role: str, relation: Relation) -> int:
-        """The key of what a relation says of the word in a role."""
-        first, second = self.ids([getattr(relation, other) for other in OTHERS[role]])
-        return self.key(role, relation.kind, first, second)
+@dataclass(frozen=True)
+class _Sightings:
+    """One row a relation and word in it, sorted by word."""
+
+    lemmas: Ids
+    keys: Ids  # what it meets there
+    values: Floats  # its count, as a multiple of what its share of the role and kind lets one expect of each
+    met: Ids  # the keys, each once
+    totals: Floats  # of each of these
+
+    @classmethod
+    def of(cls, lemmas: Ids, places: Ids, keys: Ids, counts: Floats) -> "_Sightings":
+        """The rows, whose places are numbers of a role and kind."""
+        order = np.argsort(lemmas, kind="stable")
+        lemmas, places, keys, counts = lemmas[order], places[order], keys[order], counts[order]
+        all_of = np.bincount(places, counts)
+        _, same = np.unique(lemmas * len(all_of) + places, return_inverse=True)
+        met, key = np.unique(keys, return_inverse=True)
+        values = counts * all_of[places] / np.bincount(same, counts)[same]
+        return cls(lemmas, keys, values, met, np.bincount(key, counts).astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -83,17 +93,11 @@ class Fit:
     @classmethod
     def of(cls, relation_index: RelationIndex, lemmas: Sequence[str]) -> "Fit":
         """Gather what the relations say of these lemmas, one a word of the class."""
-        all_of, of_word, of_key = relation_index.totals
-        keys, columns, values = [], [], []
-        for column, lemma in enumerate(lemmas):
-            for role, relation, count in relation_index.by_lemma.get(lemma, ()):
-                keys.append(relation_index.key_of(role, relation))
-                columns.append(column)
-                values.append(count * all_of[role, relation.kind] / of_word[role, relation.kind, lemma])
-        rows = Rows.gather(np.array(keys, dtype=np.int64), np.array(columns, dtype=np.int64), np.array(values),
-                           len(lemmas))  # fmt: skip
-        totals = np.array([of_key[int(key)] for key in rows.keys])
-        return cls(rows, totals)
+        ids, of = np.array(relation_index.ids(lemmas), dtype=np.int64), relation_index.sightings
+        starts, ends = (np.searchsorted(of.lemmas, ids, side) for side in ("left", "right"))
+        some, columns = spans(starts, ends - starts), np.repeat(np.arange(len(ids)), ends - starts)
+        rows = Rows.gather(of.keys[some], columns, of.values[some], len(lemmas))
+        return cls(rows, find(of.met, of.totals, rows.keys, 0.0))
 
     def score(self, keys: Ids) -> Floats:
         """Scores (rows, words) for rows that each meet one key; `NONE` says nothing."""
