@@ -50,6 +50,10 @@ class Store(Catalogue):
         super().__init__(root)
         self._digests: dict[Artifact, dict[str, str]] = {}
 
+    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
+        """Its root is all that travels to another process."""
+        return Store, (self.root,)
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
@@ -194,9 +198,9 @@ class Store(Catalogue):
     ) -> Artifact:
         """Make the parts that are missing or damaged, then write the manifest.
 
-        `parts` are called in order, each only if it is to be made; `progress(done, total)` follows each part. Several
-        are made by `elsewhere`, where it is given, whose processes call `write`. Where another process makes the
-        artifact, this waits for it, and `waits` is told whom for.
+        `parts` are called in order, each only if it is to be made; `progress(done, total)` follows each part. Those
+        that `elsewhere` makes, where it is given, are written by its processes (`write`). Where another process makes
+        the artifact, this waits for it, and `waits` is told whom for.
         """
         artifact = self.artifact(work)
         if self.intact(artifact):
@@ -217,7 +221,7 @@ class Store(Catalogue):
         found = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
         records = {index: record for index, record in found.items() if record}
         missing = [index for index in found if index not in records]
-        for made in elsewhere(missing) if elsewhere and len(missing) > 1 else ():
+        for made in elsewhere(missing) if elsewhere and missing else ():
             records[made.number] = self._shared(artifact, made)
             measured = _added(measured, made.measured)
             progress(len(records), total)

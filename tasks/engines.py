@@ -92,6 +92,11 @@ class Workers:
     def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack) -> None:
         self._start, self._stack = start, stack
 
+    @property
+    def started(self) -> bool:
+        """Whether they are there, with what earlier stages have had them load."""
+        return "pool" in vars(self)
+
     @cached_property
     def pool(self) -> Pool:
         """They, started; raises `EngineError` where a cluster does not answer."""

@@ -320,9 +320,12 @@ def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, tota
 
 
 def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]:
-    """Make these parts several at once; each as it is there."""
+    """Make these parts several at once; each as it is there. For a single one, no workers are started."""
+    if len(missing) == 1 and not there.started:
+        return
     pool = there.pool
-    line = f"{len(missing)} parts by {pool.number} workers"
+    several = f"{len(missing)} parts by {min(len(missing), pool.number)} workers"
+    line = several if len(missing) > 1 else "by a worker"
     logger().info("%s: %s", stage.name, line, extra=beside(line))
     futures = [
         pool.runner.submit(

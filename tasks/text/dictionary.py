@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
@@ -39,12 +40,16 @@ Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
 def count_words(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Counter[Entry]:
     """Count the primitives of the training queries, lower-cased; `tagged` yields annotations and tags by part."""
     counts: Counter[Entry] = Counter()
+    columns = ["primitive", "tag", "text", "lemma"]
     for annotations, tags in tagged:
-        for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
-            if split == "train":
-                counts.update(
-                    (t["primitive"], t["tag"], t["text"].lower(), t["lemma"]) for t in tokens if t["primitive"]
-                )
+        queries = tags.filter(pc.equal(annotations["split"], "train"))
+        tokens = pc.list_flatten(queries["tokens"].combine_chunks())
+        words = pa.table({name: pc.struct_field(tokens, name) for name in columns}).filter(
+            pc.field("primitive").is_valid()
+        )
+        several = words.group_by(columns).aggregate([([], "count_all")]).select([*columns, "count_all"])
+        for primitive, tag, text, lemma, count in zip(*several.to_pydict().values(), strict=True):
+            counts[primitive, tag, text.lower(), lemma] += count
     return counts
 
 

@@ -194,17 +194,24 @@ def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
 
 def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: None) -> None:
     artifact = made(Engine.here, Toys())
-    (Path(artifact.path) / "part-00004.parquet").unlink()
+    lost = Path(artifact.path) / "part-00004.parquet"
+    lost.unlink()
 
     @flow
-    def again() -> bool:
+    def again(workers_before: bool) -> bool:
         with parts_made(Engine.processes):
-            run(Toy(Toys()))
             there = workers()
-            return there is not None and "pool" in vars(there)
+            assert there
+            if workers_before:
+                assert there.pool
+            run(Toy(Toys()))
+            return there.started
 
-    assert again() is False
-    assert tellings("piece 4") == [str(os.getpid())] * 2
+    assert again(workers_before=False) is False
+    lost.unlink()
+    again(workers_before=True)
+    here, again_here, by_worker = tellings("piece 4")
+    assert by_worker != here == again_here, "they are there, and have loaded what it takes"
     with planning(), parts_made(Engine.processes):
         run(Toy(Toys(number=1)))
     assert len(store.find()) == 1

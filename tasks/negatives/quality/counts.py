@@ -14,6 +14,7 @@ from penumbra.tasks.negatives.quality.reference import Reference
 from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
 
 PARAPHRASE = 0.90
+SIMILARITY = "similarity"
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # how many, not which share
 Pair = tuple[float, float]  # what is counted, and out of how much
 
@@ -79,7 +80,7 @@ def equals(row: Negative, reference: Reference) -> dict[str, Pair]:
 
 def nearness(similarity: float) -> dict[str, Pair]:
     """Cosine to the query, and whether that makes it a paraphrase."""
-    return {"similarity": (similarity, 1.0), "paraphrases": _share(similarity > PARAPHRASE)}
+    return {SIMILARITY: (similarity, 1.0), "paraphrases": _share(similarity > PARAPHRASE)}
 
 
 def measure(row: Negative, reference: Reference) -> tuple[dict[str, Pair], Sequence[str]]:
@@ -90,10 +91,14 @@ def measure(row: Negative, reference: Reference) -> tuple[dict[str, Pair], Seque
 
 
 class _Column:
-    """The rows that a metric is known of, what was counted in each, and out of how much."""
+    """The rows that a metric is known of, what was counted in each, and out of how much.
 
-    def __init__(self) -> None:
-        self.at, self.numerators, self.denominators = array("q"), array("d"), array("d")
+    There are millions of rows. Small whole numbers, which all but the cosines are, are the same in half the bytes.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.at, self.denominators = array("i"), array("f")
+        self.numerators = array("d" if metric == SIMILARITY else "f")
 
     def put(self, place: int, pair: Pair) -> None:
         self.at.append(place)
@@ -109,8 +114,8 @@ class Counts:
         self.fills: dict[tuple[int, str], Counter[str]] = {}
         self.strangers = 0  # rows whose query the data set lacks
         self._providers: dict[str, int] = {}
-        self._rows = array("q"), array("q"), array("q")  # level, provider, video
-        self._falls = array("q"), array("q"), array("d")  # provider or -1, video, whether it falls
+        self._rows = array("i"), array("i"), array("i")  # level, provider, video
+        self._falls = array("i"), array("i"), array("f")  # provider or -1, video, whether it falls
         self._columns: dict[str, _Column] = {}
 
     def add(self, rows: Iterable[Negative]) -> None:
@@ -143,7 +148,7 @@ class Counts:
         for column, value in zip(self._rows, (row.level, provider, video), strict=True):
             column.append(value)
         for metric, pair in measures.items():
-            self._columns.setdefault(metric, _Column()).put(place, pair)
+            self._columns.setdefault(metric, _Column(metric)).put(place, pair)
 
     def _hierarchy(self, levels: Sequence[Negative]) -> None:
         """Note whether a query's cosines strictly fall from level to level."""
@@ -171,17 +176,18 @@ class Counts:
 
     def chosen(self, level: int, provider: str | None) -> NDArray[np.bool_]:
         """Which rows are of a level, and of one provider or of any."""
-        levels, providers, _ = (np.array(column, dtype=np.int64) for column in self._rows)
+        levels, providers = (np.array(column) for column in self._rows[:2])
         mine: NDArray[np.bool_] = levels == level
         return mine if provider is None else mine & (providers == self._providers.get(provider, -2))
 
     def column(self, metric: str, level: int, provider: str | None) -> tuple[Ids, Floats, Floats]:
         """Videos, numerators and denominators of a metric at a level, of one provider or of all."""
         column = self._columns[metric]
-        at = np.array(column.at, dtype=np.int64)
+        at = np.array(column.at)
         mine = self.chosen(level, provider)[at]
-        videos = np.array(self._rows[2], dtype=np.int64)[at]
-        return videos[mine], np.array(column.numerators)[mine], np.array(column.denominators)[mine]
+        videos, numerators, denominators = np.array(self._rows[2])[at], column.numerators, column.denominators
+        counted = (np.array(values)[mine].astype(np.float64) for values in (numerators, denominators))
+        return videos[mine].astype(np.int64), *counted
 
     def known(self, metric: str) -> int:
         """How many rows a metric is known of."""
@@ -189,6 +195,6 @@ class Counts:
 
     def falls(self, provider: str | None) -> tuple[Ids, Floats]:
         """Videos of the queries with several levels, and whether their cosines fall."""
-        who, videos = (np.array(column, dtype=np.int64) for column in self._falls[:2])
+        who, videos, falls = (np.array(column) for column in self._falls)
         mine = np.full(len(who), True) if provider is None else who == self._providers.get(provider, -2)
-        return videos[mine], np.array(self._falls[2])[mine]
+        return videos[mine].astype(np.int64), falls[mine].astype(np.float64)

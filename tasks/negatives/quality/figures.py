@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penumbra.tasks.data.resampling import Estimate, Floats, Resamples
 from penumbra.tasks.negatives.quality.blind import judge
 from penumbra.tasks.negatives.quality.controls import CONTROL, EVERY_LEVEL, ORIGINALS
-from penumbra.tasks.negatives.quality.counts import Counts, is_total
+from penumbra.tasks.negatives.quality.counts import SIMILARITY, Counts, is_total
 from penumbra.tasks.negatives.quality.judging import Classifier
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
@@ -23,7 +23,6 @@ ALL = "all"
 AS_DRAWN = "as drawn: "
 COMMONEST = 10
 COMMON_FILL = "common_fill: "
-SIMILARITY = "similarity"
 PERCENTILES = (5, 25, 50, 75, 95)
 DECIMALS = 6  # beyond them the number of threads tells
 MIN_ROWS = 50  # rows of a provider at a level: fewer train no classifier

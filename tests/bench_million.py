@@ -1,0 +1,228 @@
+"""`build-negatives` at a million queries, as far as it need be run to be measured.
+
+    python -m tests.bench_million [--queries 1000000] [--parts 50] [--folder FOLDER]
+
+The training queries are those of eight parts of Charades-CG, again and again under new qids and video ids. Their
+negatives are made once. Of each stage that is made in parts, all parts but those in the middle are written as copies of
+these, under the key that the million's own has. Then the command line of a user makes the parts in the middle, and all
+stages that are made of everything at once: annotations, the dictionary, refusals, quality, the report's counts. A
+stage's rate and memory are those from its fifth part in the middle to its last. At the end the same command finds
+everything done, twice (the first time it reads all), and is planned.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penumbra.artifacts.catalogue import path_of
+from penumbra.artifacts.manifest import Artifact, Part, Work
+from penumbra.artifacts.parts import part_name
+from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.annotations import ROWS_A_PART
+
+SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"
+PARTS = 8  # of Charades-CG's training queries
+IDS = ("qid", "vid", "negative_qid")
+IN_PARTS = ("tags", "embeddings", "in_video_negatives", "masks", "fills", "negatives")
+SETTLED = 5  # parts in the middle after which a stage's rate and memory are taken
+FLOW = (sys.executable, "-m", "penumbra.flows.commands", "run", "build-negatives")
+POLL = 0.5  # seconds
+
+
+def first_parts(videos: dict[str, Any]) -> dict[str, Any]:
+    """The first videos, that fill eight parts to the last row; raises `ValueError` where there are too few."""
+    taken, rows, parts = dict[str, Any](), 0, 0
+    for vid, video in videos.items():
+        if rows >= ROWS_A_PART:
+            rows, parts = 0, parts + 1
+        if parts == PARTS:
+            return taken
+        taken[vid] = video
+        rows += len(video["sentences"])
+    raise ValueError(f"{SOURCE} has less than {PARTS} parts of training queries")
+
+
+def prefix(copy: int) -> str:
+    """What the ids of a copy begin with."""
+    return f"{copy:04d}-"
+
+
+def write_datasets(folder: Path, queries: int) -> int:
+    """Write both data sets; return how many copies the larger one has."""
+    source = data_folder() / SOURCE
+    videos = first_parts(json.loads((source / "train.json").read_text(encoding="utf-8")))
+    copies = -(-queries // sum(len(video["sentences"]) for video in videos.values()))
+    for name, numbers in ((ONCE, [0]), (MANY, range(copies))):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file in source.glob("*.json"):
+            if file.stem != "train":
+                (folder / name / file.name).write_bytes(file.read_bytes())
+        with (folder / name / "train.json").open("w", encoding="utf-8") as stream:
+            for start, number in zip(["{", *[","] * copies], numbers, strict=False):
+                renamed = {f"{prefix(number)}{vid}": video for vid, video in videos.items()}
+                stream.write(start + json.dumps(renamed)[1:-1])
+            stream.write("}")
+    return copies
+
+
+def planned(dataset: str) -> dict[Artifact, Work]:
+    """The stages of a run, by their artifacts."""
+    from penumbra.flows.running import prepare
+    from penumbra.tasks.stage import planning
+
+    flow, _, parameters = prepare("build-negatives", dataset, {})
+    with planning() as plan:
+        flow.fn(**parameters)
+    return plan.works
+
+
+def renamed(rows: pa.Table, copy: int) -> pa.Table:
+    """The rows of the first copy with the ids of another."""
+    for name in set(IDS) & set(rows.column_names):
+        ids = pc.replace_substring_regex(rows[name], f"^{prefix(0)}", prefix(copy))
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), ids)
+    return rows
+
+
+@dataclass
+class Replica:
+    """The parts of a stage's artifact of the large data set that are copies of the small one's."""
+
+    store: Store
+    once: Artifact
+    many: Artifact
+    copies: int
+
+    def write(self, left_out: range) -> None:
+        """Write all parts but some."""
+        refusals = self.store.rejected(self.once)
+        for source, record in enumerate(self.store.manifest(self.once).parts):
+            rows, refused = self.store.part(self.once, source), next(refusals) if record.rejected else None
+            for index, copy in self._places(source):
+                if index not in left_out:
+                    told = renamed(refused, copy).to_pylist() if refused else []
+                    notes = Counter(record.notes)
+                    part = Part(renamed(rows, copy), record.taken, record.kept, told, notes, record.cost_usd)
+                    self.store.write(self.many, index, part)
+
+    def _places(self, source: int) -> list[tuple[int, int]]:
+        """The numbers that a part has in the large data set, with the copy that each is of."""
+        if source < PARTS:
+            return [(copy * PARTS + source, copy) for copy in range(self.copies)]
+        return [((self.copies - 1) * PARTS + source, 0)]
+
+
+@dataclass
+class Watched:
+    """A command, and the memory that it and each of its workers held, in bytes, by time."""
+
+    command: tuple[str, ...]
+    seconds: float = 0.0
+    held: list[tuple[float, int, int]] = field(default_factory=list)  # time, the run's own, the largest worker's
+
+    def run(self) -> "Watched":
+        """Run it to its end; raises `RuntimeError` with the end of what it said."""
+        start = time.perf_counter()
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(self.command, stdout=said, stderr=subprocess.STDOUT)
+            watch = threading.Thread(target=self._watch, args=(psutil.Process(process.pid),), daemon=True)
+            watch.start()
+            code = process.wait()
+            self.seconds = time.perf_counter() - start
+            watch.join()
+            said.seek(0)
+            if code:
+                raise RuntimeError(f"{' '.join(self.command)} ended with {code}: {said.read()[-3000:]}")
+        return self
+
+    def _watch(self, process: psutil.Process) -> None:
+        while True:
+            try:
+                own, workers = process.memory_info().rss, [0]
+                for child in process.children():
+                    if any("spawn_main" in word for word in child.cmdline()):
+                        workers.append(child.memory_info().rss)
+            except psutil.Error:
+                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                    return
+                continue
+            self.held.append((time.time(), own, max(workers)))
+            time.sleep(POLL)
+
+    def between(self, start: float, end: float) -> list[tuple[float, float]]:
+        """The gigabytes of the run and of its largest worker in a span of time."""
+        return [(own / 1e9, worker / 1e9) for at, own, worker in self.held if start <= at <= end]
+
+
+def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], middle: range) -> Iterator[str]:
+    """A line a stage."""
+    for artifact in works:
+        manifest = store.manifest(artifact)
+        held = watched.between(manifest.started.timestamp(), manifest.ended.timestamp()) or [(0.0, 0.0)]
+        line = (
+            f"{artifact.stage:20}{manifest.rows:>12,} rows {manifest.seconds:8.1f} s   the run {max(held)[0]:4.2f} GB"
+        )
+        if artifact.stage in IN_PARTS:
+            written = sorted((Path(artifact.path) / part_name(index)).stat().st_mtime for index in middle)
+            start, end = written[min(SETTLED, len(written) - 2)], written[-1]
+            each = (end - start) / (len(written) - 1 - SETTLED)
+            workers = [worker for _, worker in watched.between(start, end)] or [0.0]
+            hours = each * len(manifest.parts) / 3600
+            line += f", a worker {workers[0]:4.2f} to {workers[-1]:4.2f} GB, at most {max(workers):4.2f}"
+            line += f"; {each:5.2f} s a part, all {hours:5.2f} h"
+        yield line
+
+
+def main() -> None:
+    """Print a line a stage."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=1_000_000)
+    parser.add_argument("--parts", type=int, default=50, help="parts in the middle that are really made")
+    parser.add_argument("--folder", type=Path, help="where all is kept; default: a temporary folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        measure(options.folder or Path(temporary), options.queries, options.parts)
+
+
+def measure(folder: Path, queries: int, parts: int) -> None:
+    """Make the data sets, all that is copied, and the rest by the command that a user types."""
+    copies = write_datasets(folder / "data", queries)
+    os.environ |= {
+        "PENUMBRA_DATA": str(folder / "data"), "PENUMBRA_ARTIFACTS": str(folder / "artifacts"),
+        "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "", "XDG_CACHE_HOME": str(folder / "cache"),
+    }  # fmt: skip
+    once = Watched((*FLOW, ONCE)).run()
+    print(f"{PARTS} parts: {once.seconds:.0f} s; {copies} copies", flush=True)
+    store, works = Store(), planned(MANY)
+    by_stage = {work.stage: artifact for artifact, work in works.items()}
+    middle = range((copies * PARTS - parts) // 2, (copies * PARTS + parts) // 2)
+    for stage in IN_PARTS:
+        start = time.perf_counter()
+        Replica(store, store.newest(ONCE, stage), by_stage[stage], copies).write(middle)
+        size = sum(store.files.below(path_of(by_stage[stage])).values()) / 1e9
+        print(f"{stage}: copied in {time.perf_counter() - start:.0f} s, {size:.2f} GB", flush=True)
+    watched = Watched((*FLOW, MANY)).run()
+    print(f"the run: {watched.seconds:.0f} s")
+    for line in stage_lines(store, watched, works, middle):
+        print(line)
+    for what, more in (("found done", ()), ("again", ()), ("planned", ("--dry-run",))):
+        print(f"{what}: {Watched((*FLOW, MANY, *more)).run().seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
