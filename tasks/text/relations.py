@@ -6,7 +6,7 @@ words (Dagan, Lee & Pereira 1999): what goes with "cup" says something about "mu
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,10 +98,8 @@ def relations(tokens: Tokens) -> list[Relation]:
 class Preferences:
     """How often each relation was seen, smoothed: `counts` holds every relation with a count above 0."""
 
-    def __init__(self, parsed: Iterable[Tokens]) -> None:
-        self.seen: Counter[Relation] = Counter()
-        for tokens in parsed:
-            self.seen.update(relations(tokens))
+    def __init__(self, seen: Counter[Relation]) -> None:
+        self.seen = seen
         self.counts: dict[Relation, float] = defaultdict(float, self.seen)
         for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
             self._lend(place)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penumbra.tasks.negatives.choosing.candidates import Candidate, Query
-from penumbra.tasks.negatives.providers.language_model import KneserNey
+from penumbra.tasks.negatives.providers.language_model import KneserNey, Trigrams
 from penumbra.tasks.text.relations import Tokens
 
 Floats = NDArray[np.float64]
@@ -23,18 +23,18 @@ Scorer = Callable[[Sequence[str]], Floats]  # texts → mean natural log-probabi
 
 @dataclass
 class HumanText:
-    """Sentences that people wrote, as lower-cased tokens, in two halves by video."""
+    """The trigrams of sentences that people wrote, of lower-cased tokens, in two halves by video."""
 
-    halves: tuple[list[list[str]], list[list[str]]] = field(default_factory=lambda: ([], []))
+    halves: tuple[Trigrams, Trigrams] = field(default_factory=lambda: (Trigrams(), Trigrams()))
 
     def add(self, vid: str, tokens: Tokens) -> None:
         """Add a query of a video's."""
-        self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2].append(_words(tokens))
+        self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2].add(_words(tokens))
 
     def add_text(self, tokens: Tokens) -> None:
         """Add a sentence of another text: it is in both halves, for no candidate was drawn from it."""
         for half in self.halves:
-            half.append(_words(tokens))
+            half.add(_words(tokens))
 
 
 def _words(tokens: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -46,7 +46,7 @@ class Plausibility:
 
     def __init__(self, human: HumanText, causal: Scorer | None = None) -> None:
         self.causal = causal
-        self.models = [] if causal else [KneserNey(half) for half in human.halves if half]
+        self.models = [] if causal else [KneserNey(half) for half in human.halves if half.sentences]
 
     def read(self, texts: Sequence[str], words: Sequence[Sequence[str]]) -> Floats:
         """The mean natural log-probability a token of each text; `words` are its lower-cased tokens."""

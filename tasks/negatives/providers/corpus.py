@@ -7,7 +7,7 @@ own. Where a level adds several slots they are drawn in turn, several times over
 no model.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
-from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer
+from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer, Trigrams
 from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
 from penumbra.tasks.negatives.providers.selectional_preference import NONE, OTHERS, ROLES, Fit, RelationIndex
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Edge, Preferences, Tokens, edges
+from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, edges, relations
 
 SWEEPS = 4  # rounds through the slots that a level adds, where it adds several
 DISTINCT = 20  # so many candidates begin with different words; the others may begin as one of them
@@ -53,9 +53,12 @@ class CorpusProvider:
     prompt = None
 
     def __init__(self, parsed: Iterable[Tokens], dictionary: Dictionary, seed: int) -> None:
-        sentences = list(parsed)
-        self.language = KneserNey([token["text"].lower() for token in tokens] for tokens in sentences)
-        self.relation_index = RelationIndex(Preferences(sentences))
+        trigrams, seen = Trigrams(), Counter[Relation]()
+        for tokens in parsed:  # once, and none is kept: there may be millions
+            trigrams.add(token["text"].lower() for token in tokens)
+            seen.update(relations(tokens))
+        self.language = KneserNey(trigrams)
+        self.relation_index = RelationIndex(Preferences(seen))
         self.dictionary, self.seed = dictionary, seed
         self.texts = list(self.language.index)
         self._offers: dict[Class, _Offer] = {}

@@ -59,19 +59,30 @@ def _order(keys: Ids, counts: Floats, size: int) -> _Order:
     return _Order(keys, values, contexts, DISCOUNT * seen / totals)
 
 
+class Trigrams:
+    """How often each three words follow each other: as much room as there are different ones, whatever the text."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
+        self.counts: dict[tuple[int, int, int], int] = {}
+        self.sentences = 0
+
+    def add(self, words: Iterable[str]) -> None:
+        """Count a sentence's."""
+        ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
+        for trigram in zip(ids, ids[1:], ids[2:], strict=False):
+            self.counts[trigram] = self.counts.get(trigram, 0) + 1
+        self.sentences += 1
+
+
 class KneserNey:
     """p(word | two words before), fitted to tokenised sentences."""
 
-    def __init__(self, sentences: Iterable[Sequence[str]]) -> None:
-        self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
-        trigrams: dict[tuple[int, int, int], int] = {}
-        for words in sentences:
-            ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
-            for trigram in zip(ids, ids[1:], ids[2:], strict=False):
-                trigrams[trigram] = trigrams.get(trigram, 0) + 1
+    def __init__(self, trigrams: Trigrams) -> None:
+        self.index = trigrams.index
         self.size = size = len(self.index)
-        grams = np.array(sorted(trigrams), dtype=np.int64).reshape(-1, 3)
-        counts = np.array([trigrams[a, b, c] for a, b, c in grams.tolist()], dtype=np.float64)
+        grams = np.array(sorted(trigrams.counts), dtype=np.int64).reshape(-1, 3)
+        counts = np.array([trigrams.counts[a, b, c] for a, b, c in grams.tolist()], dtype=np.float64)
         self.trigrams = grams
         self.third = _order((grams[:, 0] * size + grams[:, 1]) * size + grams[:, 2], counts, size)
         pairs, before = np.unique(grams[:, 1] * size + grams[:, 2], return_counts=True)
@@ -81,6 +92,14 @@ class KneserNey:
         seen = np.count_nonzero(continuations)
         left_over = DISCOUNT * seen / len(pairs)
         self.first: Floats = np.maximum(continuations - DISCOUNT, 0) / len(pairs) + left_over / size
+
+    @classmethod
+    def of(cls, sentences: Iterable[Iterable[str]]) -> "KneserNey":
+        """The model of these sentences' words."""
+        trigrams = Trigrams()
+        for words in sentences:
+            trigrams.add(words)
+        return cls(trigrams)
 
     def ids(self, words: Iterable[str]) -> list[int]:
         """Word ids; 0 for a word that the text lacks."""

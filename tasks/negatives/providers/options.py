@@ -36,7 +36,7 @@ class Options:
         self, sentences: Iterable[Sequence[str]], dictionary: Dictionary, count: int, seed: int,
         answers: Answers | None = None,
     ) -> None:  # fmt: skip
-        self.language, self.answers = KneserNey(sentences), answers
+        self.language, self.answers = KneserNey.of(sentences), answers
         self.dictionary, self.count, self.seed = dictionary, count, seed
         self._scorers: dict[Class, SlotScorer] = {}
 

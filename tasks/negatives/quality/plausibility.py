@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 def language_model(sentences: Iterable[str]) -> KneserNey:
     """The trigram model of these sentences."""
-    return KneserNey(words_of(sentence) for sentence in sentences)
+    return KneserNey.of(words_of(sentence) for sentence in sentences)
 
 
 def log_probabilities(model: KneserNey, texts: Sequence[str]) -> tuple[Floats, Floats]:

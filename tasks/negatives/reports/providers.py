@@ -93,7 +93,7 @@ def comparison(store: Store, annotations: Artifact, tags: Artifact, fills: Seque
     if not shared:
         return NOTHING_SHARED
     sides = zip(store.parts(annotations, ["split"]), store.parts(tags, ["tokens"]), strict=True)
-    language = KneserNey(training_sentences(sides))
+    language = KneserNey.of(training_sentences(sides))
     header = (
         "provider",
         "mean log-probability a word",

@@ -1,5 +1,6 @@
 """The choice among candidates: which come first, which hold together, what is natural."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -117,7 +118,7 @@ def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
 
 
 def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]]) -> None:
-    preferences = Preferences(parsed)
+    preferences = Preferences(Counter(relation for tokens in parsed for relation in relations(tokens)))
     seen, lent, strange = (Relation("drop", "verb-object", "", noun) for noun in ("cup", "mug", "letter"))
     assert preferences.seen[seen] == 1
     assert 0 < preferences.counts[lent] < 1, "cups are washed and filled as mugs are"
@@ -189,6 +190,6 @@ def test_a_text_of_the_users_joins_both_halves(tmp_path: Path) -> None:
     file = tmp_path / "more.txt"
     file.write_text("person peels an orange.\n\nperson peels a banana.\n", encoding="utf-8")
     human = human_text([], str(file), "penumbra")
-    assert [len(half) for half in human.halves] == [2, 2]
+    assert [half.sentences for half in human.halves] == [2, 2]
     with pytest.raises(TextError, match=r"missing\.txt"):
         human_text([], str(tmp_path / "missing.txt"), "penumbra")

@@ -143,7 +143,7 @@ def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None
 
 
 def test_the_trigram_model_is_a_distribution() -> None:
-    model = KneserNey([text.split() for text in SENTENCES])
+    model = KneserNey.of([text.split() for text in SENTENCES])
     words = np.arange(model.size)
     for before in (["a", "person"], ["the", "red"], ["never", "seen"], ["person", "never"]):
         u, v = (np.full(model.size, i) for i in model.ids(before))
@@ -152,14 +152,14 @@ def test_the_trigram_model_is_a_distribution() -> None:
 
 
 def test_seen_text_is_likelier_than_shuffled_text() -> None:
-    model = KneserNey([text.split() for text in SENTENCES])
+    model = KneserNey.of([text.split() for text in SENTENCES])
     seen, shuffled = model.log_probability([SENTENCES[3].split(), sorted(SENTENCES[3].split())])
     assert seen > shuffled
 
 
 def test_slot_scores_are_the_products_of_the_three_trigrams() -> None:
     """The sparse tables against the plain definition, for every word in contexts seen and unseen."""
-    model = KneserNey([text.split() for text in SENTENCES])
+    model = KneserNey.of([text.split() for text in SENTENCES])
     words = np.array(sorted(model.ids(["opens", "closes", "ball", "the", "box."])))
     scorer = SlotScorer(model, words)
     for text in (*SENTENCES, "the the a bed. person"):

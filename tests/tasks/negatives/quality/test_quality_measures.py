@@ -116,7 +116,7 @@ def test_too_few_videos_or_words_give_no_verdict() -> None:
 def test_plausibility_is_0_for_random_words_and_1_for_the_originals() -> None:
     model = language_model(POSITIVES)
     sums, sizes = log_probabilities(model, ["a person takes the cup home", "zzz", ""])
-    reference = KneserNey([words_of(text) for text in POSITIVES])
+    reference = KneserNey.of([words_of(text) for text in POSITIVES])
     one_by_one = reference.log_probability([words_of(t) for t in ("a person takes the cup home", "zzz", "")])
     assert sums / sizes == pytest.approx(one_by_one)
     assert plausibility(np.array([-9.0, 3, -9, 3, -2, 2])) == pytest.approx(0)
