@@ -322,7 +322,8 @@ def _added(measured: dict[str, float], more: dict[str, float]) -> dict[str, floa
 
 def _extra(there: Iterable[str], manifest: Manifest) -> list[str]:
     """Of the files that are there, the parts that the manifest knows nothing of."""
-    return [name for name in there if PART.match(name) and name not in manifest.digests]
+    known = manifest.digests
+    return [name for name in there if PART.match(name) and name not in known]
 
 
 def lease_of(artifact: Artifact) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -61,11 +62,16 @@ class Requests:
             for settings in filling.hosted
             if not self.store.intact(Fills(annotations, tags, masks, dictionary, settings.provider, filling).artifact)
         ]
-        self.total = filling.asked_candidates * sum(map(chains, self.store.parts(masks, ["level", "slots"])))
         if self.settings:
             sentences = training_sentences(side_by_side(annotations, tags))
             words = load_dictionary(dictionary)
             self.options = Options(sentences, words, filling.options, filling.seed, self.answers)
+
+    @cached_property
+    def total(self) -> int:
+        """How many questions there are."""
+        masks = self.store.parts(self.masks, ["level", "slots"])
+        return self.filling.asked_candidates * sum(map(chains, masks))
 
     def blocks(self) -> Iterator[list[Question]]:
         """The questions, part by part."""
