@@ -1,9 +1,9 @@
 """`make pictures`: the pictures of docs/pictures, taken by a headless Chromium of what `make demo` has made.
 
-    python -m tests.pictures [browse] [demo-app] [help] [ui]
+    python -m tests.pictures [browse] [demo-app] [ui]
 
-The pages are those that users see: `penumbra browse`, `penumbra demo-app`, the help, and Prefect's UI under `penumbra
-serve`, where build-negatives/scenes is run.
+The pages are those that users see: `penumbra browse`, `penumbra demo-app`, and Prefect's UI under `penumbra serve`,
+where build-negatives/scenes is run. Its pages show where artifacts lie: PENUMBRA_ARTIFACTS.
 """
 
 import base64
@@ -44,7 +44,8 @@ def take(tab: Page, name: str, height: int, width: int = WIDTH) -> None:
 
 @contextmanager
 def tab(height: int) -> Iterator[Page]:
-    with tempfile.TemporaryDirectory() as folder, browser(Path(folder), f"{WIDTH},{height}") as page:
+    place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # what a browser leaves may still be written
+    with place as folder, browser(Path(folder), f"{WIDTH},{height}") as page:
         yield page
 
 
@@ -88,23 +89,6 @@ def take_demo_app() -> None:
         page.evaluate("document.querySelector('button.primary').click()")
         page.wait_for("document.querySelectorAll('.found .windows').length >= 4", 300)
         take(page, "demo-app", int(page.evaluate("document.documentElement.scrollHeight")))
-
-
-def take_help() -> None:
-    """`penumbra --help`, as a terminal shows it."""
-    from rich.console import Console
-    from rich.text import Text
-
-    shown = run("--help", COLUMNS="100", FORCE_COLOR="1", TERM="xterm-256color")
-    console = Console(record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(Text.from_ansi(shown))
-    with tempfile.TemporaryDirectory() as folder, tab(900) as page:
-        file = Path(folder) / "help.html"
-        file.write_text(console.export_html(inline_styles=True))
-        page.open(file.as_uri())
-        page.wait_for("document.querySelector('pre') !== null")
-        height = page.evaluate("document.documentElement.scrollHeight")
-        take(page, "help", int(height), 920)
 
 
 def take_ui() -> None:
@@ -162,7 +146,7 @@ def run(*arguments: str, module: str = PENUMBRA, **variables: str) -> str:
     return subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True).stdout
 
 
-ALL = {"browse": take_browse, "demo-app": take_demo_app, "help": take_help, "ui": take_ui}
+ALL = {"browse": take_browse, "demo-app": take_demo_app, "ui": take_ui}
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or ALL:
