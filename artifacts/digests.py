@@ -47,7 +47,7 @@ def digests_of(files: Sequence[Path]) -> list[str]:
     places = [str(file.resolve()) for file in files]
     stamps = [stamp_of(os.stat(place)) for place in places]
     known = remembered(places)
-    missing = [n for n, place in enumerate(places) if known.get(place, ("", ""))[0] != (stamps[n] or None)]
+    missing = [n for n, place in enumerate(places) if not stamps[n] or known.get(place, ("", ""))[0] != stamps[n]]
     with ThreadPoolExecutor(cores()) as readers:
         read = dict(zip(missing, readers.map(lambda n: _read(places[n]), missing), strict=True))
     remember((places[n], stamps[n], read[n]) for n in missing)

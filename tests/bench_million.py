@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,13 +33,13 @@ from penumbra.artifacts.parts import part_name
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.annotations import ROWS_A_PART
+from tests.bench_engines import FLOW
 
 SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"
 PARTS = 8  # of Charades-CG's training queries
 IDS = ("qid", "vid", "negative_qid")
 IN_PARTS = ("tags", "embeddings", "in_video_negatives", "masks", "fills", "negatives")
 SETTLED = 5  # parts in the middle after which a stage's rate and memory are taken
-FLOW = (sys.executable, "-m", "penumbra.flows.commands", "run", "build-negatives")
 UNJUDGED = ("--param", "judging.judge=false")
 POLL = 0.5  # seconds
 
