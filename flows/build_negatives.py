@@ -66,7 +66,7 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
     with planned_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
         fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
         chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
-        quality = assess(chosen, annotations, tags, embeddings, how.encoding, how.judging)
+        quality = assess(chosen, fills, annotations, tags, embeddings, how.encoding, how.judging)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
         return made.ended(report_negatives(made, summarise(annotations, tags, masks, fills, chosen)))
@@ -76,7 +76,7 @@ def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -
     """The DAG where negatives are whole sentences: nothing is masked, filled or chosen."""
     annotations, tags, embeddings, in_video = queries
     taken = take_negatives(annotations, tags, dictionary, embeddings, how.sourcing, how.choosing, how.encoding)
-    quality = assess(taken, annotations, tags, embeddings, how.encoding, how.judging)
+    quality = assess(taken, (), annotations, tags, embeddings, how.encoding, how.judging)
     rejected = gather_rejected(annotations, tags, taken)
     made = Negatives(annotations, tags, dictionary, None, (), embeddings, taken, in_video, rejected, quality)
     return made.ended(report_negatives(made, summarise(annotations, tags, None, (), taken)))

@@ -33,6 +33,7 @@ class Making:
     begun: float
     parts: tuple[int, int] = (0, 0)
     under_way: dict[int | None, News] = field(default_factory=dict)
+    ended: set[int | None] = field(default_factory=set)  # parts, at workers: the run hears of several at once
     units: int = 0  # of parts that are done
     unit: str = ""
     aside: News | None = None
@@ -44,6 +45,8 @@ class Making:
         """Note what is told."""
         if news.text:
             self.text = news.text
+        if news.state is State.part_ended:
+            self.ended.add(news.part)
         if news.state is State.part_ended or (news.total and not news.unit):  # a part is done, whose units we add up
             gone = self.under_way.pop(news.part if news.state is State.part_ended else HERE, None)
             self.units += gone.done if gone else 0
@@ -64,15 +67,20 @@ class Making:
         return self.units + sum(news.done for news in self.under_way.values())
 
     @property
+    def done(self) -> int:
+        """Parts that are done, those that workers tell of alike."""
+        return max(self.parts[0], len(self.ended))
+
+    @property
     def share(self) -> float | None:
         """How much of it is done, 0 to 1; None before anything is told."""
         if None in self.under_way:  # the whole stage is counted
             return self.under_way[None].done / self.under_way[None].total
         inside = sum(news.done / news.total for news in self.under_way.values())
-        done, total = self.parts
+        total = self.parts[1]
         if not total:
             return inside / len(self.under_way) if self.under_way else None
-        return min(1.0, (done + inside) / total)
+        return min(1.0, (self.done + inside) / total)
 
     def pace(self, now: float) -> tuple[float, float]:
         """Units a second, and seconds that are left; 0 and infinity where that can't be told, or not yet."""
@@ -86,10 +94,10 @@ class Making:
     def cells(self, label: str, now: float) -> tuple[RenderableType, ...]:
         """Its line: spinner, name, bar, what is counted, rate, time left or, before anything is told, time so far."""
         rate, left = self.pace(now)
-        done, total = self.parts
+        total = self.parts[1]
         counts = [*self.under_way.values()] if len(self.under_way) == 1 else []
         told = [
-            f"part {min(done + 1, total)} of {total}" if total > 1 else "",
+            f"part {min(self.done + 1, total)} of {total}" if total > 1 else "",
             *(f"{news.done:,} of {news.total:,} {news.unit}" for news in (*counts, self.aside) if news),
             f"{rate:,.0f} {self.unit}/s" if rate >= 1 else "",
             f"{duration(left)} left" if left < inf else duration(now - self.begun),

@@ -34,6 +34,8 @@ from penumbra.tasks.progress import LOG, News, State, at, beside
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 FEW_ROWS = 4096  # are done before workers have started
+TASKS_A_WORKER = 4  # at least, where there are so many parts: a task costs Prefect as much as some parts take
+PARTS_A_TASK = 8  # at most: the run hears of them when all are done
 IS_THERE, TO_MAKE = "is there", "would be made"
 
 P = ParamSpec("P")
@@ -329,15 +331,15 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
     logger().info("%s: %s", stage.name, line, extra=beside(line))
     futures = [
         pool.runner.submit(
-            make_part.with_options(name=f"{stage.name}: part", task_run_name=f"{_shown(stage)}: part {index + 1}"),
-            {"stage": stage, "artifact": stage.artifact, "index": index, "piece": stage.pieces[index]},
+            make_parts.with_options(name=f"{stage.name}: parts", task_run_name=f"{_shown(stage)}: {_told(indices)}"),
+            {"stage": stage, "artifact": stage.artifact, "pieces": {index: stage.pieces[index] for index in indices}},
         )
-        for index in missing
+        for indices in tasks_of(missing, pool.number)
     ]
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
-            yield future.result()
+            yield from future.result()
     except lost:
         raise EngineError(
             f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
@@ -345,10 +347,21 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
         ) from None
 
 
+def tasks_of(missing: Sequence[int], workers: int) -> list[list[int]]:
+    """The parts of each task. They lie far apart, so that parts with much to do, side by side, are shared out."""
+    tasks = max(min(len(missing), TASKS_A_WORKER * workers), -(-len(missing) // PARTS_A_TASK))
+    return [list(missing[first::tasks]) for first in range(tasks)]
+
+
+def _told(indices: Sequence[int]) -> str:
+    numbers = ", ".join(str(index + 1) for index in indices)
+    return f"part {numbers}" if len(indices) == 1 else f"parts {numbers}"
+
+
 @task(cache_policy=NO_CACHE)
-def make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
-    """Make one part of a stage in the process of a worker, and tell what was noted and measured of it."""
-    return _made(stage, artifact, index, piece)
+def make_parts(stage: Stage, artifact: Artifact, pieces: dict[int, Any]) -> list[Made]:
+    """Make some parts of a stage in the process of a worker, and tell what was noted and measured of each."""
+    return [_made(stage, artifact, index, piece) for index, piece in pieces.items()]
 
 
 _AT_WORK: dict[Artifact, Stage] = {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
@@ -23,6 +24,7 @@ from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.quality.page import known
 from penumbra.tasks.negatives.whole.sourcing import Sourcing
 
 STAGES = {
@@ -35,6 +37,7 @@ STAGES = {
     "negatives",
     "in_video_negatives",
     "rejected",
+    "measures",
     "quality",
     "summary",
 }
@@ -176,11 +179,15 @@ def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
         if source.input_type == "task_run"
     }
     for manifest in store.find("dirty"):
-        if manifest.stage not in ("fills", "rejected"):
-            for parent in {parent.stage for parent in manifest.parents} - {"fills"}:
+        if manifest.stage not in ("fills", "rejected", "measures"):
+            for parent in {parent.stage for parent in manifest.parents} - {"fills", "measures"}:
                 assert (parent, manifest.stage) in edges
-    assert ("fills: corpus", "negatives") in edges
-    assert ("fills: random", "negatives") in edges
+    for provider in ("corpus", "random"):
+        assert (f"fills: {provider}", "negatives") in edges
+        assert (f"fills: {provider}", f"measures: {provider}") in edges
+    for measured in ("negatives", "corpus", "random"):
+        assert (f"measures: {measured}", "quality") in edges
+    assert ("negatives", "measures: negatives") in edges
 
 
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
@@ -193,6 +200,36 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
     )
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
+
+
+def test_what_is_measured_of_each_negative_adds_up_to_the_figures(built: tuple[Store, Artifact]) -> None:
+    store, negatives = built
+    tables = [store.table(store.reference(manifest)) for manifest in store.find("dirty", "measures")]
+    of_fills, [chosen] = (
+        [table for table in tables if table["similarity"].null_count == nulls * len(table)] for nulls in (1, 0)
+    )
+    [drawn] = [table for table in of_fills if set(table["provider"].to_pylist()) == {"corpus"}]
+    rows = store.table(negatives)
+    for name in ("qid", "level", "provider", "words", "similarity"):
+        assert chosen[name].to_pylist() == rows[name].to_pylist(), name
+    assert len(drawn) == len(set(zip(drawn["qid"].to_pylist(), drawn["level"].to_pylist(), strict=True)))
+    assert set(rows["qid"].to_pylist()) <= set(drawn["qid"].to_pylist())
+    [quality] = [m for m in store.find("dirty", "quality") if negatives in m.parents]
+    figures = known(store.table(store.reference(quality)).to_pylist())
+    for level in (1, 2, 3):
+        here = chosen.filter(pc.equal(chosen["level"], level)).to_pylist()
+        assert figures[level, "all", "rows"] == len(here)
+        assert figures[level, "all", "closed_vocabulary"] == pytest.approx(
+            sum(row["closed_vocabulary"] for row in here) / len(here), abs=1e-6
+        )
+        assert figures[level, "all", "same_slot_class"] == pytest.approx(
+            sum(row["same_slot_class"] for row in here) / sum(row["slots"] for row in here), abs=1e-6
+        )
+        assert figures[level, "all", "false_negatives"] == sum(row["false_negative"] for row in here)
+        assert all(row["template_kept"] and row["known_query"] and not row["copy"] for row in here)
+    with_leaks = [row for row in drawn.to_pylist() if row["test_splits"] and not row["trained"]]
+    leaks = [figures.get((level, "as drawn: corpus", "leaks"), 0) for level in (1, 2, 3)]
+    assert sum(leaks) == len(with_leaks)
 
 
 def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:

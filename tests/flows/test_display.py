@@ -167,6 +167,7 @@ def test_parts_that_workers_make_add_up() -> None:
     making.take(News("tags", done=0, total=4), 1.0)
     assert making.share == 0.25
     making.take(News("tags", State.part_ended, part=0), 2.0)
+    assert (making.share, making.done) == (0.375, 1), "before the run hears of it, with others of the same task"
     making.take(News("tags", done=1, total=4), 2.0)
     assert (making.share, making.counted) == (0.375, 10)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
 from penumbra.tasks.negatives.filling import PROVIDERS, Filling
 from penumbra.tasks.negatives.fills import Fills
-from penumbra.tasks.stage import Parameters, Stage, planning, run
+from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
 from tests.cluster import free_port
 
 PARTS = 6
@@ -215,6 +216,17 @@ def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: N
     with planning(), parts_made(Engine.processes):
         run(Toy(Toys(number=1)))
     assert len(store.find()) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 6, 9, 27, 1000])
+@pytest.mark.parametrize("number", [1, 2, 64])
+def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int) -> None:
+    tasks = tasks_of(range(100, 100 + parts), number)
+    assert sorted(index for task in tasks for index in task) == list(range(100, 100 + parts))
+    assert len(tasks) >= min(parts, 4 * number), "each worker has several, so that none waits long for the others"
+    assert max(map(len, tasks)) <= PARTS_A_TASK
+    assert max(map(len, tasks)) - min(map(len, tasks)) <= 1
+    assert all(later - one == len(tasks) for task in tasks for one, later in pairwise(task))
 
 
 def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:

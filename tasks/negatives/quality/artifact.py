@@ -1,10 +1,11 @@
 """Negatives that are an artifact of this store: `negatives`, or the first fills of one provider."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -71,24 +72,26 @@ class ArtifactNegatives:
         """Their masks; None for negatives that are whole sentences."""
         return next(iter(self.made_from.get("masks", ())), None)
 
-    def parts(self) -> Iterator[list[Negative]]:
-        """Yield the rows of each part; of several fills of a query and level the first."""
-        columns = ["qid", "level", "query", "provider"]
-        chosen = self.artifact.stage == "negatives"
-        streams = (
-            self.store.parts(self.annotations, ["qid", "vid", "query"]),
-            self.store.parts(self.tags, ["tokens"]),
-            self._masks(),
-            self.store.parts(self.artifact, [*columns, "similarity" if chosen else "status"]),
-        )
-        for queries, tags, masks, negatives in zip(*streams, strict=True):
-            yield list(_join(queries, tags, masks, negatives if chosen else first_fills(negatives)))
+    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
+        """Yield the rows of each part, of all queries or of these."""
+        wanted = None if queries is None else pa.array(queries, pa.string())
+        for index in range(len(self.store.manifest(self.artifact).parts)):
+            yield self.part(index, wanted)
 
-    def _masks(self) -> Iterable[pa.Table | None]:
-        """The masks, part by part."""
-        if self.masks is None:
-            return [None] * len(self.store.manifest(self.artifact).parts)
-        return self.store.parts(self.masks, ["qid", "level", "masked_query", "slots"])
+    def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
+        """The rows of a part, of all queries or of these; of several fills of a query and level the first."""
+        chosen = self.artifact.stage == "negatives"
+        columns = ["qid", "level", "query", "provider", "similarity" if chosen else "status"]
+        negatives = _of(self.store.part(self.artifact, index, columns), queries)
+        if not len(negatives):
+            return []
+        annotations = self.store.part(self.annotations, index, ["qid", "vid", "query"])
+        tags = self.store.part(self.tags, index, ["tokens"])
+        about = _of(annotations.append_column("tokens", tags["tokens"]), queries)
+        masks = None
+        if self.masks:
+            masks = _of(self.store.part(self.masks, index, ["qid", "level", "masked_query", "slots"]), queries)
+        return list(_join(about, masks, negatives if chosen else first_fills(negatives)))
 
 
 def first_fills(fills: pa.Table) -> pa.Table:
@@ -100,18 +103,31 @@ def first_fills(fills: pa.Table) -> pa.Table:
     return done.take(pa.array(places.values(), pa.int64()))
 
 
-def _join(queries: pa.Table, tags: pa.Table, masks: pa.Table | None, negatives: pa.Table) -> Iterator[Negative]:
-    about = {row["qid"]: row for row in queries.to_pylist()}
+def _of(rows: pa.Table, queries: pa.Array | None) -> pa.Table:
+    """The rows of these queries, or all."""
+    return rows if queries is None else rows.filter(pc.is_in(rows["qid"], queries))
+
+
+def _join(queries: pa.Table, masks: pa.Table | None, negatives: pa.Table) -> Iterator[Negative]:
+    about = {row["qid"]: row for row in queries.drop_columns("tokens").to_pylist()}
+    lemmas = dict(zip(queries["qid"].to_pylist(), _lemmas(queries["tokens"]), strict=True)) if masks else {}
     masked = {(row["qid"], row["level"]): row for row in masks.to_pylist()} if masks else {}
-    tokens = dict(zip(queries["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True))
     for row in negatives.to_pylist():
         qid = row["qid"]
         mask = masked.get((qid, row["level"]))
         yield Negative(
             qid, about[qid]["vid"], row["level"], about[qid]["query"], row["query"], row["provider"],
-            mask and mask["masked_query"], mask and _slots(mask["slots"], tokens[qid]), row.get("similarity"),
+            mask and mask["masked_query"], mask and _slots(mask["slots"], lemmas[qid]), row.get("similarity"),
         )  # fmt: skip
 
 
-def _slots(slots: list[dict[str, Any]], tokens: list[dict[str, Any]]) -> tuple[Slot, ...]:
-    return tuple(Slot(**slot, lemma=tokens[slot["token"]]["lemma"]) for slot in slots)
+def _lemmas(tokens: pa.ChunkedArray) -> list[list[str]]:
+    """The lemmas of each query's tokens."""
+    several = tokens.combine_chunks()
+    lemmas = pc.struct_field(several.flatten(), "lemma")
+    ends = np.cumsum(pc.list_value_length(several).to_numpy())
+    return [part.tolist() for part in np.split(lemmas.to_numpy(zero_copy_only=False), ends[:-1])] if len(ends) else []
+
+
+def _slots(slots: list[dict[str, Any]], lemmas: list[str]) -> tuple[Slot, ...]:
+    return tuple(Slot(**slot, lemma=lemmas[slot["token"]]) for slot in slots)

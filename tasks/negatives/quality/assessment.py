@@ -1,11 +1,12 @@
 """Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.interface import publish_report
@@ -16,10 +17,10 @@ from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.figures import Vectors
 from penumbra.tasks.negatives.quality.file import FileNegatives
 from penumbra.tasks.negatives.quality.judging import Judging
-from penumbra.tasks.negatives.quality.negative import Negative
+from penumbra.tasks.negatives.quality.measures import Measures, measured
 from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import Tokens, read_reference
-from penumbra.tasks.negatives.quality.report import Judges, Report, assess_rows
+from penumbra.tasks.negatives.quality.reference import Tokens, read_human, read_reference
+from penumbra.tasks.negatives.quality.report import Judges, assess_rows
 from penumbra.tasks.negatives.quality.review import Sheet
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
 from penumbra.tasks.negatives.quality.yields import yields
@@ -33,23 +34,30 @@ LINES = "lines of human text"
 
 def judges_of(data: AnnotatedDataset, encoding: Encoding) -> Judges:
     """The sentence encoder, which has what the stage `embeddings` encoded, and the pipeline that tagged the queries."""
-    known: Vectors = {}
-    for part in data.store.parts(data.embeddings) if data.embeddings else ():
-        if encoding.sentence_model in part["encoder"].to_pylist()[:1]:
-            known |= vectors_by_text(part)
     model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
     nlp = load_pipeline(str(model))
 
+    def embedded() -> Iterator[pa.Table]:
+        for part in data.store.parts(data.embeddings) if data.embeddings else ():
+            if encoding.sentence_model in part["encoder"].to_pylist()[:1]:
+                yield part
+
     def vectors(texts: set[str]) -> Vectors:
+        known: Vectors = {}
+        wanted = pa.array(texts, pa.string())
+        for part in embedded():
+            known |= vectors_by_text(part.filter(pc.is_in(part["text"], wanted)))
         missing = sorted(texts - known.keys())
-        known.update(zip(missing, encode(missing, encoding), strict=True))
-        return known
+        return known | dict(zip(missing, encode(missing, encoding), strict=True))
+
+    def training() -> Iterator[Vectors]:
+        return map(vectors_by_text, embedded())
 
     def parse(texts: set[str]) -> dict[str, Tokens]:
         several = sorted(texts)
         return dict(zip(several, tag_texts(several, nlp), strict=True))
 
-    return Judges(vectors, parse)
+    return Judges(vectors, training, parse)
 
 
 def human_lines(path: Path | None, judges: Judges) -> list[tuple[str, Tokens]]:
@@ -62,16 +70,22 @@ def human_lines(path: Path | None, judges: Judges) -> list[tuple[str, Tokens]]:
 
 
 def quality_part(
-    negatives: ArtifactNegatives | FileNegatives, data: AnnotatedDataset, encoding: Encoding, judging: Judging,
-    human: Path | None = None, sheet: Sheet | None = None,
+    negatives: ArtifactNegatives | FileNegatives, measures: Sequence[Artifact], data: AnnotatedDataset,
+    encoding: Encoding, judging: Judging, human: Path | None = None, sheet: Sheet | None = None,
 ) -> Part:  # fmt: skip
-    """Judge negatives; the notes of the part say what could not be judged."""
-    judges = judges_of(data, encoding)
-    reference = read_reference(data.name, data.annotated, human_lines(human, judges))
-    drawn: Sequence[Iterable[list[Negative]]] = ()
-    if isinstance(negatives, ArtifactNegatives):
-        drawn = [other.parts() for other in negatives.drawn()]
-    report: Report = assess_rows(negatives.parts(), reference, judges, judging, drawn)
+    """Judge negatives; the notes of the part say what could not be judged.
+
+    `measures` are those of an artifact, and then of what each provider had drawn.
+    """
+    judges, store = judges_of(data, encoding), data.store
+    written = read_human(data.annotated, human_lines(human, judges))
+    if isinstance(negatives, FileNegatives):
+        reference = read_reference(data.name, data.annotated, {row.positive for row in negatives.rows}, written)
+        own, drawn = measured(negatives.rows, reference), []
+    else:
+        reference = read_reference(data.name, data.annotated, human=written)
+        own, *drawn = (store.table(artifact) for artifact in measures)
+    report = assess_rows(negatives, own, drawn, reference, judges, judging)
     rows = report.figures.rows
     if isinstance(negatives, ArtifactNegatives):
         rows += yields(negatives)
@@ -86,11 +100,12 @@ class Quality(Stage):
     """The figures of negatives, an artifact's or a file's."""
 
     name = STAGE
-    version = 3
+    version = 4
     unit = "figure"
     pieces = (0,)
 
     negatives: ArtifactNegatives | FileNegatives
+    measures: tuple[Artifact, ...]
     data: AnnotatedDataset
     encoding: Encoding
     judging: Judging
@@ -106,7 +121,8 @@ class Quality(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         """The negatives, and what judges them, as far as they are artifacts."""
         own = self.negatives.artifact if isinstance(self.negatives, ArtifactNegatives) else None
-        return tuple(artifact for artifact in (own, self.data.annotations, self.data.tags) if artifact)
+        several = (own, *self.measures, self.data.annotations, self.data.tags)
+        return tuple(artifact for artifact in several if artifact)
 
     def parameters(self) -> dict[str, Any]:
         """How the negatives are judged, and by which encoder."""
@@ -129,7 +145,9 @@ class Quality(Stage):
 
     def part(self, piece: int) -> Part:
         """Judge all of them: the report is one part."""
-        return quality_part(self.negatives, self.data, self.encoding, self.judging, self.human, self.sheet)
+        return quality_part(
+            self.negatives, self.measures, self.data, self.encoding, self.judging, self.human, self.sheet
+        )
 
 
 def judge_now(
@@ -137,7 +155,9 @@ def judge_now(
     human: Path | None = None, sheet: Sheet | None = None,
 ) -> Artifact:  # fmt: skip
     """The report's artifact, made now where it is not there: needs no Prefect."""
-    return build(Quality(negatives, data, encoding, judging, human, sheet))
+    several = (negatives, *negatives.drawn()) if isinstance(negatives, ArtifactNegatives) else ()
+    measures = tuple(build(Measures(each, data)) for each in several)
+    return build(Quality(negatives, measures, data, encoding, judging, human, sheet))
 
 
 def page_of(store: Store, quality: Artifact) -> str:
@@ -148,15 +168,17 @@ def page_of(store: Store, quality: Artifact) -> str:
 
 
 def assess(
-    negatives: Artifact, annotations: Artifact, tags: Artifact, embeddings: Artifact, encoding: Encoding,
-    judging: Judging,
+    negatives: Artifact, fills: Sequence[Artifact], annotations: Artifact, tags: Artifact, embeddings: Artifact,
+    encoding: Encoding, judging: Judging,
 ) -> Artifact | None:  # fmt: skip
-    """Judge the negatives of a run where that is asked for, and show the figures."""
+    """Judge the negatives of a run, beside the fills they were chosen from, where that is asked for."""
     if not judging.judge:
         return None
     store = Store()
     data = AnnotatedDataset(store, negatives.dataset, annotations, tags, embeddings)
-    quality = run(Quality(ArtifactNegatives(store, negatives), data, encoding, judging))
+    several = [ArtifactNegatives(store, artifact) for artifact in (negatives, *fills)]
+    measures = tuple(run(Measures(each, data)) for each in several)
+    quality = run(Quality(several[0], measures, data, encoding, judging))
     _show(quality)
     return quality
 

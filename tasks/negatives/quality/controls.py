@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.quality.texts import MASK, normal_form
 CONTROL = "control: "
 RANDOM, NEAREST, ORIGINALS = f"{CONTROL}random fills", f"{CONTROL}nearest query", "originals"
 EVERY_LEVEL = 0  # where a figure belongs to no single level
-BLOCK = 512
+Vectors = Mapping[str, NDArray[np.float32]]
 
 
 def put_in(masked: str, words: Sequence[str]) -> str:
@@ -65,23 +65,29 @@ def originals(rows: Iterable[Negative]) -> Iterator[Negative]:
 
 
 def nearest_rows(
-    rows: Iterable[Negative], candidates: Mapping[str, set[str]], vectors: Mapping[str, NDArray[np.float32]]
+    rows: Iterable[Negative], vectors: Vectors, candidates: Iterable[Vectors], reference: Reference
 ) -> Iterator[Negative]:
-    """Yield for every query the nearest one of another video that says something else.
+    """Yield for every query the nearest training query that is none of its video's and says something else.
 
-    `candidates` maps a text to the videos that it is a positive of; `vectors` has all texts.
+    `vectors` has the queries; `candidates` are the training queries' vectors, part by part.
     """
-    texts = sorted(text for text in candidates if text in vectors)
-    wanted = [row for row in originals(rows) if row.positive in vectors]
-    if not texts:
-        return
-    matrix, forms = np.stack([vectors[text] for text in texts]), [normal_form(text) for text in texts]
-    for start in range(0, len(wanted), BLOCK):
-        block = wanted[start : start + BLOCK]
-        cosines = np.stack([vectors[row.positive] for row in block]) @ matrix.T
-        for row, several in zip(block, cosines, strict=True):
-            own = normal_form(row.positive)
-            for place in np.argsort(-several, kind="stable"):
-                if row.vid not in candidates[texts[place]] and forms[place] != own:
-                    yield replace(row, negative=texts[place], provider=NEAREST, similarity=float(several[place]))
+    wanted = list(originals(rows))
+    own = np.stack([vectors[row.positive] for row in wanted]) if wanted else np.zeros((0, 0), dtype=np.float32)
+    nearest: list[tuple[float, str]] = [(-np.inf, "")] * len(wanted)
+    for part in candidates:
+        texts = sorted(part)
+        if not texts or not wanted:
+            continue
+        forms = [normal_form(text) for text in texts]
+        cosines = own @ np.stack([part[text] for text in texts]).T
+        for number in np.flatnonzero(cosines.max(axis=1) > [cosine for cosine, _ in nearest]):
+            row = wanted[number]
+            closed = reference.positives_of(row.vid)[0] | {normal_form(row.positive)}
+            for place in np.argsort(-cosines[number], kind="stable"):
+                if forms[place] not in closed:
+                    found = float(cosines[number, place]), texts[place]
+                    nearest[number] = found if found[0] > nearest[number][0] else nearest[number]
                     break
+    for row, (cosine, text) in zip(wanted, nearest, strict=True):
+        if text:
+            yield replace(row, negative=text, provider=NEAREST, similarity=cosine)

@@ -1,22 +1,23 @@
-"""What can be counted of each negative alone: its template, its words, its slots, and whom it equals."""
+"""What is counted of negatives: the columns of `measures`, and of cosines, as numbers that are added up by video."""
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.negative import Negative
-from penumbra.tasks.negatives.quality.reference import Reference
-from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
 
 PARAPHRASE = 0.90
 SIMILARITY = "similarity"
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # how many, not which share
-Pair = tuple[float, float]  # what is counted, and out of how much
+PLACES = ("qid", "level", "provider", "vid")
+Numbers = NDArray[Any]
 
 
 def is_total(metric: str) -> bool:
@@ -24,140 +25,105 @@ def is_total(metric: str) -> bool:
     return metric.split(".", maxsplit=1)[0] in TOTALS
 
 
-def _share(hit: bool) -> Pair:
-    return float(hit), 1.0
+@dataclass(frozen=True)
+class Column:
+    """What was counted in each row, and out of how much; out of nothing where it is not known."""
+
+    counted: Numbers
+    out_of: Numbers
 
 
-def template(row: Negative, fills: Sequence[str] | None) -> dict[str, Pair]:
-    """Whether the words outside the masks are unchanged, with one word a mask."""
-    return {"template_kept": _share(fills is not None)} if row.masked is not None else {}
+Columns = dict[str, Column]
 
 
-def vocabulary(row: Negative, reference: Reference) -> dict[str, Pair]:
-    """Whether the training split has every word, and how many words there are."""
-    words = words_of(row.negative)
+def _share(hits: Numbers, known: Numbers | None = None) -> Column:
+    return Column(hits, np.ones(len(hits), dtype=np.int8) if known is None else known)
+
+
+def _numbers(rows: pa.Table, name: str) -> Numbers:
+    """A column, 0 where it is null."""
+    column = rows[name]
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+    numbers: Numbers = pc.fill_null(column, 0).to_numpy()
+    return numbers
+
+
+def _there(rows: pa.Table, name: str) -> Numbers:
+    """Whether a column has a value, 1 or 0."""
+    there: Numbers = rows[name].is_valid().cast(pa.int8()).to_numpy()
+    return there
+
+
+def _of_words(measures: pa.Table) -> Columns:
+    """What `measures` says of the words: template, vocabulary, length, slots."""
+    slots = _numbers(measures, "slots")
     return {
-        "closed_vocabulary": _share(all(word in reference.vocabulary for word in words)),
-        "length": (len(words), 1.0),
+        "template_kept": _share(_numbers(measures, "template_kept"), _there(measures, "template_kept")),
+        "closed_vocabulary": _share(_numbers(measures, "closed_vocabulary")),
+        "length": _share(_numbers(measures, "length")),
+        "same_slot_class": Column(_numbers(measures, "same_slot_class"), slots),
+        "equal_to_original": Column(_numbers(measures, "equal_to_original"), slots),
     }
 
 
-def slots(row: Negative, fills: Sequence[str] | None, reference: Reference) -> dict[str, Pair]:
-    """Of the fills: how many the training split has under their slot's class and fine tag, how many change nothing."""
-    masked_slots = reference.slots(row)
-    if not fills or not masked_slots or len(fills) != len(masked_slots):
-        return {}
-    pairs = list(zip(fills, masked_slots, strict=True))
-    fitting = sum(fill in reference.dictionary.offer(slot.primitive, slot.tag).places for fill, slot in pairs)
-    same = sum(fill == slot.word.lower() for fill, slot in pairs)
-    return {"same_slot_class": (fitting, len(pairs)), "equal_to_original": (same, len(pairs))}
-
-
-def equals(row: Negative, reference: Reference) -> dict[str, Pair]:
-    """Whether it equals its own query, another positive of the same video, or a query of a test split."""
-    form, own = normal_form(row.negative), normal_form(row.positive)
-    others, others_lemmatised = reference.positives_of(row.vid)
-    lemmatised = reference.lemmatised(row.negative)
-    measures = {
-        "copies": _share(form == own),
-        "false_negatives": _share(form != own and form in others),
-        "false_negatives.lemmatised": _share(
-            lemmatised in others_lemmatised or lemmatised == reference.lemmatised(row.positive)
-        ),
+def _of_equals(measures: pa.Table, tests: Sequence[str], labelled: bool) -> Columns:
+    """What `measures` says of whom rows equal."""
+    columns = {
+        "copies": _share(_numbers(measures, "copy")),
+        "false_negatives": _share(_numbers(measures, "false_negative")),
+        "false_negatives.lemmatised": _share(_numbers(measures, "false_negative_lemmatised")),
     }
-    if reference.tests:
-        tested = any(form in forms for forms in reference.tests.values())
-        trained = form in reference.trained
-        measures["leaks"] = _share(tested and not trained)
-        measures["leaks.trained"] = _share(tested and trained)
-        measures |= {f"leaks.{s}": _share(form in forms and not trained) for s, forms in reference.tests.items()}
-    if reference.labelled:
-        lemmas = reference.lemmas(row.negative)
-        measures["held_out.compositions"] = _share(reference.held_out.pair_in(lemmas))
-        measures["held_out.words"] = _share(reference.held_out.word_in(lemmas))
-    return measures
+    if tests:
+        trained, splits = _numbers(measures, "trained"), measures["test_splits"].combine_chunks()
+        tested = (pc.list_value_length(splits).to_numpy(zero_copy_only=False) > 0).astype(np.int8)
+        owners = pc.list_parent_indices(splits).to_numpy()
+        columns["leaks"] = _share(tested * (1 - trained))
+        columns["leaks.trained"] = _share(tested * trained)
+        for split in tests:
+            of_split = np.zeros(len(measures), dtype=np.int8)
+            of_split[owners[pc.equal(splits.flatten(), split).to_numpy(zero_copy_only=False)]] = 1
+            columns[f"leaks.{split}"] = _share(of_split * (1 - trained))
+    if labelled:
+        columns["held_out.compositions"] = _share(_numbers(measures, "held_out_composition"))
+        columns["held_out.words"] = _share(_numbers(measures, "held_out_word"))
+    return columns
 
 
-def nearness(similarity: float) -> dict[str, Pair]:
-    """Cosine to the query, and whether that makes it a paraphrase."""
-    return {SIMILARITY: (similarity, 1.0), "paraphrases": _share(similarity > PARAPHRASE)}
-
-
-def measure(row: Negative, reference: Reference) -> tuple[dict[str, Pair], Sequence[str]]:
-    """All that a negative's text says, and its fills."""
-    fills = fills_of(row.masked, row.negative) if row.masked is not None else None
-    measures = template(row, fills) | vocabulary(row, reference) | slots(row, fills, reference)
-    return measures | equals(row, reference), fills or ()
-
-
-class _Column:
-    """The rows that a metric is known of, what was counted in each, and out of how much.
-
-    There are millions of rows. Small whole numbers, which all but the cosines are, are the same in half the bytes.
-    """
-
-    def __init__(self, metric: str) -> None:
-        self.at, self.denominators = array("i"), array("f")
-        self.numerators = array("d" if metric == SIMILARITY else "f")
-
-    def put(self, place: int, pair: Pair) -> None:
-        self.at.append(place)
-        self.numerators.append(pair[0])
-        self.denominators.append(pair[1])
+def placed(rows: Sequence[Negative]) -> pa.Table:
+    """The rows' places and cosines, as `measures` has them."""
+    columns = {name: [getattr(row, name) for row in rows] for name in PLACES}
+    return pa.table({**columns, SIMILARITY: pa.array([row.similarity for row in rows], pa.float64())})
 
 
 class Counts:
-    """What was counted of all negatives, a column a metric; `videos` numbers the videos."""
+    """What was counted of some negatives, a column a metric; `videos` numbers the videos, and learns those of the rows.
 
-    def __init__(self, reference: Reference, videos: dict[str, int]) -> None:
-        self.reference, self.videos = reference, videos
-        self.fills: dict[tuple[int, str], Counter[str]] = {}
-        self.strangers = 0  # rows whose query the data set lacks
-        self._providers: dict[str, int] = {}
-        self._rows = array("i"), array("i"), array("i")  # level, provider, video
-        self._falls = array("i"), array("i"), array("f")  # provider or -1, video, whether it falls
-        self._columns: dict[str, _Column] = {}
+    `rows` has their places (`qid`, `level`, `provider`, `vid`), and their fills (`words`) where these are counted.
+    """
 
-    def add(self, rows: Iterable[Negative]) -> None:
-        """Count what the rows' texts say."""
-        for row in rows:
-            measures, fills = measure(row, self.reference)
-            self.fills.setdefault((row.level, row.provider), Counter()).update(fills)
-            self._put(row, measures)
-            self.strangers += row.positive not in self.reference.positives.get(row.vid, ())
+    def __init__(self, rows: pa.Table, columns: Columns, videos: dict[str, int]) -> None:
+        self._levels = rows["level"].to_numpy()
+        self._who, self.providers = _codes(rows["provider"])
+        vids, several = _codes(rows["vid"])
+        numbers = [videos.setdefault(vid, len(videos)) for vid in several]
+        self._videos = np.array(numbers, dtype=np.int64)[vids] if len(rows) else np.zeros(0, dtype=np.int64)
+        self._words = rows["words"] if "words" in rows.column_names else None
+        self._columns = {name: column for name, column in columns.items() if column.out_of.any()}
+        self._falls = self._hierarchy(rows) if SIMILARITY in self._columns else None
 
-    def add_equalities(self, rows: Iterable[Negative]) -> None:
-        """Count only whom the rows equal."""
-        for row in rows:
-            self._put(row, equals(row, self.reference))
-
-    def add_nearness(self, rows: Iterable[Negative]) -> None:
-        """Count what the rows' cosines say; all levels of a query come together."""
-        queries: dict[str, list[Negative]] = {}
-        for row in rows:
-            if row.similarity is not None:
-                self._put(row, nearness(row.similarity))
-                queries.setdefault(row.qid, []).append(row)
-        for levels in queries.values():
-            self._hierarchy(sorted(levels, key=lambda row: row.level))
-
-    def _put(self, row: Negative, measures: dict[str, Pair]) -> None:
-        place = len(self._rows[0])
-        provider = self._providers.setdefault(row.provider, len(self._providers))
-        video = self.videos.setdefault(row.vid, len(self.videos))
-        for column, value in zip(self._rows, (row.level, provider, video), strict=True):
-            column.append(value)
-        for metric, pair in measures.items():
-            self._columns.setdefault(metric, _Column(metric)).put(place, pair)
-
-    def _hierarchy(self, levels: Sequence[Negative]) -> None:
-        """Note whether a query's cosines strictly fall from level to level."""
-        cosines = [row.similarity or 0.0 for row in levels]
-        if len(levels) > 1:
-            several = len({row.provider for row in levels}) > 1
-            self._falls[0].append(-1 if several else self._providers[levels[0].provider])
-            self._falls[1].append(self.videos[levels[0].vid])
-            self._falls[2].append(all(a > b for a, b in pairwise(cosines)))
+    def _hierarchy(self, rows: pa.Table) -> tuple[Ids, Ids, Floats]:
+        """Of each query with several levels: provider or -1, video, and whether its cosines strictly fall."""
+        queries = _codes(rows["qid"])[0]
+        order = np.lexsort((self._levels, queries))  # stable: rows of one level stay as they come
+        queries, who, videos = queries[order], self._who[order], self._videos[order]
+        starts = np.flatnonzero(np.diff(queries, prepend=-1))
+        sizes = np.diff(starts, append=len(rows))
+        falls = np.diff(self._columns[SIMILARITY].counted[order], prepend=np.inf) < 0
+        falls[starts] = True  # a query's first level has none before it
+        alone = np.logical_and.reduceat(who == np.repeat(who[starts], sizes), starts)
+        fall, several = np.logical_and.reduceat(falls, starts), sizes > 1
+        providers = np.where(alone, who[starts], -1)
+        return providers[several], videos[starts][several], fall[several].astype(np.float64)
 
     @property
     def metrics(self) -> list[str]:
@@ -165,36 +131,64 @@ class Counts:
         return list(self._columns)
 
     @property
-    def providers(self) -> list[str]:
-        """Who made the negatives."""
-        return sorted(self._providers)
-
-    @property
     def levels(self) -> list[int]:
         """The levels that there are."""
-        return sorted(set(self._rows[0]))
+        return [int(level) for level in np.unique(self._levels)]
 
     def chosen(self, level: int, provider: str | None) -> NDArray[np.bool_]:
         """Which rows are of a level, and of one provider or of any."""
-        levels, providers = (np.array(column) for column in self._rows[:2])
-        mine: NDArray[np.bool_] = levels == level
-        return mine if provider is None else mine & (providers == self._providers.get(provider, -2))
+        mine: NDArray[np.bool_] = self._levels == level
+        return mine if provider is None else mine & (self._who == self._number(provider))
+
+    def _number(self, provider: str) -> int:
+        return self.providers.index(provider) if provider in self.providers else -2
 
     def column(self, metric: str, level: int, provider: str | None) -> tuple[Ids, Floats, Floats]:
         """Videos, numerators and denominators of a metric at a level, of one provider or of all."""
         column = self._columns[metric]
-        at = np.array(column.at)
-        mine = self.chosen(level, provider)[at]
-        videos, numerators, denominators = np.array(self._rows[2])[at], column.numerators, column.denominators
-        counted = (np.array(values)[mine].astype(np.float64) for values in (numerators, denominators))
-        return videos[mine].astype(np.int64), *counted
+        mine = self.chosen(level, provider) & (column.out_of > 0)
+        return self._videos[mine], column.counted[mine].astype(np.float64), column.out_of[mine].astype(np.float64)
 
     def known(self, metric: str) -> int:
         """How many rows a metric is known of."""
-        return len(self._columns[metric].at) if metric in self._columns else 0
+        return int(np.count_nonzero(self._columns[metric].out_of)) if metric in self._columns else 0
 
     def falls(self, provider: str | None) -> tuple[Ids, Floats]:
         """Videos of the queries with several levels, and whether their cosines fall."""
-        who, videos, falls = (np.array(column) for column in self._falls)
-        mine = np.full(len(who), True) if provider is None else who == self._providers.get(provider, -2)
-        return videos[mine].astype(np.int64), falls[mine].astype(np.float64)
+        if self._falls is None:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        who, videos, falls = self._falls
+        mine = np.full(len(who), True) if provider is None else who == self._number(provider)
+        return videos[mine], falls[mine]
+
+    def fills(self, level: int, provider: str | None) -> Counter[str]:
+        """How often each word was filled in."""
+        if self._words is None:
+            return Counter()
+        words = pc.list_flatten(self._words.filter(pa.array(self.chosen(level, provider))))
+        return Counter({each["values"]: each["counts"] for each in pc.value_counts(words).to_pylist()})
+
+
+def counts_of(measures: pa.Table, tests: Sequence[str], labelled: bool, videos: dict[str, int]) -> Counts:
+    """All that the table says; `tests` are the test splits, `labelled` whether they say what is new."""
+    return Counts(measures, _of_words(measures) | _of_equals(measures, tests, labelled), videos)
+
+
+def equalities_of(measures: pa.Table, tests: Sequence[str], labelled: bool, videos: dict[str, int]) -> Counts:
+    """Only whom rows equal."""
+    return Counts(measures.select(PLACES), _of_equals(measures, tests, labelled), videos)
+
+
+def nearness_of(rows: pa.Table, videos: dict[str, int]) -> Counts:
+    """Cosines to the query, and which make a row a paraphrase, of the rows that have one."""
+    rows = rows.filter(rows[SIMILARITY].is_valid())
+    cosines = _numbers(rows, SIMILARITY)
+    columns = {SIMILARITY: _share(cosines), "paraphrases": _share((cosines > PARAPHRASE).astype(np.int8))}
+    return Counts(rows.select(PLACES), columns, videos)
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[Ids, list[str]]:
+    """A number for each row's text, and the texts by number."""
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()

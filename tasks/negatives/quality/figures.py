@@ -92,8 +92,7 @@ def counted(counts: Counts, resamples: Resamples, figures: Figures) -> None:
 
 def _words(counts: Counts, level: int, name: str, provider: str | None, figures: Figures) -> None:
     """How many words the fills are, and how much of them the ten commonest."""
-    of = [fills for (at, who), fills in counts.fills.items() if at == level and provider in (None, who)]
-    words = sum(of[1:], of[0].copy()) if of else None
+    words = counts.fills(level, provider)
     if words:
         slots = words.total()
         figures.put(level, name, "distinct_fills", len(words))

@@ -7,7 +7,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,9 +42,9 @@ class FileNegatives:
         except (OSError, pa.ArrowInvalid) as error:
             raise NegativesError(f"{self.path} can't be read ({error}): give a .jsonl or .parquet file") from None
 
-    def parts(self) -> Iterator[list[Negative]]:
-        """Yield all rows at once: a file is read whole."""
-        yield self.rows
+    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
+        """Yield all rows at once, of all queries or of these: a file is read whole."""
+        yield self.rows if queries is None else [row for row in self.rows if row.qid in queries]
 
 
 def _read(path: Path) -> Iterator[tuple[int, Any]]:

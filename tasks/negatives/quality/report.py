@@ -1,13 +1,17 @@
 """The quality report of any negatives: counts of every row, and what judges make of samples of them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.quality.controls import nearest_rows, originals, random_rows, random_words
-from penumbra.tasks.negatives.quality.counts import Counts
+from penumbra.tasks.negatives.quality.counts import Counts, counts_of, equalities_of, nearness_of, placed
 from penumbra.tasks.negatives.quality.figures import (
     ALL,
     AS_DRAWN,
@@ -23,6 +27,7 @@ from penumbra.tasks.negatives.quality.figures import (
     with_similarity,
 )
 from penumbra.tasks.negatives.quality.judging import Judging, draw
+from penumbra.tasks.negatives.quality.measures import measured
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens
 
@@ -39,36 +44,38 @@ UNKNOWN_REASONS = {
 
 @dataclass(frozen=True)
 class Judges:
-    """What reads texts: `encode` gives unit vectors by text, `parse` tokens by text."""
+    """What reads texts: `encode` gives unit vectors by text, `parse` tokens by text.
+
+    `training` gives the vectors of the training queries, part by part.
+    """
 
     encode: Callable[[set[str]], Vectors]
+    training: Callable[[], Iterable[Vectors]]
     parse: Callable[[set[str]], dict[str, Tokens]]
 
 
+class Negatives(Protocol):
+    """Negatives of any origin."""
+
+    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
+        """Yield the rows part by part, of all queries or of these."""
+
+
 class QuerySample:
-    """The rows of at most `limit` queries (0: of all), drawn by their ids: the same whatever their order."""
+    """The rows of at most `judging.queries` queries (0: of all), drawn by their ids: the same whatever their order."""
 
-    def __init__(self, limit: int, seed: int) -> None:
-        self.limit, self.seed = limit, seed
-        self.queries: dict[str, list[Negative]] = {}
-        self.seen = 0
+    def __init__(self, negatives: Negatives, queries: Sequence[str], judging: Judging) -> None:
+        self.seed, self.seen = judging.sampling_seed, len(queries)
+        drawn = self._drawn(queries, judging.queries) if 0 < judging.queries < len(queries) else None
+        self._rows = list(chain.from_iterable(negatives.parts(drawn)))
 
-    def add(self, rows: Iterable[Negative]) -> None:
-        """Add a part's rows, and let go of the queries that are over the limit."""
-        before = len(self.queries)
-        for row in rows:
-            self.queries.setdefault(row.qid, []).append(row)
-        self.seen += len(self.queries) - before
-        if self.limit and len(self.queries) > self.limit:
-            self.queries = {qid: self.queries[qid] for qid in self._drawn(self.limit)}
-
-    def _drawn(self, count: int) -> list[str]:
-        return sorted(self.queries, key=lambda qid: draw(self.seed, qid))[:count]
+    def _drawn(self, queries: Iterable[str], count: int) -> set[str]:
+        return set(heapq.nsmallest(count, queries, key=lambda qid: draw(self.seed, qid)))
 
     def rows(self, count: int = 0) -> list[Negative]:
         """The rows of the first `count` queries drawn; of all that were kept where it is 0."""
-        wanted = set(self._drawn(count)) if count else self.queries.keys()
-        return [row for qid, rows in self.queries.items() if qid in wanted for row in rows]
+        wanted = self._drawn({row.qid for row in self._rows}, count) if count else None
+        return [row for row in self._rows if wanted is None or row.qid in wanted]
 
 
 @dataclass
@@ -80,36 +87,36 @@ class Report:
 
 
 def assess_rows(
-    parts: Iterable[list[Negative]], reference: Reference, judges: Judges, judging: Judging,
-    drawn: Sequence[Iterable[list[Negative]]] = (),
+    negatives: Negatives, measures: pa.Table, drawn: Sequence[pa.Table], reference: Reference, judges: Judges,
+    judging: Judging,
 ) -> Report:  # fmt: skip
-    """Judge negatives; `drawn` are the providers' first fills, of which only what equals what is counted."""
+    """Judge negatives with what was measured of each.
+
+    `drawn` is what was measured of the providers' first fills, of which only what equals what is counted.
+    """
     videos: dict[str, int] = {}
-    counts, similarities, equalities = (Counts(reference, videos) for _ in range(3))
-    sample = QuerySample(judging.queries, judging.sampling_seed)
-    for rows in parts:
-        counts.add(rows)
-        similarities.add_nearness(rows)
-        sample.add(rows)
-    for rows in chain.from_iterable(drawn):
-        equalities.add_equalities(replace(row, provider=f"{AS_DRAWN}{row.provider}") for row in rows)
+    held_against = list(reference.tests), reference.labelled
+    counts, similarities = counts_of(measures, *held_against, videos), nearness_of(measures, videos)
+    equalities = [equalities_of(_as_drawn(table), *held_against, videos) for table in drawn]
+    sample = QuerySample(negatives, measures["qid"].unique().to_pylist(), judging)
     resamples = Resamples(len(videos), judging.resamples, judging.sampling_seed)
     assessor = SampleAssessor(reference, judges, judging, videos, resamples)
     counted(counts, resamples, assessor.figures)
-    assessor.figures.rows += _equalities(equalities, resamples)
-    assessor.judge(sample, similarities)
-    report = Report(assessor.figures, notes(reference, counts, similarities, sample, judging))
+    for several in equalities:
+        counted(several, resamples, assessor.figures)
+    similarities = assessor.judge(sample, similarities)
+    strangers = len(measures) - pc.sum(measures["known_query"]).as_py() if len(measures) else 0
+    report = Report(assessor.figures, notes(reference, counts, similarities, strangers, sample, judging))
     if len(counts.providers) == 1:  # so that a figure is found under its provider's name, too
         alone = [row for row in report.figures.rows if row["provider"] == ALL]
         report.figures.rows += [{**row, "provider": counts.providers[0]} for row in alone]
     return report
 
 
-def _equalities(counts: Counts, resamples: Resamples) -> list[dict[str, Any]]:
-    """Of the fills as drawn, whom they equal: what the filter is there to keep out."""
-    figures = Figures()
-    counted(counts, resamples, figures)
-    return figures.rows
+def _as_drawn(measures: pa.Table) -> pa.Table:
+    """The same of fills as drawn, not as chosen, under a name that says so."""
+    names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), measures["provider"], "")
+    return measures.set_column(measures.schema.get_field_index("provider"), "provider", names)
 
 
 @dataclass
@@ -123,8 +130,11 @@ class SampleAssessor:
     resamples: Resamples
     figures: Figures = field(default_factory=Figures)
 
-    def judge(self, sample: QuerySample, similarities: Counts) -> None:
-        """Put down what classifiers, language model, encoder and parser make of the rows and of the controls."""
+    def judge(self, sample: QuerySample, similarities: Counts) -> Counts:
+        """Put down what classifiers, language model, encoder and parser make of the rows and of the controls.
+
+        Gives back the cosines that were judged: the rows' own, or those of a sample where they had none.
+        """
         several, few = sample.rows(), sample.rows(self.judging.sample)
         sampled = {
             row.qid for row in sample.rows(max(self.judging.sample // CONTROL_DIVISOR, 1) if self.judging.sample else 0)
@@ -133,7 +143,7 @@ class SampleAssessor:
         controls = [row for row in randoms if row.qid in sampled] if self.judging.controls else []
         vectors = self.judges.encode(texts_of([*few, *controls]))
         if not similarities.metrics:
-            similarities.add_nearness(with_similarity(few, vectors))
+            similarities = nearness_of(placed(with_similarity(few, vectors)), self.videos)
         counted(similarities, self.resamples, self.figures)
         models = LanguageModels(self.reference)
         self._blind(several, few, vectors)
@@ -143,6 +153,7 @@ class SampleAssessor:
         self._read(several, few, models)
         if self.judging.controls:
             self._controls(randoms, controls, few, vectors, models)
+        return similarities
 
     def _blind(self, several: Sequence[Negative], few: Sequence[Negative], vectors: Vectors) -> None:
         """The definition's classifier sees all that were kept, the others the sample."""
@@ -162,10 +173,8 @@ class SampleAssessor:
         models: LanguageModels,
     ) -> None:  # fmt: skip
         """Random fills of the same masks, the nearest other queries of the sample's, and the queries themselves."""
-        candidates: dict[str, set[str]] = {}
-        for qid, text in self.reference.training.items():
-            candidates.setdefault(text, set()).add(self.reference.videos[qid])
-        nearest = list(nearest_rows(few, candidates, vectors))
+        known = {row.positive: vectors[row.positive] for row in few}  # where nothing else has been encoded
+        nearest = list(nearest_rows(few, vectors, chain([known], self.judges.training()), self.reference))
         own = list(originals(few))
         for rows, sample in ((randoms, with_similarity(some, vectors)), (nearest, nearest), (own, own)):
             if rows is not own:
@@ -174,11 +183,10 @@ class SampleAssessor:
             self._read(rows, sample, models)
 
     def _count(self, rows: Sequence[Negative], sample: Sequence[Negative]) -> None:
-        counts, similarities = Counts(self.reference, self.videos), Counts(self.reference, self.videos)
-        counts.add(rows)
-        similarities.add_nearness(sample)
+        held_against = list(self.reference.tests), self.reference.labelled
+        counts = counts_of(measured(rows, self.reference), *held_against, self.videos)
         counted(counts, self.resamples, self.figures)
-        counted(similarities, self.resamples, self.figures)
+        counted(nearness_of(placed(sample), self.videos), self.resamples, self.figures)
 
 
 def texts_of(rows: Iterable[Negative]) -> set[str]:
@@ -187,9 +195,9 @@ def texts_of(rows: Iterable[Negative]) -> set[str]:
 
 
 def notes(
-    reference: Reference, counts: Counts, similarities: Counts, sample: QuerySample, judging: Judging
+    reference: Reference, counts: Counts, similarities: Counts, strangers: int, sample: QuerySample, judging: Judging
 ) -> list[str]:
-    """What could not be judged, and what was judged on a sample."""
+    """What could not be judged, and what was judged on a sample; `strangers` are rows of queries nobody knows."""
     rows = sum(int(counts.chosen(level, None).sum()) for level in counts.levels)
     lines = []
     if not reference.tests:
@@ -204,8 +212,8 @@ def notes(
             lines.append(f"{missing:,} of {rows:,} rows {why}")
     if len(counts.levels) < 2:
         lines.append("there is one level only: hierarchy is not judged")
-    if reference.training and counts.strangers:
-        lines.append(f"{counts.strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
+    if reference.trained and strangers:
+        lines.append(f"{strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
     for limit, what in ((judging.queries, BY_QUERIES), (judging.sample, BY_SAMPLE)):
         if limit and sample.seen > limit:
             lines.append(f"{what}: judged on {limit:,} of {sample.seen:,} queries")

@@ -7,7 +7,9 @@ from spacy.language import Language
 from penumbra.tasks.data.resampling import Curve, Resamples
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.negatives.quality.blind import CLASSIFIERS, judge
+from penumbra.tasks.negatives.quality.counts import nearness_of, placed
 from penumbra.tasks.negatives.quality.heldout import HeldOut
+from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
 from penumbra.tasks.negatives.quality.relations import attested
 from penumbra.tasks.negatives.quality.texts import fills_of, masked_tokens, normal_form, words_of
@@ -51,6 +53,31 @@ def test_the_area_is_that_of_scikit_learn_with_ties_and_weights() -> None:
     curve = Curve(videos, labels, scores)
     assert curve.area(np.ones(40)) == pytest.approx(roc_auc_score(labels, scores))
     assert curve.area(weights) == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights[videos]))
+
+
+def test_cosines_fall_from_level_to_level_or_not() -> None:
+    def of(query: str, provider: str, *cosines: float | None) -> list[Negative]:
+        video = f"video of {query}"
+        return [
+            Negative(query, video, level, "", "", provider, similarity=cosine)
+            for level, cosine in enumerate(cosines, 1)
+        ]
+
+    rows = [*of("falls", "a", 0.9, 0.8, 0.1), *of("stays", "a", 0.9, 0.9), *of("one", "a", 0.5), *of("none", "a", None)]
+    rows += [*of("rises", "b", 0.1, 0.2), *of("both", "a", 0.95), *of("both", "b", None, 0.2)]
+    videos: dict[str, int] = {}
+    counts = nearness_of(placed(rows[::-1]), videos)
+    names = {number: vid.removeprefix("video of ") for vid, number in videos.items()}
+
+    def falls(provider: str | None) -> dict[str, float]:
+        return {names[int(number)]: float(fall) for number, fall in zip(*counts.falls(provider), strict=True)}
+
+    assert falls(None) == {"falls": 1, "stays": 0, "rises": 0, "both": 1}
+    assert falls("a") == {"falls": 1, "stays": 0}
+    assert falls("b") == {"rises": 0}
+    assert counts.known("similarity") == counts.known("paraphrases") == 10
+    [hits] = counts.column("paraphrases", 1, "a")[1:2]
+    assert sorted(hits) == [0, 0, 0, 1], "0.9 is none, 0.95 is one"
 
 
 def test_intervals_are_by_video_and_by_seed() -> None:
