@@ -14,11 +14,11 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -78,19 +78,24 @@ def workers_here() -> int:
 class Pool:
     """Workers that have started.
 
-    `lost` is what a part raises whose worker has ended, or whose scheduler does not answer any more.
+    `lost` is what a part raises whose worker has ended, or whose scheduler does not answer any more. What is submitted
+    inside `a_gpu()` gets one of the cluster's GPUs for itself, where it has any.
     """
 
     runner: TaskRunner[Any]
     number: int
     lost: tuple[type[BaseException], ...]
+    a_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class Workers:
-    """The workers of a run, which start when a stage first has several parts to make."""
+    """The workers of a run, which start when a stage first has several parts to make.
 
-    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack) -> None:
-        self._start, self._stack = start, stack
+    `elsewhere` says whether they are of a cluster that is there, with devices of their own.
+    """
+
+    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack, elsewhere: bool) -> None:
+        self._start, self._stack, self.elsewhere = start, stack, elsewhere
 
     @property
     def started(self) -> bool:
@@ -113,7 +118,8 @@ def parts_made(engine: Engine | None) -> Iterator[None]:
     starts = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}
     alone = chosen is Engine.here or (chosen is Engine.processes and number == 1)
     with ExitStack() as stack:
-        token = _WORKERS.set(None if alone else Workers(lambda: starts[chosen](number), stack))
+        elsewhere = chosen in (Engine.dask, Engine.ray) and bool(address())
+        token = _WORKERS.set(None if alone else Workers(lambda: starts[chosen](number), stack, elsewhere))
         try:
             yield
         finally:
@@ -139,6 +145,7 @@ def _dask(number: int) -> Iterator[Pool]:
     """Dask's workers: where it is a cluster of our own so many, which end with this process and want a certificate."""
     try:
         from dask import config
+        from dask.base import annotate
         from distributed import CancelledError, KilledWorker
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
@@ -158,7 +165,9 @@ def _dask(number: int) -> Iterator[Pool]:
             there = runner.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError) as error:
             raise _no_answer(Engine.dask, error) from None
-        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError))
+        gpus = sum(worker["resources"].get("GPU", 0) for worker in there.values())
+        a_gpu = partial(annotate, resources={"GPU": 1}) if gpus else nullcontext
+        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError), a_gpu)
 
 
 @contextmanager
@@ -170,6 +179,7 @@ def _ray(number: int) -> Iterator[Pool]:
         try:
             import ray
             from prefect_ray import RayTaskRunner
+            from prefect_ray.context import remote_options
             from ray import exceptions
         except ImportError as error:
             raise _no_extra(Engine.ray, error) from None
@@ -185,7 +195,8 @@ def _ray(number: int) -> Iterator[Pool]:
         lost = (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError,
                 exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
         there: dict[str, float] = ray.cluster_resources()
-        yield Pool(runner, int(there.get("CPU", 0)), lost)
+        a_gpu = partial(remote_options, num_gpus=1) if there.get("GPU") else nullcontext
+        yield Pool(runner, int(there.get("CPU", 0)), lost, a_gpu)
 
 
 def _knock(address: str) -> None:

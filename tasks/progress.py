@@ -88,12 +88,14 @@ def counting(
 ) -> Callable[[int], None]:
     """What to call with the number of units that are done more, of a part, or of the whole stage; `aside` as in `News`.
 
+    A worker knows of its part alone, and counts for that.
+
     `before` were done when the count began. Told at most every `EVERY` seconds.
     """
     stage, part = _PLACE.get()
     if not stage or not LOG.isEnabledFor(logging.INFO):
         return uncounted
-    place = None if whole else HERE if part is None else part
+    place = part if part is not None else None if whole else HERE
     done, last = before, -EVERY
 
     def tick(number: int) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, wraps
@@ -132,6 +132,11 @@ class Stage(ABC):
         """Whether workers make its parts: where there is so much to do that it pays to start them."""
         return any(Store().manifest(parent).rows > FEW_ROWS for parent in self.parents[:1])
 
+    @property
+    def on_device(self) -> bool:
+        """Whether a part takes a GPU, or all cores of a host: of workers, those of a cluster alone make it."""
+        return False
+
     @abstractmethod
     def part(self, piece: Any) -> Part:
         """Make one part."""
@@ -161,7 +166,7 @@ class Stage(ABC):
             parents=self.parents, inputs=self.inputs(), unit=self.unit, determines=self.determines(),
         )  # fmt: skip
 
-    @property
+    @cached_property
     def artifact(self) -> Artifact:
         """The reference of what it makes."""
         return Store().artifact(self.work)
@@ -317,7 +322,8 @@ def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, tota
 
     total, there = stage.total, workers()
     LOG.info("%s: %d parts", stage.label, total, extra=News(stage.label, total=total).beside())
-    elsewhere = partial(_made_by, there, stage) if there and stage.by_workers else None
+    apart = there and stage.by_workers and (there.elsewhere or not stage.on_device)
+    elsewhere = partial(_made_by, there, stage) if there and apart else None
     return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
 
 
@@ -329,13 +335,16 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
     several = f"{len(missing)} parts by {min(len(missing), pool.number)} workers"
     line = several if len(missing) > 1 else "by a worker"
     logger().info("%s: %s", stage.name, line, extra=beside(line))
-    futures = [
-        pool.runner.submit(
-            make_parts.with_options(name=f"{stage.name}: parts", task_run_name=f"{_shown(stage)}: {_told(indices)}"),
-            {"stage": stage, "artifact": stage.artifact, "pieces": {index: stage.pieces[index] for index in indices}},
-        )
-        for indices in tasks_of(missing, pool.number)
-    ]
+    with pool.a_gpu() if stage.on_device else nullcontext():
+        futures = [
+            pool.runner.submit(
+                make_parts.with_options(
+                    name=f"{stage.name}: parts", task_run_name=f"{_shown(stage)}: {_told(indices)}"
+                ),
+                {"stage": stage, "artifact": stage.artifact, "pieces": {at: stage.pieces[at] for at in indices}},
+            )
+            for indices in tasks_of(missing, pool.number)
+        ]
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
@@ -390,6 +399,7 @@ def _at_work(stage: Stage, artifact: Artifact) -> Stage:
         os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # the run's, wherever the worker was started
         _AT_WORK.clear()
         _AT_WORK[artifact] = stage
+        vars(stage)["artifact"] = artifact  # the digest of all its input files is the run's to make
     return _AT_WORK[artifact]
 
 

@@ -77,11 +77,11 @@ class Host:
         wait_until(lambda: answers(port))
         return there
 
-    def worker(self, port: int) -> subprocess.Popen[str]:
+    def worker(self, port: int, *options: str) -> subprocess.Popen[str]:
         """A Dask worker of one thread, with its nanny."""
         return self.start(
             "dask", "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard",
-            "--memory-limit", "0", "--death-timeout", "30",
+            "--memory-limit", "0", "--death-timeout", "30", *options,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -182,6 +182,28 @@ def queries(folder: str) -> dict[str, str]:
     }
 
 
+def features(folder: str) -> dict[str, str]:
+    """Make the features of a data set of films in a folder: the digest of every Parquet file, by its place."""
+    from penumbra.artifacts.store import Store
+    from penumbra.flows.extract_features import extract_features
+    from penumbra.tasks import stage
+    from penumbra.tasks.data.dataset import Dataset
+    from penumbra.tasks.features import text, video
+    from penumbra.tasks.features.clip import Clip
+    from penumbra.tasks.features.video import Videos
+
+    stage.FEW_ROWS, video.VIDEOS_A_PART, text.TEXTS_A_PART = 0, 2, 3
+    videos = Videos(folder=f"{folder}/videos", patches=True)
+    made = extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip"), videos=videos)
+    assert made.patch_features
+    store = Store()
+    return {
+        f"{artifact.stage}/{name}": digest
+        for artifact in (made.text_features, *made.video_features, made.patch_features)
+        for name, digest in store.manifest(artifact).digests.items()
+    }
+
+
 def toys(seconds: str) -> dict[str, str]:
     """Make the toy stage: the digests of its parts, or what went wrong."""
     from penumbra.artifacts.errors import PenumbraError
@@ -196,5 +218,5 @@ def toys(seconds: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    found = {"queries": queries, "toys": toys}[sys.argv[1]](sys.argv[2])
+    found = {"queries": queries, "features": features, "toys": toys}[sys.argv[1]](sys.argv[2])
     print(json.dumps(found))

@@ -79,7 +79,7 @@ class TextFeatures(Stage):
     name = STAGE
     version = 1
     unit = "text"
-    by_workers = False  # a GPU holds one encoder; on a CPU its threads use all cores as it is
+    on_device = True  # a GPU holds one encoder; on a CPU its threads use all cores as it is
 
     annotations: Artifact
     negatives: Artifact | None

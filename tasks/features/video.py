@@ -12,6 +12,7 @@ nine tenths of it.
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -178,7 +179,8 @@ class FrameStage(Stage):
 
     version = 1
     unit = "video"
-    by_workers = False  # it has its own, which decode on all cores for one encoder: a GPU holds no second
+    on_device = True  # processes of its own decode for one encoder: a GPU holds no second
+    by_workers = True
 
     annotations: Artifact
     folder: Path | None  # None: of videos that are yet to be rendered
@@ -238,23 +240,39 @@ class FrameStage(Stage):
         return {}
 
     def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part; workers decode the videos of all missing parts ahead of it."""
-        store, artifact, videos = Store(), self.artifact, self.videos
+        """Yield the work of each part; processes decode the videos of all missing parts ahead of it."""
+        store, artifact = Store(), self.artifact
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(artifact, i) for vid in chunk]
-        files = {vid: self.wanted.files[vid] for vid in missing if vid in self.wanted.files}
-        extraction = Extraction(files, Drafts(store, artifact), self.encoder, self.on_sheet, self.states)
-        with extraction.start(videos.workers or cores(), self.interval, videos.decoder.replace("software", ""),
-                              videos.seconds_a_frame, videos.memory_mb << 20, videos.batch_size,
-                              videos.most):  # fmt: skip
+        with self._extraction(missing, cores()) as extraction:
             for vids in self.pieces:
-                yield partial(part_of, self.name, vids, self.wanted, extraction.finish, self.interval, self.table)
+                yield partial(self._part, vids, extraction)
             sheet = extraction.contact_sheet()
             if sheet:
                 store.write_file(artifact, SHEET, sheet)
 
-    def part(self, piece: Any) -> Part:
-        """Parts are not made one by one: their videos are decoded ahead."""
-        raise NotImplementedError
+    def part(self, piece: list[str]) -> Part:
+        """One part, made by a worker of a cluster: on a CPU with as many decoders as its encoder has threads."""
+        import torch
+
+        decoders = torch.get_num_threads() if self.encoder.device.type == "cpu" else cores()
+        with self._extraction(piece, decoders) as extraction:
+            return self._part(piece, extraction)
+
+    @contextmanager
+    def _extraction(self, vids: Iterable[str], decoders: int) -> Iterator[Extraction]:
+        """Inside, these videos are decoded ahead, as far as they are not done."""
+        videos, files = self.videos, {vid: self.wanted.files[vid] for vid in vids if vid in self.wanted.files}
+        extraction = Extraction(files, Drafts(Store(), self.artifact), self.on_sheet, self.states)
+        if not files:
+            yield extraction
+            return
+        with extraction.start(self.encoder, videos.workers or decoders, self.interval,
+                              videos.decoder.replace("software", ""), videos.seconds_a_frame, videos.memory_mb << 20,
+                              videos.batch_size, videos.most):  # fmt: skip
+            yield extraction
+
+    def _part(self, vids: list[str], extraction: Extraction) -> Part:
+        return part_of(self.name, vids, self.wanted, extraction.finish, self.interval, self.table)
 
 
 @dataclass(frozen=True)

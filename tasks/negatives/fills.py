@@ -145,6 +145,11 @@ class Fills(Stage):
         """Whether workers make its parts: where there is enough to do, and each may have a provider of its own."""
         return self.filling.settings(self.provider).by_workers and super().by_workers
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the provider takes a device."""
+        return self.filling.settings(self.provider).on_device
+
     def parameters(self) -> dict[str, Any]:
         """What determines the provider's fills, and what was not answered."""
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}

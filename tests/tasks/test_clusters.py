@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine
 from tests.cluster import PATIENCE, Gate, Host, bucket, free_port, wait_until
+from tests.films import film
 from tests.tasks.test_engines import PARTS, Toys, made
 
 pytest.importorskip("prefect_dask", reason="needs the extra dask")
@@ -86,6 +87,37 @@ def test_two_hosts_share_nothing_but_a_bucket_and_a_port(
         worker.worker(port)
         assert flow.run("queries", str(corner)) == expected
         assert not list(worker.folder.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("resources", [True, False])
+def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
+    resources: bool, new_host: NewHost, tmp_path: Path
+) -> None:
+    """A resource is a word: these hosts need no GPU."""
+    (tmp_path / "films" / "videos").mkdir(parents=True)
+    rows = {}
+    for number in range(9):
+        film(tmp_path / "films" / "videos" / f"v{number}.mp4", frames=20 + 3 * number)
+        sentences = [f"a person takes the cup {number} times."]
+        rows[f"v{number}"] = {"sentences": sentences, "timestamps": [[0, 1]], "duration": 2 + 0.3 * number}
+    (tmp_path / "films" / "train.json").write_text(json.dumps(rows))
+    folder = str(tmp_path / "films")
+    alone = new_host("alone", PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(tmp_path / "alone-artifacts"))
+    expected = alone.run("features", folder)
+    assert len([name for name in expected if name.startswith("video_features/part")]) == 5
+    port = free_port()
+    flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
+                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    new_host("scheduler").scheduler(port)
+    workers = {name: new_host(name) for name in ("with", "without")}
+    workers["with"].worker(port, *(["--resources", "GPU=1"] if resources else []))
+    workers["without"].worker(port)
+    wait_until(lambda: all("Registered to" in (host.folder / "errors").read_text() for host in workers.values()))
+    assert flow.run("features", folder) == expected
+    made = {name for name, host in workers.items() if ": on the CPU" in (host.folder / "errors").read_text()}
+    assert made == ({"with"} if resources else {"with", "without"})
+    assert ": on the CPU" not in (flow.folder / "errors").read_text(), "the run's own host loads no encoder"
+    assert list((tmp_path / "artifacts").rglob("_sheet.jpg")), "the contact sheet is made of what workers have seen"
 
 
 # -- what dies on the way -------------------------------------------------------------------------------------------

@@ -281,4 +281,5 @@ def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monke
             for stage in ("annotations", "tags", "masks", "dictionary")]  # fmt: skip
     by_workers = {name for name in PROVIDERS if Fills(*read, name, Filling()).by_workers}
     assert {"corpus", "random"} <= by_workers
-    assert by_workers.isdisjoint({"llama", "openai", "gemini"})
+    assert by_workers.isdisjoint({"openai", "gemini"})
+    assert [name for name in by_workers if Fills(*read, name, Filling()).on_device] == ["llama"]

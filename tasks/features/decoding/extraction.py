@@ -20,31 +20,30 @@ class Extraction:
     Args:
         files: the file of each video, in the order in which they are wanted
         drafts: where finished videos are kept
-        encoder: CLIP
         on_sheet: the videos of the contact sheet with the second that is to be seen there
         states: which features a frame has
 
     """
 
-    def __init__(self, files: dict[str, Path], drafts: Drafts, encoder: Encoder, on_sheet: dict[str, float],
-                 states: States = frame_states) -> None:  # fmt: skip
-        self.files, self.drafts, self.encoder, self.on_sheet = files, drafts, encoder, on_sheet
-        self.states = states
+    def __init__(
+        self, files: dict[str, Path], drafts: Drafts, on_sheet: dict[str, float], states: States = frame_states
+    ) -> None:
+        self.files, self.drafts, self.on_sheet, self.states = files, drafts, on_sheet, states
         self._finished: Iterator[Encoded] = iter(())
         self._tick: Callable[[int], None] = uncounted
 
     @contextmanager
-    def start(self, workers: int, clip_length: float, device: str, seconds: float, memory: int,
+    def start(self, encoder: Encoder, workers: int, clip_length: float, device: str, seconds: float, memory: int,
               batch_size: int, most: int) -> Iterator[None]:  # fmt: skip
         """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for.
 
         An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
         """
-        frames = self.encoder.frames
+        frames = encoder.frames
         pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames,
                     most)  # fmt: skip
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
-        finished = FrameEncoder(self.encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
+        finished = FrameEncoder(encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
         self._finished, self._tick = finished, counting("videos", len(self.files), whole=True)
         try:
             yield

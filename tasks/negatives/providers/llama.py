@@ -44,7 +44,7 @@ class Llama(ProviderSettings):
 
     provider: ClassVar[str] = "llama"
     about: ClassVar[str] = "local weights"
-    by_workers: ClassVar[bool] = False  # weights of gigabytes: one model fills the device
+    on_device: ClassVar[bool] = True  # weights of gigabytes: one model fills the device
 
     model: str = Field(
         "meta-llama/Meta-Llama-3-8B-Instruct",

@@ -82,6 +82,7 @@ class ProviderSettings(Parameters):
     free: ClassVar[bool] = False  # whether a candidate costs next to nothing, so that it gives many
     version: ClassVar[int] = 1  # raised by every change of what it fills, beside the stage's
     by_workers: ClassVar[bool] = True  # whether each of several workers, on any host, may make one
+    on_device: ClassVar[bool] = False  # whether one takes a GPU, or all cores: of workers only a cluster's make one
 
     def determines(self, filling: Shared) -> dict[str, Any]:
         """What determines its fills, besides the masks, the dictionary, the seed and the number of candidates."""
