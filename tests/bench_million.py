@@ -5,9 +5,9 @@
 The training queries are those of eight parts of Charades-CG, again and again under new qids and video ids. Their
 negatives are made once. Of each stage that is made in parts, all parts but those in the middle are written as copies of
 these, under the key that the million's own has. Then the command line of a user makes the parts in the middle, and all
-stages that are made of everything at once: annotations, the dictionary, refusals, the report's counts. (Not quality,
-which one process counts row by row for the better part of an hour.) A stage's rate and memory are those from its fifth
-part in the middle to its last. At the end the same command finds everything done, twice, and is planned.
+stages that are made of everything at once: annotations, the dictionary, refusals, quality, the report's counts. A
+stage's rate and memory are those from its fifth part in the middle to its last. At the end the same command finds
+everything done, twice, and is planned.
 """
 
 import argparse
@@ -38,9 +38,8 @@ from tests.bench_engines import FLOW
 SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"
 PARTS = 8  # of Charades-CG's training queries
 IDS = ("qid", "vid", "negative_qid")
-IN_PARTS = ("tags", "embeddings", "in_video_negatives", "masks", "fills", "negatives")
+IN_PARTS = ("tags", "embeddings", "in_video_negatives", "masks", "fills", "negatives", "measures")
 SETTLED = 5  # parts in the middle after which a stage's rate and memory are taken
-UNJUDGED = ("--param", "judging.judge=false")
 POLL = 0.5  # seconds
 
 
@@ -85,7 +84,7 @@ def planned(dataset: str) -> dict[Artifact, Work]:
     from penumbra.flows.running import prepare
     from penumbra.tasks.stage import planning
 
-    flow, _, parameters = prepare("build-negatives", dataset, {"judging": {"judge": False}})
+    flow, _, parameters = prepare("build-negatives", dataset, {})
     with planning() as plan:
         flow.fn(**parameters)
     return plan.works
@@ -206,22 +205,22 @@ def measure(folder: Path, queries: int, parts: int) -> None:
         "PENUMBRA_DATA": str(folder / "data"), "PENUMBRA_ARTIFACTS": str(folder / "artifacts"),
         "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "", "XDG_CACHE_HOME": str(folder / "cache"),
     }  # fmt: skip
-    once = Watched((*FLOW, ONCE, *UNJUDGED)).run()
+    once = Watched((*FLOW, ONCE)).run()
     print(f"{PARTS} parts: {once.seconds:.0f} s; {copies} copies", flush=True)
     store, works = Store(), planned(MANY)
-    by_stage = {work.stage: artifact for artifact, work in works.items()}
     middle = range((copies * PARTS - parts) // 2, (copies * PARTS + parts) // 2)
-    for stage in IN_PARTS:
-        start = time.perf_counter()
-        Replica(store, store.newest(ONCE, stage), by_stage[stage], copies).write(middle)
-        size = sum(store.files.below(path_of(by_stage[stage])).values()) / 1e9
-        print(f"{stage}: copied in {time.perf_counter() - start:.0f} s, {size:.2f} GB", flush=True)
-    watched = Watched((*FLOW, MANY, *UNJUDGED)).run()
+    for source, copied in zip(planned(ONCE), works, strict=True):  # the same stages, in the same order
+        if copied.stage in IN_PARTS:
+            start = time.perf_counter()
+            Replica(store, source, copied, copies).write(middle)
+            size = sum(store.files.below(path_of(copied)).values()) / 1e9
+            print(f"{copied.stage}: copied in {time.perf_counter() - start:.0f} s, {size:.2f} GB", flush=True)
+    watched = Watched((*FLOW, MANY)).run()
     print(f"the run: {watched.seconds:.0f} s")
     for line in stage_lines(store, watched, works, middle):
         print(line)
     for what, more in (("found done", ()), ("again", ()), ("planned", ("--dry-run",))):
-        print(f"{what}: {Watched((*FLOW, MANY, *UNJUDGED, *more)).run().seconds:.1f} s", flush=True)
+        print(f"{what}: {Watched((*FLOW, MANY, *more)).run().seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,18 +29,17 @@ def random_rows(rows: Iterable[Negative], reference: Reference, seed: int) -> It
 
     A row whose masks are unknown, or where a slot has no other word, is left out.
     """
-    for row in rows:
+    for row, draws in _with_draws(rows, seed):
         slots = reference.slots(row)
         if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
             continue
         words = []
-        draws = np.array([row_seed(seed, row.qid, row.level)], dtype=np.uint64)
-        for turn, slot in enumerate(slots):
+        for draw, slot in zip(draws, slots, strict=False):
             offer, own = slot.choice(reference.dictionary)
             open_to = [word for place, word in enumerate(offer.words) if place not in own]
             if not open_to:
                 break
-            words.append(slot.surface(open_to[int(float(uniform(draws, turn)[0]) * len(open_to))]))
+            words.append(slot.surface(open_to[int(draw * len(open_to))]))
         else:
             yield replace(row, negative=put_in(row.masked, words), provider=RANDOM, slots=slots, similarity=None)
 
@@ -48,11 +47,18 @@ def random_rows(rows: Iterable[Negative], reference: Reference, seed: int) -> It
 def random_words(rows: Iterable[Negative], reference: Reference, seed: int) -> Iterator[Negative]:
     """Yield each row filled with any words of the training split, whatever their class: the specification's zero."""
     words = sorted(reference.vocabulary)
-    for row in rows:
+    for row, draws in _with_draws(rows, seed, 1):
         if row.masked is not None and words:
-            draws = np.array([row_seed(seed, row.qid, row.level, 1)], dtype=np.uint64)
-            chosen = [words[int(float(uniform(draws, i)[0]) * len(words))] for i in range(row.masked.count(MASK))]
+            chosen = [words[int(draw * len(words))] for draw in draws[: row.masked.count(MASK)]]
             yield replace(row, negative=put_in(row.masked, chosen), provider=RANDOM, similarity=None)
+
+
+def _with_draws(rows: Iterable[Negative], seed: int, *more: int) -> Iterator[tuple[Negative, list[float]]]:
+    """Yield each row with a number in [0, 1) for each of its masks, and perhaps some more."""
+    several = list(rows)
+    most = max((row.masked.count(MASK) for row in several if row.masked), default=0)
+    seeds = np.array([row_seed(seed, row.qid, row.level, *more) for row in several], dtype=np.uint64)
+    return zip(several, uniform(seeds[:, None], np.arange(most)).tolist(), strict=True)
 
 
 def originals(rows: Iterable[Negative]) -> Iterator[Negative]:
