@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 INTERVAL = (2.5, 97.5)  # percentiles
-CELLS = 1 << 22  # counts held at once, 32 MB: memory does not grow with the number of resamples
+CELLS = 1 << 22  # counts multiplied at once, 32 MB
+KEPT = 1 << 27  # counts kept from figure to figure, 256 MB; more are drawn anew for each
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,21 @@ class Resamples:
     def __init__(self, videos: int, count: int, seed: int) -> None:
         self.videos, self.count, self.seed = videos, count, seed
         self._at_once = max(1, CELLS // max(1, videos))
-        self._only: Floats | None = None  # drawn once where all fit
+        self._kept: list[NDArray[np.uint16]] = []
 
     def weights(self) -> Iterator[Floats]:
         """How often each video is drawn, in blocks (some resamples, videos)."""
-        if self._only is None:
-            generator = np.random.default_rng(self.seed)
-            for done in range(0, self.count, self._at_once):
-                block = np.empty((min(self._at_once, self.count - done), self.videos))
-                for row in block:
-                    row[:] = np.bincount(generator.integers(0, self.videos, self.videos), minlength=self.videos)
-                self._only = block if len(block) == self.count else None
-                yield block
-        elif self.count:
-            yield self._only
+        if not self._kept and self.count * self.videos <= KEPT:
+            self._kept = list(self._drawn())
+        yield from (block.astype(np.float64) for block in self._kept or self._drawn())
+
+    def _drawn(self) -> Iterator[NDArray[np.uint16]]:
+        generator = np.random.default_rng(self.seed)
+        for done in range(0, self.count, self._at_once):
+            block = np.empty((min(self._at_once, self.count - done), self.videos), dtype=np.uint16)
+            for row in block:
+                row[:] = np.bincount(generator.integers(0, self.videos, self.videos), minlength=self.videos)
+            yield block
 
     def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
         """The sums (columns) of all rows, and those of each resample (resamples, columns).

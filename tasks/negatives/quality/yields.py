@@ -4,6 +4,9 @@ import re
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import provider_name
@@ -16,7 +19,9 @@ LEVEL = re.compile(r"level (\d+)")
 def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
     """Rows `yield` and `refused: REASON`, by level: of each provider's fills, and of the negatives themselves (all)."""
     store = negatives.store
-    asked = Counter(_levels(store, negatives.masks)) if negatives.masks else Counter[int]()
+    asked = Counter[int]()
+    for part in store.parts(negatives.masks, ["level"]) if negatives.masks else ():
+        asked.update(_by_level(part))
     rows: list[dict[str, Any]] = []
     for fills in negatives.fills:
         rows += _of(store, fills, provider_name(store, fills), asked)
@@ -25,16 +30,17 @@ def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
     return rows
 
 
-def _levels(store: Store, artifact: Artifact) -> list[int]:
-    return [level for part in store.parts(artifact, ["level"]) for level in part["level"].to_pylist()]
+def _by_level(rows: pa.Table) -> dict[int, int]:
+    counts = rows.group_by("level").aggregate([([], "count_all")])
+    return dict(zip(counts["level"].to_pylist(), counts["count_all"].to_pylist(), strict=True))
 
 
 def _of(store: Store, artifact: Artifact, provider: str, asked: Counter[int]) -> list[dict[str, Any]]:
     got: Counter[int] = Counter()
     status = ["status"] if artifact.stage == "fills" else []
     for part in store.parts(artifact, ["qid", "level", *status]):
-        places = {(r["qid"], r["level"]) for r in part.to_pylist() if r.get("status", FILLED) == FILLED}
-        got.update(level for _, level in places)
+        filled = part.filter(pc.equal(part["status"], FILLED)) if status else part
+        got.update(_by_level(filled.group_by(["qid", "level"]).aggregate([])))
     rows = [_row(level, provider, "yield", got[level] / count) for level, count in sorted(asked.items())]
     refused: Counter[tuple[int, str]] = Counter()
     for part in store.rejected(artifact):
