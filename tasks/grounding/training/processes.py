@@ -1,6 +1,5 @@
 """Several processes that train together, one a GPU (or on CPU cores), on one machine or several."""
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from queue import Empty
 from threading import Event, Thread
 from typing import Any
 
-import torch
 from torch.distributed import DistError, barrier, destroy_process_group
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -33,7 +31,8 @@ def run_job(job: Job, observe: Observer = unobserved) -> list[Row]:
     training = job.settings.training
     if training.launch == "spawn" and training.processes == 1:
         return train(job, observe)
-    with _passed_on(observe) as told:
+    share = max(1, cores() // training.processes)  # in the environment, for what reads it before torch is told
+    with environment({"OMP_NUM_THREADS": str(share)}), _passed_on(observe) as told:
         if training.launch == "spawn":
             _spawn(job, training.processes, told)
         else:
@@ -125,8 +124,7 @@ def _worker(rank: int, job: Job, count: int, port: int, told: Any) -> None:
 
 
 def _train(job: Job, told: Any) -> None:
-    """Train as one of several, whose place among them is in the environment, with its share of the cores."""
-    torch.set_num_threads(max(1, cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    """Train as one of several, whose place among them and share of the cores are in the environment."""
     train(job, told.put)
     barrier()  # one that ends first would take its connections from those that still use them
     destroy_process_group()
