@@ -189,6 +189,5 @@ def nearness_of(rows: pa.Table, videos: dict[str, int]) -> Counts:
 
 def _codes(column: pa.ChunkedArray) -> tuple[Ids, list[str]]:
     """A number for each row's text, and the texts by number."""
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()

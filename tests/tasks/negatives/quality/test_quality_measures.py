@@ -92,6 +92,17 @@ def test_intervals_are_by_video_and_by_seed() -> None:
     assert np.isnan(Resamples(50, 0, 3).ratio(videos, same, np.ones(500)).low)
 
 
+def test_intervals_are_the_same_where_resamples_are_too_many_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    videos, values = np.repeat(np.arange(50), 10), np.random.default_rng(0).normal(size=500)
+    kept = Resamples(50, 500, 3)
+    several = [kept.ratio(videos, values, np.ones(500)) for _ in range(2)]
+    monkeypatch.setattr("penumbra.tasks.data.resampling.KEPT", 0)
+    monkeypatch.setattr("penumbra.tasks.data.resampling.CELLS", 50 * 7)
+    drawn = Resamples(50, 500, 3)
+    several += [drawn.ratio(videos, values, np.ones(500)) for _ in range(2)]
+    assert len({(each.low, each.high) for each in several}) == 1
+
+
 def test_blind_auc_is_the_specifications() -> None:
     """Written with scikit-learn's own vectoriser, fitted to each fold's training texts."""
     from sklearn.feature_extraction.text import TfidfVectorizer
