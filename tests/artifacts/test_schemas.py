@@ -9,7 +9,7 @@ import pytest
 from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, SchemaError, conform, making, table_of
 from penumbra.flows.running import FLOWS
 
-DESIGN = {  # the contract, word for word; embeddings and summary are stages of our own
+DESIGN = {  # the contract, word for word; embeddings, measures and summary are stages of our own
     "annotations": "qid vid split query duration windows novel saliency",
     "tags": "qid tokens",
     "dictionary": "primitive tag word lemma count",
@@ -26,6 +26,9 @@ DESIGN = {  # the contract, word for word; embeddings and summary are stages of 
     "predictions": "run split qid windows saliency",
     "evaluation": "run split subset metric value",
     "ablation": "row seed run split metric value",
+    "measures": "qid level provider vid known_query template_kept words slots same_slot_class equal_to_original length "
+    "closed_vocabulary copy false_negative false_negative_lemmatised test_splits trained held_out_composition "
+    "held_out_word similarity",
     "quality": "level provider metric value",
     "summary": "section text",
     "embeddings": "text encoder embedding",
