@@ -22,6 +22,7 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.quality.command import judge_reference
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.quality.page import known
@@ -230,6 +231,19 @@ def test_what_is_measured_of_each_negative_adds_up_to_the_figures(built: tuple[S
     with_leaks = [row for row in drawn.to_pylist() if row["test_splits"] and not row["trained"]]
     leaks = [figures.get((level, "as drawn: corpus", "leaks"), 0) for level in (1, 2, 3)]
     assert sum(leaks) == len(with_leaks)
+
+
+def test_negatives_of_another_store_are_judged_by_their_folder(
+    built: tuple[Store, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, negatives = built
+    [quality] = [m for m in store.find("dirty", "quality") if negatives in m.parents]
+    before, there = store.table(store.reference(quality)).to_pylist(), {m.key for m in store.find()}
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "own"))
+    report = judge_reference(negatives.path, None, LIGHT.model_dump(exclude={"judge"}))
+    assert known(Store().table(report.artifact).to_pylist()) == known(before)
+    assert {m.stage for m in Store().find()} == {"measures", "quality"}
+    assert {m.key for m in store.find()} == there, "nothing is written where they lie"
 
 
 def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:

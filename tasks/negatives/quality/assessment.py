@@ -77,14 +77,14 @@ def quality_part(
 
     `measures` are those of an artifact, and then of what each provider had drawn.
     """
-    judges, store = judges_of(data, encoding), data.store
+    judges = judges_of(data, encoding)
     written = read_human(data.annotated, human_lines(human, judges))
     if isinstance(negatives, FileNegatives):
         reference = read_reference(data.name, data.annotated, {row.positive for row in negatives.rows}, written)
         own, drawn = measured(negatives.rows, reference), []
     else:
         reference = read_reference(data.name, data.annotated, human=written)
-        own, *drawn = (store.table(artifact) for artifact in measures)
+        own, *drawn = (Store().table(artifact) for artifact in measures)
     report = assess_rows(negatives, own, drawn, reference, judges, judging)
     rows = report.figures.rows
     if isinstance(negatives, ArtifactNegatives):

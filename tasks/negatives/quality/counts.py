@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.data.resampling import Floats, Ids
 from penumbra.tasks.negatives.quality.negative import Negative
 
@@ -91,8 +92,8 @@ def _of_equals(measures: pa.Table, tests: Sequence[str], labelled: bool) -> Colu
 
 def placed(rows: Sequence[Negative]) -> pa.Table:
     """The rows' places and cosines, as `measures` has them."""
-    columns = {name: [getattr(row, name) for row in rows] for name in PLACES}
-    return pa.table({**columns, SIMILARITY: pa.array([row.similarity for row in rows], pa.float64())})
+    types = {name: SCHEMAS["measures"].field(name).type for name in (*PLACES, SIMILARITY)}
+    return pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in types.items()})
 
 
 class Counts:

@@ -3,7 +3,7 @@
 The report adds these up. Who looks for the leaks or copies themselves filters this table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, read_reference
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
 from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
-from penumbra.tasks.stage import Stage, work_of
+from penumbra.tasks.stage import Stage, is_planned, work_of
 
 STAGE = "measures"
 
@@ -86,7 +86,8 @@ class Measures(Stage):
     def label(self) -> str:
         """With whose fills are measured, or that it is the negatives."""
         measured = self.negatives.artifact
-        return f"{self.name}: {work_of(measured).parameters.get('provider') or measured.stage}"
+        made = work_of(measured) if is_planned() else self.negatives.store.manifest(measured)
+        return f"{self.name}: {made.parameters.get('provider') or measured.stage}"
 
     @property
     def dataset(self) -> str:
@@ -97,6 +98,11 @@ class Measures(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         """The negatives, and what they are held against."""
         return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
+
+    @cached_property
+    def pieces(self) -> Sequence[int]:
+        """The numbers of the negatives' parts."""
+        return range(len(self.negatives.store.manifest(self.negatives.artifact).parts))
 
     @cached_property
     def reference(self) -> Reference:
