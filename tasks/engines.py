@@ -79,12 +79,13 @@ class Pool:
     """Workers that have started.
 
     `lost` is what a part raises whose worker has ended, or whose scheduler does not answer any more. What is submitted
-    inside `a_gpu()` gets one of the cluster's GPUs for itself, where it has any.
+    inside `a_gpu()` gets one of the cluster's `gpus` for itself, where it has any.
     """
 
     runner: TaskRunner[Any]
     number: int
     lost: tuple[type[BaseException], ...]
+    gpus: int = 0
     a_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
@@ -165,9 +166,9 @@ def _dask(number: int) -> Iterator[Pool]:
             there = runner.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError) as error:
             raise _no_answer(Engine.dask, error) from None
-        gpus = sum(worker["resources"].get("GPU", 0) for worker in there.values())
+        gpus = int(sum(worker["resources"].get("GPU", 0) for worker in there.values()))
         a_gpu = partial(annotate, resources={"GPU": 1}) if gpus else nullcontext
-        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError), a_gpu)
+        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError), gpus, a_gpu)
 
 
 @contextmanager
@@ -195,8 +196,9 @@ def _ray(number: int) -> Iterator[Pool]:
         lost = (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError,
                 exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
         there: dict[str, float] = ray.cluster_resources()
-        a_gpu = partial(remote_options, num_gpus=1) if there.get("GPU") else nullcontext
-        yield Pool(runner, int(there.get("CPU", 0)), lost, a_gpu)
+        gpus = int(there.get("GPU", 0))
+        a_gpu = partial(remote_options, num_gpus=1) if gpus else nullcontext
+        yield Pool(runner, int(there.get("CPU", 0)), lost, gpus, a_gpu)
 
 
 def _knock(address: str) -> None:

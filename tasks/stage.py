@@ -35,6 +35,7 @@ from penumbra.tasks.progress import LOG, News, State, at, beside
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 FEW_ROWS = 4096  # are done before workers have started
 TASKS_A_WORKER = 4  # at least, where there are so many parts: a task costs Prefect as much as some parts take
+TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU, to free its memory: the next loads the model again
 PARTS_A_TASK = 8  # at most: the run hears of them when all are done
 IS_THERE, TO_MAKE = "is there", "would be made"
 
@@ -332,7 +333,8 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
     if len(missing) == 1 and not there.started:
         return
     pool = there.pool
-    several = f"{len(missing)} parts by {min(len(missing), pool.number)} workers"
+    number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
+    several = f"{len(missing)} parts by {min(len(missing), number)} workers"
     line = several if len(missing) > 1 else "by a worker"
     logger().info("%s: %s", stage.name, line, extra=beside(line))
     with pool.a_gpu() if stage.on_device else nullcontext():
@@ -343,7 +345,7 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
                 ),
                 {"stage": stage, "artifact": stage.artifact, "pieces": {at: stage.pieces[at] for at in indices}},
             )
-            for indices in tasks_of(missing, pool.number)
+            for indices in tasks_of(missing, number, each)
         ]
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
@@ -356,9 +358,16 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
         ) from None
 
 
-def tasks_of(missing: Sequence[int], workers: int) -> list[list[int]]:
-    """The parts of each task. They lie far apart, so that parts with much to do, side by side, are shared out."""
-    tasks = max(min(len(missing), TASKS_A_WORKER * workers), -(-len(missing) // PARTS_A_TASK))
+def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]:
+    """The parts of each task. They lie far apart, so that parts with much to do, side by side, are shared out.
+
+    Args:
+        missing: the numbers of the parts
+        workers: who make them
+        each: a worker's tasks at least, where there are so many parts
+
+    """
+    tasks = max(min(len(missing), each * workers), -(-len(missing) // PARTS_A_TASK))
     return [list(missing[first::tasks]) for first in range(tasks)]
 
 

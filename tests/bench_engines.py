@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 
 STAGES = ("tags", "embeddings", "fills", "negatives")
-FLOW = (sys.executable, "-m", "penumbra.flows.commands", "run", "build-negatives")
+RUN = (sys.executable, "-m", "penumbra.flows.commands", "run")
+FLOW = (*RUN, "build-negatives")
 
 
 def smaller(dataset: str, queries: int, folder: Path) -> Path:
@@ -36,12 +37,12 @@ def smaller(dataset: str, queries: int, folder: Path) -> Path:
     return folder
 
 
-def run(dataset: str, variables: dict[str, str], *options: str, cores: set[int] | None = None) -> tuple[float, float]:
-    """Wall and CPU seconds of a command and all that it starts."""
+def run(command: Sequence[str], variables: dict[str, str], cores: set[int] | None = None) -> tuple[float, float]:
+    """Wall and CPU seconds of a command and all that it starts, on these cores or all."""
     begin: Callable[[], None] | None = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     before, start = os.times(), time.perf_counter()
     subprocess.run(
-        [*FLOW, dataset, *options], env={**os.environ, **variables}, check=True, preexec_fn=begin,
+        command, env={**os.environ, **variables}, check=True, preexec_fn=begin,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     after = os.times()
@@ -69,7 +70,7 @@ def main() -> None:
                 "PENUMBRA_ENGINE": engine, "PENUMBRA_DATA": str(data), "PENUMBRA_ARTIFACTS": f"{folder}/{engine}",
                 "PREFECT_HOME": f"{folder}/prefect", "PREFECT_API_URL": "",
             }  # fmt: skip
-            wall, cpu = run(dataset, variables, cores={min(os.sched_getaffinity(0))} if engine == "here" else None)
+            wall, cpu = run((*FLOW, dataset), variables, {min(os.sched_getaffinity(0))} if engine == "here" else None)
             store = Store(variables["PENUMBRA_ARTIFACTS"])
             found[engine] = content(store, dataset)
             seconds = {it.stage: it.seconds for it in store.find(dataset)}
@@ -78,7 +79,7 @@ def main() -> None:
             print(f"{engine:10} {wall:6.1f} s wall, CPU of its processes {cpu:6.1f} s   {ratios}", flush=True)
         same = all(one == found[engine] for one in found.values())
         print(f"all Parquet files the same: {json.dumps(same)}")
-        again, planned = run(dataset, variables)[0], run(dataset, variables, "--dry-run")[0]
+        again, planned = (run((*FLOW, dataset, *more), variables)[0] for more in ([], ["--dry-run"]))
         print(f"found done {again:.1f} s, planned {planned:.1f} s")
     sys.exit(not same)
 

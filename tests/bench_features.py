@@ -1,10 +1,11 @@
 """`make bench`: features against the plain way of the field and against the bare encoder, and how they are stored.
 
-    python -m tests.bench_features [texts] [videos] [storage]
+    python -m tests.bench_features [texts] [videos] [sample] [storage]
 
 Encoder: ViT-B/32's size with random weights. `plain` is the field's way: one text at a time, padded to 77, duplicates
 and all; all frames of a video, then one batch, then the next video. `limit` is the bare forward pass on random tensors
-of the same shapes, the faster of two ways: all cores on one batch, or a batch a core. JSON, one object a measurement.
+of the same shapes, the faster of two ways: all cores on one batch, or a batch a core. `sample` is the command that
+renders the sample's videos and extracts their features, on one core and on all. JSON, one object a measurement.
 """
 
 import io
@@ -38,6 +39,7 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.sample.scenes.render import read_scripts, render
+from tests.bench_engines import RUN, run
 
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512
@@ -149,6 +151,19 @@ def videos() -> dict[str, Any]:
             "plain_seconds": round(slow, 2), "seconds": round(seconds, 2), "limit_seconds": round(limit, 2),
             "share_of_limit": round(limit / seconds, 3), "times_plain": round(slow / seconds, 2),
             "clips_a_second": round(clips / seconds, 1), "decoding_alone_seconds": round(decoding, 2)}  # fmt: skip
+
+
+def sample() -> dict[str, Any]:
+    """`extract-features scenes`, with nothing rendered yet."""
+    found = {}
+    for name, some in (("one_core", {min(os.sched_getaffinity(0))}), ("all_cores", os.sched_getaffinity(0))):
+        with tempfile.TemporaryDirectory() as folder:
+            variables = {"PENUMBRA_DATA": f"{folder}/data", "PENUMBRA_ARTIFACTS": f"{folder}/artifacts",
+                         "PREFECT_HOME": f"{folder}/prefect", "PREFECT_API_URL": ""}  # fmt: skip
+            found[name], _ = run((*RUN, "extract-features", "scenes"), variables, some)
+            made = {it.stage: it.seconds for it in Store(variables["PENUMBRA_ARTIFACTS"]).find("scenes")}
+        found |= {f"{name}_{stage}": round(seconds, 1) for stage, seconds in made.items()}
+    return {"measured": "sample", **found, "ratio": round(found["one_core"] / found["all_cores"], 2)}
 
 
 def matrices() -> dict[str, Float16Array]:
@@ -266,7 +281,7 @@ def told(what: str, size: int, read: Callable[[], object], writing: float = 0, s
 
 def main() -> None:
     """Print what is asked for, or everything."""
-    wanted = sys.argv[1:] or ["texts", "videos", "storage"]
+    wanted = sys.argv[1:] or ["texts", "videos", "sample", "storage"]
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "not run: no GPU"
     print(json.dumps({"cores": os.cpu_count(), "machine": platform.machine(), "gpu": where}))
     for name in wanted:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from penumbra.artifacts.settings import PROJECT
@@ -83,6 +84,20 @@ class Host:
             "dask", "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard",
             "--memory-limit", "0", "--death-timeout", "30", *options,
         )  # fmt: skip
+
+    @contextmanager
+    def ray_head(self, port: int, cores: int, gpus: int) -> Iterator[Path]:
+        """A Ray cluster of one node that answers; where its processes log."""
+        with TemporaryDirectory(prefix="ray-") as folder:  # a short name: its sockets lie there
+            process = self.start(
+                "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port), "--num-cpus", str(cores),
+                "--num-gpus", str(gpus), "--node-ip-address", "127.0.0.1", "--include-dashboard", "false",
+                "--disable-usage-stats", "--temp-dir", folder,
+            )  # fmt: skip
+            wait_until(lambda: answers(port))
+            yield Path(folder)
+            process.terminate()
+            process.wait(60)
 
     def end(self) -> None:
         for process in self.processes:

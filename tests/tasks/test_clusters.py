@@ -89,11 +89,9 @@ def test_two_hosts_share_nothing_but_a_bucket_and_a_port(
         assert not list(worker.folder.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("resources", [True, False])
-def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
-    resources: bool, new_host: NewHost, tmp_path: Path
-) -> None:
-    """A resource is a word: these hosts need no GPU."""
+@pytest.fixture
+def films(new_host: NewHost, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A folder of films, and the digests of the features that one process makes of them."""
     (tmp_path / "films" / "videos").mkdir(parents=True)
     rows = {}
     for number in range(9):
@@ -105,6 +103,15 @@ def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
     alone = new_host("alone", PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(tmp_path / "alone-artifacts"))
     expected = alone.run("features", folder)
     assert len([name for name in expected if name.startswith("video_features/part")]) == 5
+    return folder, expected
+
+
+@pytest.mark.parametrize("resources", [True, False])
+def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
+    resources: bool, films: tuple[str, dict[str, str]], new_host: NewHost, tmp_path: Path
+) -> None:
+    """A resource is a word: these hosts need no GPU."""
+    folder, expected = films
     port = free_port()
     flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
                     PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
@@ -118,6 +125,22 @@ def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
     assert made == ({"with"} if resources else {"with", "without"})
     assert ": on the CPU" not in (flow.folder / "errors").read_text(), "the run's own host loads no encoder"
     assert list((tmp_path / "artifacts").rglob("_sheet.jpg")), "the contact sheet is made of what workers have seen"
+
+
+@pytest.mark.parametrize("gpus", [1, 0])
+def test_features_are_made_by_ray_s_gpus_or_where_it_has_none_by_all(
+    gpus: int, films: tuple[str, dict[str, str]], new_host: NewHost, tmp_path: Path
+) -> None:
+    """Ray believes what it is told of GPUs."""
+    folder, expected = films
+    port = free_port()
+    with new_host("head").ray_head(port, cores=2, gpus=gpus) as logs:
+        flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
+                        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+        assert flow.run("features", folder) == expected
+        loads = [path.read_text().count(": on the CPU") for path in logs.rglob("worker-*.err")]
+    assert sum(loads) == (2 if gpus else 4), "texts and frames: by the worker that has the GPU, or by both"
+    assert ": on the CPU" not in (flow.folder / "errors").read_text(), "the run's own host loads no encoder"
 
 
 # -- what dies on the way -------------------------------------------------------------------------------------------

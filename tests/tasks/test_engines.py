@@ -220,10 +220,11 @@ def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: N
 
 @pytest.mark.parametrize("parts", [1, 6, 9, 27, 1000])
 @pytest.mark.parametrize("number", [1, 2, 64])
-def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int) -> None:
-    tasks = tasks_of(range(100, 100 + parts), number)
+@pytest.mark.parametrize("each", [1, 4])
+def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int, each: int) -> None:
+    tasks = tasks_of(range(100, 100 + parts), number, each)
     assert sorted(index for task in tasks for index in task) == list(range(100, 100 + parts))
-    assert len(tasks) >= min(parts, 4 * number), "each worker has several, so that none waits long for the others"
+    assert len(tasks) >= min(parts, each * number), "each worker has so many, so that none waits long for the others"
     assert max(map(len, tasks)) <= PARTS_A_TASK
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 1
     assert all(later - one == len(tasks) for task in tasks for one, later in pairwise(task))

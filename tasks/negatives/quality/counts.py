@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.data.resampling import Floats, Ids
+from penumbra.tasks.negatives.quality.measures import STAGE
 from penumbra.tasks.negatives.quality.negative import Negative
 
 PARAPHRASE = 0.90
@@ -92,7 +93,7 @@ def _of_equals(measures: pa.Table, tests: Sequence[str], labelled: bool) -> Colu
 
 def placed(rows: Sequence[Negative]) -> pa.Table:
     """The rows' places and cosines, as `measures` has them."""
-    types = {name: SCHEMAS["measures"].field(name).type for name in (*PLACES, SIMILARITY)}
+    types = {name: SCHEMAS[STAGE].field(name).type for name in (*PLACES, SIMILARITY)}
     return pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in types.items()})
 
 

@@ -9,7 +9,6 @@ there and whole is left as it is: a run that was stopped goes on where it was. T
 import argparse
 import json
 import multiprocessing
-import os
 import re
 import sys
 import time
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from penumbra.artifacts.processes import end_with_parent
+from penumbra.artifacts.processes import cores, end_with_parent
 from penumbra.tasks.sample.scenes.encoding import encode_script, is_whole
 from penumbra.tasks.sample.scenes.generate import DATA
 from penumbra.tasks.sample.scenes.initial_scene import Record
@@ -107,7 +106,7 @@ def render(scripts: list[Record], folder: Path, processes: int | None = None,
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
     rendering = Rendering(folder)
-    for video in _all(scripts, folder, processes or os.cpu_count() or 1):
+    for video in _all(scripts, folder, processes or cores()):
         rendering.videos.append(video)
         progress(video)
     rendering.seconds = time.monotonic() - begun

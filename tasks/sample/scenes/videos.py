@@ -1,6 +1,5 @@
 """The sample's videos, rendered before their features are extracted: the one door from the flows to the sample."""
 
-import os
 from pathlib import Path
 
 from penumbra.artifacts.errors import PenumbraError
@@ -41,7 +40,7 @@ def render_missing(folder: Path, processes: int = 0) -> Rendering:
             log.info("%d of %d videos rendered", done, len(scripts), extra=beside(""))
 
     try:
-        rendering = render(scripts, folder, processes or os.cpu_count(), progress)
+        rendering = render(scripts, folder, processes or None, progress)
     except OSError as error:
         raise RenderingError(
             f"{folder} can't be written ({error.strerror}): name another one with --param videos.folder=…"
