@@ -21,6 +21,7 @@ from penumbra.flows.extract_features import features_of
 from penumbra.flows.shown import ended, shown_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.ablation.grids import RowPlan, plan
 from penumbra.tasks.grounding.ablation.results import Results, SeededRun
@@ -28,7 +29,6 @@ from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import training_run
 from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings
 from penumbra.tasks.negatives.parameters import NegativesParameters

@@ -18,6 +18,7 @@ from pydantic import Field
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.settings import PROJECT
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.stage import Parameters
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ def _load(name: str, device: str, precision: str) -> Encoder:
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
             "with --param encoder=…"
         ) from None
-    target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     try:
+        target = device_of(device)
         return Encoder(name, model.eval().to(target), tokenizer, processing, target, dtype)
     except RuntimeError as error:
         raise ClipError(f"CLIP can't be put on device {device!r}: {str(error).splitlines()[0]}") from None

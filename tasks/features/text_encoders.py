@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.progress import counting
@@ -50,8 +51,7 @@ class SentenceTexts:
         import torch
 
         self.name = name
-        target = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        self.model: Any = load_encoder(name).to(target)
+        self.model: Any = load_encoder(name).to(device_of(device))
         if precision != "float32":
             self.model = self.model.to(getattr(torch, precision))
         self.width: int = self.model[0].get_embedding_dimension()

@@ -20,6 +20,7 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
@@ -58,9 +59,11 @@ def load_encoder(sentence_model: str) -> Any:
     """Load the model; raises `EncoderError` with the remedy."""
     from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
 
-    source = model_source(sentence_model)
+    source, device = model_source(sentence_model), device_of("auto")
+    attention = {"attn_implementation": "eager"} if device.type == "cpu" else {}  # flash is for pages of text
     try:
-        return SentenceTransformer(source, local_files_only=Path(source).is_dir())  # a folder asks no hub
+        local = Path(source).is_dir()  # a folder asks no hub
+        return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
     except (OSError, ValueError) as error:
         raise EncoderError(
             f"sentence model {sentence_model!r} can't be loaded ({type(error).__name__}): without a network install "

@@ -80,13 +80,29 @@ def test_two_hosts_share_nothing_but_a_bucket_and_a_port(
     port = free_port()
     with bucket() as (_, variables):
         flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}", **variables)
-        # the worker is told where the bucket's server is, and not where artifacts lie in it
-        keys = {name: value for name, value in variables.items() if name.startswith("AWS_")}
-        worker = new_host("worker", **keys)
+        worker = new_host("worker", **keys(variables))
         new_host("scheduler").scheduler(port)
         worker.worker(port)
         assert flow.run("queries", str(corner)) == expected
         assert not list(worker.folder.rglob("*.parquet"))
+
+
+def test_two_hosts_of_ray_share_nothing_but_a_bucket_and_ports(
+    corner: Path, expected: dict[str, str], new_host: NewHost
+) -> None:
+    """A run starts on one of Ray's hosts: this one has no core for parts."""
+    port = free_port()
+    with bucket() as (_, variables), new_host("head").ray_head(port, cores=0):
+        worker = new_host("worker", **keys(variables))
+        worker.ray_node(port, cores=2)
+        flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}", **variables)
+        assert flow.run("queries", str(corner)) == expected
+        assert not list(worker.folder.rglob("*.parquet"))
+
+
+def keys(variables: dict[str, str]) -> dict[str, str]:
+    """What a worker is told: where the bucket's server is, and not where artifacts lie in it."""
+    return {name: value for name, value in variables.items() if name.startswith("AWS_")}
 
 
 @pytest.fixture
@@ -134,7 +150,7 @@ def test_features_are_made_by_ray_s_gpus_or_where_it_has_none_by_all(
     """Ray believes what it is told of GPUs."""
     folder, expected = films
     port = free_port()
-    with new_host("head").ray_head(port, cores=2, gpus=gpus) as logs:
+    with new_host("head").ray_head(port, cores=2, gpus=gpus) as (_, logs):
         flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
                         PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
         assert flow.run("features", folder) == expected
@@ -210,6 +226,23 @@ def test_a_killed_scheduler_is_told_and_the_next_run_goes_on(
     assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
 
 
+def test_a_killed_head_of_ray_is_told_and_the_next_run_goes_on(
+    digests: dict[str, str], new_host: NewHost, tmp_path: Path
+) -> None:
+    port = free_port()
+    flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
+                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    with new_host("head").ray_head(port, cores=2) as (head, _):
+        run = running(flow, tmp_path)
+        os.killpg(head.pid, signal.SIGKILL)
+        print(run.communicate(timeout=PATIENCE))
+    there = finished(tmp_path)
+    assert len(there) < PARTS
+    with new_host("another").ray_head(port, cores=2):
+        assert flow.run("toys", "1") == digests
+    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
+
+
 @pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
 def test_the_next_run_goes_on_where_the_flow_s_process_was_killed(
     engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
@@ -224,7 +257,7 @@ def test_the_next_run_goes_on_where_the_flow_s_process_was_killed(
     assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
 
 
-@pytest.mark.parametrize("engine", ["processes", "dask"])
+@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
 def test_a_worker_without_memory_is_told_and_the_next_run_goes_on(
     engine: str, digests: dict[str, str], new_host: NewHost, tmp_path: Path
 ) -> None:
@@ -240,9 +273,12 @@ def test_a_worker_without_memory_is_told_and_the_next_run_goes_on(
     assert {piece: tellings(tmp_path, piece) for piece in there} == before
 
 
-def test_a_run_outlives_a_store_that_is_away_for_a_while(digests: dict[str, str], new_host: NewHost) -> None:
+@pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
+def test_a_run_outlives_a_store_that_is_away_for_a_while(
+    engine: str, digests: dict[str, str], new_host: NewHost
+) -> None:
     with bucket() as (gate, variables):
-        host = new_host("host", PENUMBRA_ENGINE="processes", **variables)
+        host = new_host("host", PENUMBRA_ENGINE=engine, **variables)
         run = host.start("tests.cluster", "toys", "1")
         threading.Thread(target=close_for, args=(gate, host, 20.0), daemon=True).start()
         assert said(run) == digests

@@ -17,6 +17,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, guesses, whole_figures, with_other_queries
 from penumbra.tasks.grounding.evaluation.constant import Fitted, fitted
@@ -27,7 +28,6 @@ from penumbra.tasks.grounding.metrics.metric import Split
 from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
 from penumbra.tasks.grounding.metrics.windows import Windows, align
 from penumbra.tasks.grounding.settings import Ranking
-from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, is_planned, logger, run

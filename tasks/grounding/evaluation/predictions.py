@@ -12,13 +12,13 @@ from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.features import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Ranking
-from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.run import load_run, require_checkpoints, run_name, settings_of
 from penumbra.tasks.grounding.training.settings import Settings

@@ -17,6 +17,7 @@ from torch import nn
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, ClipError, Encoder, digests, load
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
@@ -27,7 +28,6 @@ from penumbra.tasks.grounding.batches.features import Features, joined, normalis
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.watching import Watched, watch
-from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, run_name
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.text.embeddings import EncoderError

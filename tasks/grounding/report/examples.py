@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.evaluation.figures import aligned
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.ordering import NAMES
 from penumbra.tasks.grounding.metrics.retrieval import score_queries
-from penumbra.tasks.grounding.training.job import device_of
 from penumbra.tasks.grounding.training.run import load_run, run_name, split_rows
 from penumbra.tasks.grounding.training.settings import Settings
 

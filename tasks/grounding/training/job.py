@@ -39,11 +39,6 @@ class Job:
         return json.dumps({"settings": self.settings.model_dump(mode="json"), "features": widths}, indent=1)
 
 
-def device_of(name: str) -> torch.device:
-    """The device that a name asks for; "auto" is a GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
-
-
 def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], settings: Settings) -> dict[str, float]:
     """Retrieval metrics of the validation queries, and under "chosen_by" what the best epoch is chosen by."""
     known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}

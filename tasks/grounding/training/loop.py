@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.models.checkpoints import CheckpointError, load_weights
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import TrainingData
@@ -27,7 +28,7 @@ from penumbra.tasks.grounding.training.checkpoint import (
     write_checkpoint,
 )
 from penumbra.tasks.grounding.training.folder import SETTINGS
-from penumbra.tasks.grounding.training.job import Job, device_of, judge
+from penumbra.tasks.grounding.training.job import Job, judge
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser

@@ -19,13 +19,13 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
-from penumbra.tasks.devices import device_name
+from penumbra.tasks.devices import device_name, device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
 from penumbra.tasks.grounding.training.folder import last_epoch, run_folder
-from penumbra.tasks.grounding.training.job import Job, device_of, held_out_videos
+from penumbra.tasks.grounding.training.job import Job, held_out_videos
 from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job

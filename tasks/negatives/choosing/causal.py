@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.choosing.plausibility import Floats, Scorer
 
 BATCH = 256
@@ -28,7 +29,6 @@ def scorer(model: str) -> Scorer | None:
 @cache
 def load(name: str) -> tuple[Any, Any]:
     """The tokenizer and the model, on a GPU where there is one; raises `CausalModelError` with the remedy."""
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
@@ -39,7 +39,7 @@ def load(name: str) -> tuple[Any, Any]:
             f"causal model {name!r} can't be loaded ({type(error).__name__}): give a folder with safetensors weights "
             "or leave choosing.causal_model empty"
         ) from None
-    return tokenizer, model.train(False).to("cuda" if torch.cuda.is_available() else "cpu")
+    return tokenizer, model.train(False).to(device_of("auto"))
 
 
 def log_probability(texts: Sequence[str], name: str) -> Floats:

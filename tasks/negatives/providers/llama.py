@@ -21,6 +21,7 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
@@ -456,9 +457,8 @@ def _device(name: str) -> "device":
     """The device of a setting, tried out."""
     import torch
 
-    wanted = name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.empty(0, device=wanted).device
+        return torch.empty(0, device=device_of(name)).device
     except (RuntimeError, AssertionError, NotImplementedError):
         raise LlamaError(
             f"there is no device {name!r} here: filling.llama.device=auto takes a GPU if there is one, else the CPU"

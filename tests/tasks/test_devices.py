@@ -1,0 +1,57 @@
+"""Where models are computed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from penumbra.tasks.devices import device_name, device_of
+
+INTEL, AMD = {"avx512_f": True, "cpu_name": "Intel(R) Xeon(R)"}, {"avx512_f": True, "cpu_name": "AMD EPYC"}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """What a test sets is no other's."""
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, products.fp32_precision = products.fp32_precision, "none"
+    yield
+    products.fp32_precision = before
+
+
+def test_a_device_is_named_and_found() -> None:
+    assert device_of("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert device_name(device_of("cpu")) == "the CPU"
+    with pytest.raises(RuntimeError, match="abacus"):
+        device_of("abacus")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "taken"),
+    [
+        (AMD, "bf16"),
+        (INTEL, "none"),
+        (AMD | {"amx_tile": True}, "none"),
+        (AMD | {"avx512_f": False}, "none"),
+        ({"cpu_name": "Apple M4"}, "none"),
+    ],
+)
+def test_onednn_multiplies_where_mkl_is_slow(cpu: dict[str, Any], taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
+    device_of("cpu")
+    assert torch.backends.mkldnn.matmul.fp32_precision == taken  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shapes", [((640, 384), (384, 1536)), ((128, 31, 32), (128, 32, 31))])
+def test_a_product_stays_float32(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """On this CPU, whichever it is: numbers of bfloat16 would be a hundred times as far off."""
+    device_of("cpu")
+    torch.manual_seed(0)
+    left, right = (torch.randn(shape, requires_grad=True) for shape in shapes)
+    exact = left.double() @ right.double()
+    assert (left @ right - exact).abs().max() < 3e-7 * exact.abs().max() * shapes[0][-1] ** 0.5
+    found = torch.autograd.grad((left @ right).square().sum(), (left, right))
+    wanted = torch.autograd.grad((left.double() @ right.double()).square().sum(), (left, right))
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() < 1e-5 * other.abs().max()
