@@ -20,7 +20,7 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import device_of
+from penumbra.tasks.devices import attention_on, device_of
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
@@ -60,7 +60,7 @@ def load_encoder(sentence_model: str) -> Any:
     from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
 
     source, device = model_source(sentence_model), device_of("auto")
-    attention = {"attn_implementation": "eager"} if device.type == "cpu" else {}  # flash is for pages of text
+    attention = {"attn_implementation": attention_on(device)}
     try:
         local = Path(source).is_dir()  # a folder asks no hub
         return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)

@@ -235,7 +235,9 @@ def test_a_killed_head_of_ray_is_told_and_the_next_run_goes_on(
     with new_host("head").ray_head(port, cores=2) as (head, _):
         run = running(flow, tmp_path)
         os.killpg(head.pid, signal.SIGKILL)
-        print(run.communicate(timeout=PATIENCE))
+        run.communicate(timeout=PATIENCE)  # Ray ends it after a minute
+        assert run.returncode
+        assert "Failed to connect to GCS" in (flow.folder / "errors").read_text()
     there = finished(tmp_path)
     assert len(there) < PARTS
     with new_host("another").ray_head(port, cores=2):
