@@ -1,37 +1,45 @@
 """Where models are computed: the device that a setting names, and what it is called where people see it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 
 def device_of(name: str) -> "torch.device":
-    """The device that a name asks for, made ready; "auto" is a GPU where there is one, else the CPU."""
+    """The device that a name asks for; "auto" is a GPU where there is one, else the CPU."""
     import torch
 
-    wanted = name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(wanted)
-    if device.type == "cpu":
-        _multiply_with_onednn()
-    return device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
 
 
-def _multiply_with_onednn() -> None:
-    """Have oneDNN make the float32 products of this process where MKL, to which torch leaves them, is slow.
+@contextmanager
+def encoding_on(device: "torch.device") -> Iterator[None]:
+    """Inside, oneDNN makes this process's float32 products on a CPU where MKL, to which torch leaves them, is slow.
 
     MKL uses AVX-512 on Intel's CPUs alone: on an AMD EPYC 9005 it makes 93 GFLOP/s a core, oneDNN 203. torch has no
     word for "oneDNN"; the one that it has for "oneDNN, which may round to bfloat16" rounds on CPUs with AMX alone.
+
+    This is for encoders, whose batches have few shapes. oneDNN compiles a product anew for each shape, in some
+    milliseconds and a megabyte, and the batches of a training have thousands.
     """
     import torch
 
-    cpu = torch.cpu.get_capabilities()
+    cpu = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when torch is imported
+    before = products.fp32_precision
     if cpu.get("avx512_f") and not cpu.get("amx_tile") and "Intel" not in cpu["cpu_name"]:
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]  # made at import
+        products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def attention_on(device: "torch.device") -> str | None:
-    """transformers' name of the attention that is fastest there for a query's dozen words; None for its own choice.
+    """Transformers' name of the attention that is fastest there for a query's dozen words; None for its own choice.
 
     On a CPU it would choose flash attention, whose blocks are for many words: a quarter of an encoder's time.
     """

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
 from penumbra.models.mmn import MMN
-from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
@@ -101,7 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_memory()
-    device, losses = device_of(options.device), MMNLossSettings()
+    device, losses = torch.device(options.device), MMNLossSettings()
     torch.manual_seed(0)
     data = made_up(options.videos, device)
     net = MMN(mmn.MMN().sizes(VIDEO, TEXT)).to(device)

@@ -4,10 +4,9 @@ python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compi
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
-three and three layers, a negative query beside each query, and temporal shifting. `torch's` are the same products
-where oneDNN is not asked to make them (`tasks/devices.py`). The study's size is that of the preset
-charades-cg-simulated, on one thread, as several of its trainings run side by side: 31 clips × 256, texts of 12 tokens
-× 384.
+three and three layers, a negative query beside each query, and temporal shifting. The study's size is that of the
+preset charades-cg-simulated, on one thread, as several of its trainings run side by side: 31 clips × 256, texts of
+12 tokens × 384.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.families import system_of
@@ -125,7 +123,7 @@ def settings_of_study(shine: bool) -> Settings:
 
 def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Namespace) -> None:
     """Print one line."""
-    device = device_of(options.device)
+    device = torch.device(options.device)
     torch.manual_seed(0)
     system = system_of(settings)
     data = system.data(*made_up(sizes), device)
@@ -140,16 +138,13 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
         step.objective = torch.compile(objective, mode=options.compiled)
     whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
     bare = seconds(products.run, options.steps, device)
-    torch.backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
-    torchs = seconds(products.run, options.steps, device)
     print(f"{name:38} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
-          f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}, to torch's {whole / torchs:5.2f}",
-          flush=True)  # fmt: skip
+          f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}", flush=True)  # fmt: skip
 
 
 def measure_evaluation(options: argparse.Namespace) -> None:
     """Print the time of predicting and judging 3,442 queries (Novel-Composition of Charades-CG), features loaded."""
-    device = device_of(options.device)
+    device = torch.device(options.device)
     system = system_of(settings_of("qd_detr", shine=False, bf16=False))
     data = system.data(*made_up(CHARADES, QUERIES), device)
     net = system.build(CHARADES.video, CHARADES.text).to(device)

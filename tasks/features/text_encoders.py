@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penumbra.tasks.devices import device_of
+from penumbra.tasks.devices import device_of, encoding_on
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.progress import counting
@@ -64,9 +64,10 @@ class SentenceTexts:
         pooled: Float16Array = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float16)
         tick = counting("texts", len(texts))
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
-            found = self.model.encode(
-                [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
-            )
+            with encoding_on(self.model.device):
+                found = self.model.encode(
+                    [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
+                )
             for row, states in zip(rows, found, strict=True):
                 real = states["attention_mask"].bool()
                 tokens[row] = states["token_embeddings"][real].half().cpu().numpy()
@@ -125,7 +126,7 @@ def encode_texts(
 
     tick = counting("texts", len(texts))
     threads, _ = encoder_threads(encoder)
-    with threads:
+    with encoding_on(encoder.device), threads:
         for done in threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)):
             tick(done)
     return tokens, pooled, sum(len(text) > limit for text in whole)

