@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+MULTIPLE = 16  # whose batches have few sizes, and take few rows twice
+
 
 def device_of(name: str) -> "torch.device":
     """The device that a name asks for; "auto" is a GPU where there is one, else the CPU."""
@@ -22,8 +24,8 @@ def encoding_on(device: "torch.device") -> Iterator[None]:
     MKL uses AVX-512 on Intel's CPUs alone: on an AMD EPYC 9005 it makes 93 GFLOP/s a core, oneDNN 203. torch has no
     word for "oneDNN"; the one that it has for "oneDNN, which may round to bfloat16" rounds on CPUs with AMX alone.
 
-    This is for encoders, whose batches have few shapes. oneDNN compiles a product anew for each shape, in some
-    milliseconds and a megabyte, and the batches of a training have thousands.
+    This is for encoders, whose batches have few shapes (`filled_up`). oneDNN compiles a product anew for each shape, in
+    some milliseconds and a megabyte that is not given back, and the batches of a training have thousands.
     """
     import torch
 
@@ -36,6 +38,11 @@ def encoding_on(device: "torch.device") -> Iterator[None]:
         yield
     finally:
         products.fp32_precision = before
+
+
+def filled_up(rows: list[int], size: int) -> list[int]:
+    """The rows of a batch, the last one repeated up to a multiple of sixteen, or of a full batch if that is smaller."""
+    return [*rows, *rows[-1:] * (-len(rows) % min(size, MULTIPLE))]
 
 
 def attention_on(device: "torch.device") -> str | None:

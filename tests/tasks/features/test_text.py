@@ -24,7 +24,7 @@ def negatives(store: Store, queries: list[str], version: int = 1) -> None:
 def test_batches_are_of_one_length() -> None:
     lengths = [5, 3, 5, 5, 9, 3]
     found = list(batches_of_one_length(lengths, 2))
-    assert found == [[4], [0, 2], [3], [1, 5]]
+    assert found == [[4, 4], [0, 2], [3, 3], [1, 5]]
 
 
 def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
