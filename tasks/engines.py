@@ -31,7 +31,7 @@ from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secr
 from penumbra.artifacts.processes import cores, end_with_parent, environment
 from penumbra.tasks.log_lines import from_workers, quieten, tell
 
-GIGABYTES_A_WORKER = 2.0  # a sentence encoder, a tagger, what they import, and a part
+GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
 OBJECTS_BETWEEN_COLLECTIONS = 100_000  # rows are many objects and no cycles; Python's 700 took 7 % of a worker's time
 ANSWERS_WITHIN = 30  # seconds, a cluster
 
