@@ -92,7 +92,7 @@ class Pool:
 
 
 class Workers:
-    """The workers of a run, which start when a stage first has several parts to make.
+    """The workers of a run, which start when a stage first has several parts of many rows to make.
 
     `elsewhere` says whether they are of a cluster that is there, with devices of their own.
     """
@@ -163,8 +163,10 @@ def _dask(number: int) -> Iterator[Pool]:
         "distributed.worker.profile.enabled": False,
     }
     runner = DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN})
-    with _script_hidden(), config.set(quick), runner:
+    with _script_hidden(), config.set(quick), ExitStack() as stack:
         try:
+            _knock(address())
+            stack.enter_context(runner)
             there = runner.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError) as error:
             raise _no_answer(Engine.dask, error) from None
