@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-MULTIPLE = 16  # whose batches have few sizes, and take few rows twice
+MULTIPLE = 16  # of rows is a batch: so there are few sizes, and few rows are taken twice
 
 
 def device_of(name: str) -> "torch.device":
@@ -41,8 +41,9 @@ def encoding_on(device: "torch.device") -> Iterator[None]:
 
 
 def filled_up(rows: list[int], size: int) -> list[int]:
-    """The rows of a batch, the last one repeated up to a multiple of sixteen, or of a full batch if that is smaller."""
-    return [*rows, *rows[-1:] * (-len(rows) % min(size, MULTIPLE))]
+    """The rows of a batch, the last one repeated up to a multiple of sixteen, or to a full batch if that is smaller."""
+    wanted = min(size, len(rows) + -len(rows) % MULTIPLE)
+    return [*rows, *rows[-1:] * (wanted - len(rows))]
 
 
 def attention_on(device: "torch.device") -> str | None:

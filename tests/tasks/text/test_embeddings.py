@@ -47,8 +47,10 @@ def test_batches_change_nothing_that_counts() -> None:
     np.testing.assert_allclose(together, np.concatenate([encode([t], Encoding()) for t in TEXTS]), atol=1e-5)
 
 
-@pytest.mark.parametrize(("number", "size", "batches"), [(1, 64, [16]), (64, 64, [64]), (150, 64, [64, 64, 32]),
-                                                         (5, 2, [2, 2, 2])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "size", "batches"),
+    [(1, 64, [16]), (64, 64, [64]), (150, 64, [64, 64, 32]), (37, 20, [20, 20]), (5, 2, [2, 2, 2])],
+)
 def test_batches_have_few_shapes(number: int, size: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = load_encoder(Encoding().sentence_model), list[int]()
     monkeypatch.setattr(model, "encode", lambda some, **_: np.array([[len(text)] * 384 for text in some]))
