@@ -3,10 +3,11 @@
 A family of models adds its own (`ModelConfig`); all of them together are `penumbra.tasks.grounding.training.settings`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.stage import Parameters
 
 
@@ -28,6 +29,15 @@ class ModelConfig(Parameters):
     def reads_negatives(self) -> bool:
         """Whether training takes generated hard negatives."""
         return False
+
+    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
+        """What of it changes where its training is to take generated hard negatives, or is to take none.
+
+        Raises `PenumbraError` where it can't take any.
+        """
+        if wanted:
+            raise PenumbraError(f"{self.name} is not trained on generated hard negatives")
+        return {}
 
     @property
     def reads_in_video(self) -> bool:

@@ -39,7 +39,7 @@ FEATURES: dict[str, type[Parameters]] = {
 }  # fmt: skip
 TRAINING = tuple(Settings.model_fields)
 GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
-PRESET = "preset"
+PRESET, HARD = "preset", "hard_negatives"  # what a row may say beside groups
 
 
 class GridError(PenumbraError):
@@ -148,7 +148,7 @@ def chosen_rows(grid: Grid, labels: Sequence[str], providers: set[str]) -> list[
 
 def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> RowPlan:
     changes = merge(grid.all, row.changes)
-    named = str(changes.pop(PRESET, "")).format(dataset=dataset)
+    named, hard = str(changes.pop(PRESET, "")).format(dataset=dataset), changes.pop(HARD, None)
     chosen = named if named in presets() else preset
     unknown = changes.keys() - set(GROUPS)
     if unknown:
@@ -161,8 +161,10 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
                 reduce(merge, (features.get(name, {}), base.get(name, {}), changes.get(name, {})))
             )
     with _naming(grid, row):
-        layers = ({name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes))
+        layers = [{name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes)]
         settings = layered(chosen, *layers)
+        if hard is not None:
+            settings = layered(chosen, *layers, {"model": settings.model.on_hard_negatives(hard)})
     return RowPlan(row, chosen, groups | {name: getattr(settings, name) for name in TRAINING}, settings)
 
 

@@ -85,6 +85,10 @@ class BMDETR(DETRConfig):
         """See `ModelConfig.reads_negatives`."""
         return self.losses.negatives in ("generated", "both")
 
+    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
+        """See `ModelConfig.on_hard_negatives`: beside queries of the same video, its own negatives, or without."""
+        return {"losses": {"negatives": "both" if wanted else "in_video"}}
+
     @property
     def reads_in_video(self) -> bool:
         """See `ModelConfig.reads_in_video`."""

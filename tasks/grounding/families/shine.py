@@ -1,5 +1,7 @@
 """What models that take SHINE's hard negatives share (Cheng et al., ECCV 2024)."""
 
+from typing import Any
+
 from pydantic import Field
 
 from penumbra.tasks.grounding.settings import ModelConfig
@@ -26,3 +28,7 @@ class HardNegativeModel(ModelConfig):
     def reads_negatives(self) -> bool:
         """See `ModelConfig.reads_negatives`."""
         return self.losses.shine
+
+    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
+        """See `ModelConfig.on_hard_negatives`."""
+        return {"losses": {"shine": wanted}}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.running import deployment_parameters
 from penumbra.tasks.grounding.ablation.grids import (
     FEATURES,
@@ -22,6 +23,7 @@ from penumbra.tasks.grounding.ablation.grids import (
 )
 from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, Scored, marks_of
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
+from penumbra.tasks.grounding.settings import ModelConfig
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Parameters
 
@@ -68,6 +70,25 @@ def test_systems_train_with_their_own_preset_where_there_is_one() -> None:
     assert there["Moment-DETR + SHINE"].preset == "charades-cg-moment_detr-shine"
     assert there["Moment-DETR + SHINE"].settings.training.learning_rate == 2e-4
     assert {row.preset for row in plan("systems", [], "mine", None, NOTHING_SAID)[1]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("model", "without", "with_them"),
+    [("qd_detr", (False, False), (True, False)), ("mmn", (False, False), (True, False)),
+     ("bm_detr", (False, True), (True, True))],
+)  # fmt: skip
+def test_hard_negatives_are_said_in_the_words_of_any_model(
+    model: str, without: tuple[bool, bool], with_them: tuple[bool, bool]
+) -> None:
+    plans = plan("llms", ["base", "corpus"], "scenes", None, said(model={"name": model}))[1]
+    reads = [(row.settings.model.reads_negatives, row.settings.model.reads_in_video) for row in plans]
+    assert reads == [without, with_them]
+
+
+def test_a_model_without_hard_negatives_is_told() -> None:
+    assert ModelConfig(name="plain").on_hard_negatives(False) == {}
+    with pytest.raises(PenumbraError, match="plain is not trained on generated hard negatives"):
+        ModelConfig(name="plain").on_hard_negatives(True)
 
 
 def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
