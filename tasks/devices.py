@@ -18,14 +18,14 @@ def device_of(name: str) -> "torch.device":
 
 
 @contextmanager
-def encoding_on(device: "torch.device") -> Iterator[None]:
+def products_on(device: "torch.device") -> Iterator[None]:
     """Inside, oneDNN makes this process's float32 products on a CPU where MKL, to which torch leaves them, is slow.
 
     MKL uses AVX-512 on Intel's CPUs alone: on an AMD EPYC 9005 it makes 93 GFLOP/s a core, oneDNN 203. torch has no
     word for "oneDNN"; the one that it has for "oneDNN, which may round to bfloat16" rounds on CPUs with AMX alone.
 
-    This is for encoders, whose batches have few shapes (`filled_up`). oneDNN compiles a product anew for each shape, in
-    some milliseconds and a megabyte that is not given back, and the batches of a training have thousands.
+    oneDNN compiles a product anew for each shape, in some milliseconds and a megabyte that is not given back. So this
+    is for batches that have few shapes: see `filled_up`, and `System.few_shapes`.
     """
     import torch
 

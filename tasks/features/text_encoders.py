@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penumbra.tasks.devices import device_of, encoding_on, filled_up
+from penumbra.tasks.devices import device_of, filled_up, products_on
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.progress import counting
@@ -64,7 +64,7 @@ class SentenceTexts:
         pooled: Float16Array = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float16)
         tick = counting("texts", len(texts))
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
-            with encoding_on(self.model.device):
+            with products_on(self.model.device):
                 found = self.model.encode(
                     [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
                 )
@@ -126,7 +126,7 @@ def encode_texts(
 
     tick = counting("texts", len(texts))
     threads, _ = encoder_threads(encoder)
-    with encoding_on(encoder.device), threads:
+    with products_on(encoder.device), threads:
         for done in threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)):
             tick(done)
     return tokens, pooled, sum(len(text) > limit for text in whole)

@@ -20,7 +20,7 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_on, device_of, encoding_on, filled_up
+from penumbra.tasks.devices import attention_on, device_of, filled_up, products_on
 from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, aligned, run
 
@@ -78,7 +78,7 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
     tick = counting("texts", len(texts), aside=aside)
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
-    with encoding_on(model.device):
+    with products_on(model.device):
         for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
             some = [texts[place] for place in batch]
             vectors[batch] = model.encode(

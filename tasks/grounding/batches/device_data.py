@@ -16,7 +16,8 @@ from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.batches.features import Features
 
 ENDPOINTS = 2  # channels of a clip beside its features
-BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
+BATCHES_A_GROUP = 50  # sorted by length together: more pad less and mix less
+MULTIPLE = 4  # of clips and of words are then in a batch, so that there are few shapes, as `products_on` wants
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
@@ -28,9 +29,10 @@ class Ragged:
         self.starts, self.lengths = offsets[:-1].to(device), offsets.diff().to(device)
         self.host_lengths = offsets.diff().numpy()
 
-    def longest(self, rows: np.ndarray) -> int:
-        """Rows of the longest item among some, known to the host."""
-        return int(self.host_lengths[rows].max())
+    def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
+        """Rows of the longest item among some, rounded up to a multiple, but to no more than any item has."""
+        longest = int(self.host_lengths[rows].max())
+        return min(longest + -longest % multiple, int(self.host_lengths.max()))
 
     def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Items [...] of the device as [..., longest, channels], zeros for padding, and their mask [..., longest]."""
@@ -132,10 +134,11 @@ class DeviceData:
 
     def _sizes(self, rows: np.ndarray, hard: bool) -> tuple[int, int]:
         """Longest video and longest text of some queries; the same for all batches where shapes must not change."""
-        texts = self.texts.longest(self.host["text"][rows])
+        multiple = MULTIPLE if self.group_by_length else 1
+        texts = self.texts.longest(self.host["text"][rows], multiple)
         if hard:
-            texts = max(texts, self.texts.longest(self.host["hard"][:, rows]))
-        return self.videos.longest(self.host["video"][rows]), texts
+            texts = max(texts, self.texts.longest(self.host["hard"][:, rows], multiple))
+        return self.videos.longest(self.host["video"][rows], multiple), texts
 
     def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
         """Gather the queries `rows` [B] (on the CPU), with their hard negatives or without."""

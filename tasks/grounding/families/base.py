@@ -56,6 +56,11 @@ class System(ABC, Generic[Config]):
         """Whether autocast is on."""
         return self.settings.training.precision == "bf16"
 
+    @property
+    def few_shapes(self) -> bool:
+        """Whether a training's batches have so few shapes that each may be compiled for (`devices.products_on`)."""
+        return False
+
     @abstractmethod
     def build(self, video_dim: int, text_dim: int) -> nn.Module:
         """The model with fresh weights."""

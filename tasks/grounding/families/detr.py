@@ -144,6 +144,11 @@ class DETRSystem(System[ADETR]):
 
     models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETR, MomentDETR)  # the default first
 
+    @property
+    def few_shapes(self) -> bool:
+        """See `System.few_shapes`."""
+        return self.settings.training.group_by_length
+
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
         """See `System.build`."""
         sizes = self.config.sizes(video_dim + ENDPOINTS, text_dim, self.settings.inputs.longest_text)

@@ -6,6 +6,7 @@ states and the order of the data are all in the checkpoint or follow from seed a
 
 import shutil
 import time
+from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.models.checkpoints import CheckpointError, load_weights
-from penumbra.tasks.devices import device_of
+from penumbra.tasks.devices import device_of, products_on
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import TrainingData
@@ -231,4 +232,6 @@ def train(job: Job, observe: Observer = unobserved) -> list[Row]:
         for draft in job.folder.glob(".*"):
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
-    return Trainer(job, accelerator, observe).run()
+    trainer = Trainer(job, accelerator, observe)
+    with products_on(accelerator.device) if trainer.system.few_shapes else nullcontext():
+        return trainer.run()

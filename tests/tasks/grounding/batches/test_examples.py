@@ -90,6 +90,8 @@ def test_rows_are_gathered_as_a_loop_would() -> None:
         assert not values[place][len(own) :].any()
         assert mask[place].tolist() == [True] * len(own) + [False] * (4 - len(own))
     assert ragged.longest(np.array([0, 1])) == 3
+    assert ragged.longest(np.array([0, 1]), multiple=4) == 4
+    assert ragged.longest(np.array([0, 1]), multiple=8) == 5
 
 
 def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
@@ -100,6 +102,12 @@ def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
     assert whole.video.shape[1] == 10
     assert whole.hard_text is not None
     assert whole.hard_text.shape[:2] == (3, 24)
+    few_shapes = device_data(group_by_length=True).inputs(torch.tensor([0, 7, 14]), hard=True)
+    assert few_shapes.video.shape[1] == 8
+    assert few_shapes.text.shape[1] == 5  # no text has more
+    assert few_shapes.hard_text is not None
+    assert few_shapes.hard_text.shape[2] == few_shapes.text.shape[1]
+    assert torch.equal(few_shapes.video[:, : short.video.shape[1]], short.video)
     fixed = device_data(fixed_size=True)
     assert fixed.inputs(torch.tensor([0])).video.shape[1] == 10
     assert fixed.inputs(torch.tensor([0])).text.shape[1] == fixed.inputs(torch.tensor([3])).text.shape[1]

@@ -40,7 +40,7 @@ from penumbra.tasks.grounding.training.run import settings_of
 from penumbra.tasks.grounding.training.settings import Settings, SettingsError, presets, with_preset
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 from tests.cluster import free_port
-from tests.grounding_data import data, job, settings
+from tests.grounding_data import TINY, data, job, settings
 
 Numbers = list[tuple[int, str, str, float]]
 
@@ -68,6 +68,25 @@ def test_training_learns_and_the_same_seed_gives_the_same_numbers(tmp_path: Path
     assert totals[-1] < 0.8 * totals[0]
     other = train(job(tmp_path / "c", settings({"epochs": 1, "seed": 7})))
     assert numbers(other) != numbers(first)[: len(numbers(other))]
+
+
+@pytest.mark.parametrize(
+    ("model", "by_length", "products"),
+    [("qd_detr", True, "bf16"), ("qd_detr", False, "none"), ("bm_detr", True, "none"), ("mmn", True, "none")],
+)
+def test_onednn_multiplies_where_batches_have_few_shapes(
+    model: str, by_length: bool, products: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "cpu_name": "AMD EPYC"})
+    kind: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    seen: list[str] = []
+    sizes = {"hidden": 8, "proposal": 8, "joint": 8, "layers": 2} if model == "mmn" else TINY
+    chosen = Settings.model_validate(
+        {"model": {"name": model, **sizes}, "training": {"epochs": 1, "group_by_length": by_length, "device": "cpu"}}
+    )
+    train(job(tmp_path, chosen), lambda _: seen.append(kind.fp32_precision))
+    assert seen == [products]
+    assert kind.fp32_precision == "none"
 
 
 def run_slowly(work: Job) -> None:
