@@ -1,11 +1,12 @@
 """Stage `masks`: each training query with more and more of its primitives masked (SHINE, section 3.2 and Fig. 3).
 
-Primitives are taken in the order verb, noun, adjective, preposition, adverb, from left to right within a class,
-and the subject last if at all; level k masks a prefix of that order, so each level contains the one before.
+Primitives are taken class by class, in the order verb, noun, adjective, preposition, adverb unless another is said,
+from left to right within a class, and the subject last if at all; level k masks a prefix of that order, so each level
+contains the one before.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -31,13 +32,13 @@ class Masking(Parameters):
         (0.25, 0.50, 0.75), description="Share of a query's primitives that levels 1, 2 and 3 mask."
     )
     primitives: tuple[Primitive, ...] = Field(
-        ORDER, min_length=1, description="Classes of words that may be masked, always in this order."
+        ORDER, min_length=1, description="Classes of words that may be masked, those of level 1 first."
     )
 
     @field_validator("primitives")
     @classmethod
-    def _in_order(cls, primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
-        return tuple(primitive for primitive in ORDER if primitive in primitives)
+    def _once(cls, primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
+        return tuple(dict.fromkeys(primitives))
 
     @model_validator(mode="after")
     def _rising(self) -> "Masking":
@@ -54,8 +55,8 @@ def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[in
     return first, max(first, second), max(first, second, third)
 
 
-def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = ORDER) -> list[int]:
-    """Indices of the tokens to mask, in order, of the classes that may be masked.
+def masking_order(tokens: list[dict[str, Any]], primitives: Sequence[str] = ORDER) -> list[int]:
+    """Indices of the tokens to mask, in order; `primitives` are the classes that may be masked, in theirs.
 
     The subject is left out unless fewer than three primitives remain without it. Where a pronoun is the
     grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
@@ -63,7 +64,7 @@ def masking_order(tokens: list[dict[str, Any]], primitives: Collection[str] = OR
     """
     maskable = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
     others = [i for i in maskable if not tokens[i]["is_subject"]]
-    others.sort(key=lambda i: (ORDER.index(tokens[i]["primitive"]), i))
+    others.sort(key=lambda i: (primitives.index(tokens[i]["primitive"]), i))
     pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
     if len(others) < FEWEST_WITHOUT_SUBJECT or pronoun_subject:
         others += [i for i in maskable if tokens[i]["is_subject"]]
@@ -76,7 +77,7 @@ def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
 
 
 def mask_query(
-    tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+    tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
 ) -> list[dict[str, Any]]:
     """The three levels of one query, without its qid; empty where it has no primitive that may be masked."""
     order = masking_order(tokens, primitives)
@@ -95,7 +96,7 @@ def mask_query(
 
 
 def mask_part(
-    annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Collection[str] = ORDER
+    annotations: pa.Table, tags: pa.Table, ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
 ) -> Part:
     """Mask the training queries of one part."""
     rows: list[dict[str, Any]] = []

@@ -127,6 +127,16 @@ def test_classes_come_in_the_papers_order_from_left_to_right() -> None:
     assert order(tokens) == ["opens", "takes", "cup", "box", "red", "blue", "in", "on", "quickly", "slowly"]
 
 
+def test_classes_come_in_the_order_that_is_said() -> None:
+    tokens = [token("opens", "verb"), token("red", "adjective"), token("box", "noun"), token("on", "preposition")]
+    said = Masking.model_validate({"primitives": ["noun", "verb", "noun", "adjective"]}).primitives
+    assert said == ("noun", "verb", "adjective")
+    assert [tokens[i]["text"] for i in masking_order(tokens, said)] == ["box", "opens", "red"]
+    assert [[slot["word"] for slot in level["slots"]] for level in mask_query(tokens, RATIOS, said)] == [
+        ["box"], ["opens", "box"], ["opens", "red", "box"]
+    ]  # fmt: skip
+
+
 def test_the_subject_is_left_out_where_three_other_primitives_are() -> None:
     tokens = [
         token("man", "noun", subject=True),
@@ -227,7 +237,8 @@ def test_masks_of_all_classes_keep_their_key_material() -> None:
 
     assert masks().determines() == {}, "a setting at its default enters no key"
     assert masks().parameters() == {"ratios": [0.25, 0.5, 0.75], "primitives": list(ORDER)}
-    assert masks(primitives=ORDER[::-1]).work.key == masks().work.key
+    assert masks(primitives=ORDER[::-1]).work.key != masks().work.key
+    assert masks(primitives=(*ORDER, "verb")).work.key == masks().work.key
     assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["verb", "noun"]}
     with pytest.raises(ValidationError, match="at least 1"):
         Masking(primitives=())
