@@ -239,7 +239,7 @@ def test_masks_of_all_classes_keep_their_key_material() -> None:
     assert masks().parameters() == {"ratios": [0.25, 0.5, 0.75], "primitives": list(ORDER)}
     assert masks(primitives=ORDER[::-1]).work.key != masks().work.key
     assert masks(primitives=(*ORDER, "verb")).work.key == masks().work.key
-    assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["verb", "noun"]}
+    assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["noun", "verb"]}
     with pytest.raises(ValidationError, match="at least 1"):
         Masking(primitives=())
 
