@@ -6,7 +6,6 @@ states and the order of the data are all in the checkpoint or follow from seed a
 
 import shutil
 import time
-from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -233,5 +232,5 @@ def train(job: Job, observe: Observer = unobserved) -> list[Row]:
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
     trainer = Trainer(job, accelerator, observe)
-    with products_on(accelerator.device) if trainer.system.few_shapes else nullcontext():
+    with products_on(accelerator.device, trainer.system.few_shapes):
         return trainer.run()
