@@ -22,10 +22,10 @@ MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
 class Ragged:
-    """Rows of many items in one tensor on the device, the last row being zeros for padding."""
+    """Rows of many items in one tensor on the device; on a CPU it is the one that is given, and not copied."""
 
     def __init__(self, values: Tensor, offsets: Tensor, device: torch.device) -> None:
-        self.values = torch.cat((values, values.new_zeros(1, *values.shape[1:]))).to(device)
+        self.values = (values if len(values) else values.new_zeros(1, *values.shape[1:])).to(device)
         self.starts, self.lengths = offsets[:-1].to(device), offsets.diff().to(device)
         self.host_lengths = offsets.diff().numpy()
 
@@ -38,8 +38,9 @@ class Ragged:
         """Items [...] of the device as [..., longest, channels], zeros for padding, and their mask [..., longest]."""
         place = torch.arange(longest, device=items.device)
         mask = place < self.lengths[items][..., None]
-        index = torch.where(mask, self.starts[items][..., None] + place, len(self.values) - 1)
-        return self.values[index], mask
+        found = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
+        padding = ~mask.view(mask.shape + (1,) * (found.dim() - mask.dim()))
+        return found.masked_fill_(padding, 0), mask
 
 
 def endpoint_features(mask: Tensor) -> Tensor:
