@@ -232,8 +232,7 @@ def test_a_hostile_page_in_a_browser_gets_nothing(guarded: Guarded, hostile: str
       })"""
     with browser(tmp_path / "profile") as page:
         page.open(hostile)
-        page.text()
-        assert page.evaluate("document.title") == "free cats"
+        page.wait_for("document.title == 'free cats'")
         for path, body in DOORS:
             told = page.evaluate(f"{script}({json.dumps(f'{guarded.url}/api/{path}')}, {json.dumps(json.dumps(body))})")
             assert told == ["refused", "refused", "opaque 0 ", "refused"]
