@@ -21,6 +21,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.device_data import epoch_order
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.base import trained
 from penumbra.tasks.grounding.families.detr import QDDETR
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training import loop
@@ -57,6 +58,42 @@ def same_weights(first: Path, second: Path) -> bool:
     return one.tensors.keys() == other.tensors.keys() and all(
         torch.equal(value, other.tensors[name]) for name, value in one.tensors.items()
     )
+
+
+def padded(columns: Any, **places: tuple[int, int]) -> Any:
+    """The same with so many more places, all padding, in a dimension of some tensors."""
+    added = {}
+    for name, (dimension, count) in places.items():
+        if (value := getattr(columns, name)) is not None:
+            shape = [count if place == dimension else size for place, size in enumerate(value.shape)]
+            added[name] = torch.cat((value, value.new_zeros(shape)), dimension)
+    return replace(columns, **added)
+
+
+@pytest.mark.parametrize("model", ["moment_detr", "qd_detr"])
+def test_padding_changes_no_loss_and_no_gradient(tmp_path: Path, model: str) -> None:
+    chosen = job(tmp_path, settings(model={"name": model}))
+    system = system_of(chosen.settings)
+    weights = system.build(chosen.videos.channels, chosen.texts.channels).eval()
+    batch = system.data(chosen.train, chosen.videos, chosen.texts, torch.device("cpu")).batch(torch.arange(24))
+    words, clips = {"text": (1, 2), "text_mask": (1, 2), "hard_text": (2, 2), "hard_mask": (2, 2)}, (1, 3)
+    wider = replace(
+        batch,
+        inputs=padded(batch.inputs, video=clips, video_mask=clips, **words),
+        targets=padded(batch.targets, clip_scores=clips, video_mask=clips),
+    )
+    found = []
+    for one in (batch, wider):
+        total, terms = system.objective(weights)(one)
+        found.append((terms, torch.autograd.grad(total, list(trained(weights)), allow_unused=True)))
+    (terms, gradients), (again, gradients_again) = found
+    assert {"fine_1", "fine_4", "coarse_intra", "span"} <= terms.keys()
+    for name, value in terms.items():
+        torch.testing.assert_close(again[name], value, atol=1e-5, rtol=1e-5)
+    for one, other in zip(gradients, gradients_again, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
 
 
 def test_training_learns_and_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
