@@ -195,8 +195,8 @@ class Part:
 
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:
-    """A row of `rejected`; long values are cut, the reason is what is counted and shown."""
-    texts = {"qid": qid, "stage": stage, "reason": reason, "value": str(value)[:300]}
+    """A row of `rejected`; long ids and values are cut, the reason is what is counted and shown."""
+    texts = {"qid": qid[:300], "stage": stage, "reason": reason, "value": str(value)[:300]}
     return {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}  # no lone surrogates
 
 

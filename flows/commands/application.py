@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penumbra.artifacts.drawing import printable
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.ablation import ablation
 from penumbra.flows.commands.artifacts import artifacts
@@ -62,5 +63,5 @@ def main() -> None:
     try:
         app()
     except PenumbraError as error:
-        sys.stderr.write(f"penumbra: {error}\n")
+        sys.stderr.write(f"penumbra: {printable(str(error))}\n")  # what a file says must not steer a terminal
         raise SystemExit(1) from None

@@ -273,7 +273,8 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     own = {(row["qid"], row["level"]): row for row in store.table(negatives).to_pylist()}
     file = tmp_path / "others.jsonl"
     rows = [{name: row[name] for name in ("qid", "level", "query", "positive")} for row in own.values()]
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"qid": "nobody", "level": 1, "query": "a."}]))
+    strange = [{"qid": "nobody", "level": level, "query": "a person."} for level in (2, 200, 10**400)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *strange]))
     made = import_negatives(Dataset(name="dirty", folder=str(folder)), str(file), judging=LIGHT)
     found = {(row["qid"], row["level"]): row for row in store.table(made.negatives).to_pylist()}
     assert {place: row["query"] for place, row in found.items()} == {p: row["query"] for p, row in own.items()}
@@ -283,13 +284,20 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["words"] == own[place]["words"]
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
-    assert made.outcome == f"{len(own):,} negatives, 1 rejected"
+    read = store.table(made.annotations)["split"].to_pylist().count("train")
+    told = (
+        f"{len(own):,} negatives for {len({qid for qid, _ in own})} of {read} training queries; 3 rejected, 3 of them: "
+    )
+    assert made.outcome == f"{told}no query has its qid (the table `rejected` has each)"
     assert "no query has its qid" in store.table(made.rejected)["reason"].to_pylist()
-    assert {"imported", "all"} <= set(store.table(made.quality)["provider"].to_pylist())
+    figures = store.table(made.quality).to_pylist()
+    assert {"imported", "all"} <= {row["provider"] for row in figures}
+    refused = {row["level"]: row["value"] for row in figures if row["metric"] == "refused: no query has its qid"}
+    assert refused == {2: 1, 0: 2}, "what is no level counts among all"
 
 
 def test_no_file_is_told_before_anything_is_made(prefect_server: None, store: Store, folder: Path) -> None:
-    with pytest.raises(NegativesError, match=r"no file of negatives at '\.': name one with file=…"):
+    with pytest.raises(NegativesError, match="no file of negatives is given: name one with --param file=…"):
         import_negatives(Dataset(name="dirty", folder=str(folder)))
     assert store.find() == []
 

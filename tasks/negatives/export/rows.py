@@ -12,6 +12,7 @@ from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.review import sheet_rows, sheet_text
 
 LEVELS = (1, 2, 3)
+WITHOUT_MASKS = ("jsonl", "csv", "parquet")  # formats that tell whole sentences as well: they have no masked query
 
 
 def sources_of(store: Store, negatives: Artifact) -> dict[str, Artifact]:
@@ -25,8 +26,9 @@ def export_rows(
     """The rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels;
-    any other format one row a negative. `told` hears at the end how many training queries are not among them. Raises
-    `ArtifactError` where that is all of them, and before a row is asked for: no file is written over for nothing.
+    any other format one row a negative, whose masked query is None where it is a whole sentence. `told` hears at the
+    end how many training queries are not among them. Raises `ArtifactError` where that is all of them, and before a
+    row is asked for: no file is written over for nothing.
     """
     rows = _rows(store, dataset, format_, told)
     return chain(list(islice(rows, 1)), rows)
@@ -37,14 +39,15 @@ def _rows(store: Store, dataset: str, format_: str, told: Callable[[str], None])
     sources = sources_of(store, negatives)
     if "annotations" not in sources:
         raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
-    if "masks" not in sources:
+    if "masks" not in sources and format_ not in WITHOUT_MASKS:
         raise ArtifactError(
-            f"{negatives.path} holds whole sentences, which have no masks to export: read it as Parquet"
+            f"{negatives.path}, the newest, holds whole sentences, which have no masks, and SHINE's form and a data "
+            f"set of the hub tell masks: choose another --format ({', '.join(WITHOUT_MASKS)}), or build negatives again"
         )
     needed, queries, left_out = set(LEVELS), 0, 0
-    streams = (store.parts(a) for a in (sources["annotations"], sources["masks"], negatives))
-    for annotations, masks, chosen in zip(*streams, strict=True):
-        masked = {(row["qid"], row["level"]): row["masked_query"] for row in masks.to_pylist()}
+    read = sources["annotations"], *((sources["masks"],) if "masks" in sources else ()), negatives
+    for annotations, *masks, chosen in zip(*map(store.parts, read), strict=True):
+        masked = {(row["qid"], row["level"]): row["masked_query"] for table in masks for row in table.to_pylist()}
         filled = {(row["qid"], row["level"]): row for row in chosen.to_pylist()}
         for row in annotations.to_pylist():
             levels = {level for level in LEVELS if (row["qid"], level) in filled}
@@ -84,7 +87,7 @@ def _negative_row(
         "vid": row["vid"],
         "level": level,
         "query": row["query"],
-        "masked_query": masked[row["qid"], level],
+        "masked_query": masked.get((row["qid"], level)),
         "negative": negative["query"],
         "words": negative["words"],
         "provider": negative["provider"],

@@ -13,7 +13,7 @@ from penumbra.tasks.negatives.fills import provider_name
 from penumbra.tasks.negatives.quality.artifact import FILLED, ArtifactNegatives
 from penumbra.tasks.negatives.quality.figures import ALL
 
-LEVEL = re.compile(r"level (\d+)")
+LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is one of a level
 
 
 def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:

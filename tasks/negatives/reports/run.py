@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 
 from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -46,7 +47,7 @@ def outcome(store: Store, made: Negatives) -> str:
     """How a run ended, in one line: negatives, what was taken from corpus for want of others, what was left out."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     if made.masks is None:
-        return f"{negatives.rows:,} negatives, {negatives.taken - negatives.kept:,} rejected"
+        return whole_outcome(store, made)
     masked = store.manifest(made.masks)
     substitutes = [
         store.manifest(artifact) for artifact in made.fills if "substitutes" in store.manifest(artifact).parameters
@@ -60,6 +61,19 @@ def outcome(store: Store, made: Negatives) -> str:
     missing = masked.rows - negatives.rows
     parts += [f"{missing:,} levels have none"] if missing else []
     return "; ".join(parts if refused or unmasked or missing else [*parts, "none is missing"])
+
+
+def whole_outcome(store: Store, made: Negatives) -> str:
+    """The same of whole sentences, which may be of few queries, and the commonest reason why any were refused."""
+    negatives = store.manifest(made.negatives)
+    queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
+    training = sum(part["split"].to_pylist().count("train") for part in store.parts(made.annotations, ["split"]))
+    refused = negatives.taken - negatives.kept
+    reason, times = max(negatives.rejected.items(), key=itemgetter(1), default=("", 0))
+    why = f", {times:,} of them: {reason} (the table `rejected` has each)" if refused else ""
+    return (
+        f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries; {refused:,} rejected{why}"
+    )
 
 
 @step("report")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import ArtifactError
@@ -70,7 +71,9 @@ class ImportedNegatives(WholeNegatives):
             found[entry.qid if self.splits.get(entry.qid) == "train" else ""].append(entry)
         if not found.keys() - {""}:
             first = next(entry.qid for entry in found[""] if not entry.fault)
-            raise NegativesError(f"{self.path}: no qid is of a training query of {self.dataset}, the first is {first}")
+            raise NegativesError(
+                f"{self.path}: no qid is of a training query of {self.dataset}, the first is {first!r:.80}"
+            )
         return {qid: sorted(several, key=lambda entry: entry.level) for qid, several in found.items()}
 
     def part(self, piece: int) -> Part:
@@ -103,6 +106,8 @@ def refusal(entry: Entry, query: str, seen: set[int]) -> str:
         return "its query has another of this level"
     if fault := check_query(entry.text):
         return fault.replace("query", "negative", 1)
+    if any(category(character) == "Cc" for character in entry.text):
+        return "negative holds a control character"
     if entry.positive and normal_form(entry.positive) != normal_form(query):
         return "its query is not what the data set has under its qid"
     if normal_form(entry.text) == normal_form(query):

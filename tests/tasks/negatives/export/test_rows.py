@@ -19,7 +19,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import write_lines
-from penumbra.tasks.negatives.export.rows import export_rows, review_sheet, short
+from penumbra.tasks.negatives.export.rows import WITHOUT_MASKS, export_rows, review_sheet, short
 from penumbra.tasks.negatives.export.tables import SCHEMA
 from penumbra.tasks.negatives.whole.reading import read_entries
 
@@ -134,11 +134,17 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
         next(export_rows(store, "scenes", "shine"))
 
 
-def test_whole_sentences_have_no_masks_to_export(store: Store) -> None:
+def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> None:
     annotations = build(store, "annotations", [[annotation("a1")]])
     build(store, "negatives", [[negative("a1", 1)]], (annotations,))
-    with pytest.raises(ArtifactError, match="holds whole sentences, which have no masks to export"):
-        next(export_rows(store, "scenes", "jsonl"))
+    for format_ in WITHOUT_MASKS:
+        [row] = export_rows(store, "scenes", format_)
+        assert (row["masked_query"], row["negative"]) == (None, negative("a1", 1)["query"])
+    for format_ in ("shine", "hf"):
+        with pytest.raises(
+            ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
+        ):
+            next(export_rows(store, "scenes", format_))
 
 
 def test_sources_that_are_gone_are_named(built: Store) -> None:

@@ -80,6 +80,7 @@ QID, QUERY = "IGDIE_train_0", "person starts watching television."
         ({"level": 1}, "its query has another of this level"),
         ({"negative": "  "}, "negative is empty"),
         ({"negative": "42"}, "negative has no letter"),
+        ({"negative": "person \x1b[31mstops"}, "negative holds a control character"),
         ({"negative": "Person starts watching television"}, "equals its query"),
         ({"query": "person eats."}, "its query is not what the data set has under its qid"),
     ],
@@ -104,8 +105,13 @@ def test_what_is_no_negative_is_refused_with_its_reason(
 
 def test_a_file_of_another_data_set_is_an_error(make: Make, tmp_path: Path) -> None:
     file = put(tmp_path / "other.jsonl", {"qid": "x_1", "level": 1, "query": "a dog eats."})
-    with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is x_1"):
+    with pytest.raises(NegativesError, match="no qid is of a training query of corner, the first is 'x_1'"):
         build(make(file))
+    file = put(tmp_path / "loud.jsonl", {"qid": "\x1b[31m" * 1000, "level": 1, "query": "a dog eats."})
+    with pytest.raises(NegativesError) as told:
+        build(make(file))
+    assert str(told.value).isprintable()
+    assert len(str(told.value)) < 300
 
 
 def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Files of others' negatives: every form and every fault, told by the row."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def test_the_release_is_read_whole(shared: Path) -> None:
     assert len(found) == 600
     assert not any(entry.fault for entry in found)
     text = "person stops watching television."
-    assert found[0] == Entry(f"level 1: {text}", "IGDIE_train_0", 1, text, "person starts watching television.")
+    assert found[0] == Entry(f"level 1, line 1: {text}", "IGDIE_train_0", 1, text, "person starts watching television.")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ def test_the_release_is_read_whole(shared: Path) -> None:
         ("a.jsonl", json.dumps(ONE), "a person runs."),
         ("a.jsonl", "\ufeff" + json.dumps(ONE) + "\r\n\r\n", "a person runs."),
         ("a.jsonl", json.dumps({"qid": "q", "level": "1", "query": " a person sits. "}), ""),
+        ("a.jsonl", json.dumps({"qid": "q", "level": 1.0, "query": "a person sits."}), ""),
+        ("a.csv", "qid,level,query\nq,1.0,a person sits.\n", ""),
         ("a.csv", "qid,level,query\nq,1,a person sits.\n", ""),
         ("a.csv", "\ufeffqid,level,negative,query\r\nq,1,a person sits.,a person runs.\r\n", "a person runs."),
         ("a.TSV", "level\tqid\tquery\tpositive\n1\tq\ta person sits.\ta person runs.\n", "a person runs."),
@@ -55,6 +58,9 @@ def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str,
         (b'{"qid": "q", "query": "a person sits."}', "row lacks its qid, its level or its negative"),
         (b'{"qid": "q", "query": "", "recomposed_queries": "a person sits."}', "recomposed_queries is no list"),
         (b'{"qid": "q", "level": 1, "negative": null}', "negative is no text"),
+        (b'{"qid": "q", "query": "", "recomposed_queries": []}', "recomposed_queries is empty"),
+        (b'{"qid": "q", "query": "", "recomposed_queries": null}', "recomposed_queries is no list"),
+        (json.dumps(SHINE | ONE).encode(), "row has both recomposed_queries and a negative"),
     ],
 )
 def test_a_row_that_can_t_be_read_costs_itself_alone(tmp_path: Path, row: bytes, fault: str) -> None:
@@ -62,18 +68,42 @@ def test_a_row_that_can_t_be_read_costs_itself_alone(tmp_path: Path, row: bytes,
     assert [entry.fault for entry in found] == ["", "", "", fault, ""]
 
 
-@pytest.mark.parametrize("level", ["x", 1.5, None, True, "-1"])
-def test_what_is_no_level_is_none(tmp_path: Path, level: object) -> None:
+@pytest.mark.parametrize("level", ["x", 1.5, None, True, "-1", "\u0663", 10**400, "1.0.0"])
+def test_what_is_no_level_is_none_and_is_shown_as_it_stands(tmp_path: Path, level: object) -> None:
     [entry] = read_entries(written(tmp_path, json.dumps(ONE | {"level": level})))
     assert entry.level == 0
+    assert entry.value == f"level {str(level)[:20]}, line 1: a person sits."
+
+
+def test_a_row_of_too_many_cells_costs_itself_alone(tmp_path: Path) -> None:
+    table = "qid,level,query\nq,1,a person sits.\nq,2,a person, who sits.\nq,3\n"
+    first, second, third = read_entries(written(tmp_path, table, "a.csv"))
+    assert (first.value, first.fault) == ("level 1, line 2: a person sits.", "")
+    assert (second.value, second.fault) == ("line 3", "row has more cells than the first line names")
+    assert (third.value, third.fault) == ("line 4", "row lacks its qid, its level or its negative")
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ('qid,level,query\nq,1,a person sits.\nq,2,"a person\nq,3,a dog sits.\n', "the row after line 2 can't be read"),
+        ("QID,Level,query\nq,1,a person sits.\n", "its first line names 'QID', 'Level', 'query', not qid, level"),
+        ("q;level;query\nq;1;a person sits.\n", "its first line names 'q;level;query', not qid, level"),
+        ("", "its first line names nothing"),
+    ],
+)
+def test_a_table_that_can_t_be_told_apart_is_an_error(tmp_path: Path, table: str, reason: str) -> None:
+    with pytest.raises(NegativesError, match=reason):
+        read_entries(written(tmp_path, table, "a.csv"))
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (json.dumps(SHINE).encode("utf-16"), "row is not UTF-8"),
+        (json.dumps(SHINE).encode("latin-1") + b"\xff", "row is not UTF-8"),
         (b"\x89PNG\r\n\x1a\n", "row is not UTF-8"),
+        (json.dumps([SHINE]).encode(), "row is no object"),
         (b"qid,level,query\nq,1,a person sits.\n", "row is no JSON"),
     ],
 )
@@ -83,6 +113,24 @@ def test_a_file_that_is_none_is_named_at_once(tmp_path: Path, content: bytes, re
         read_entries(file)
 
 
-def test_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NegativesError, match=r"no file of negatives at '.*none.jsonl'"):
-        read_entries(tmp_path / "none.jsonl")
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (json.dumps(SHINE).encode("utf-16"), "it is UTF-16: save it as UTF-8"),
+        (gzip.compress(json.dumps(SHINE).encode(), mtime=0), "it is compressed: unpack it"),
+        (b"PAR1\x00", "it is Parquet: write its rows as JSON lines"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_what_to_do(tmp_path: Path, content: bytes, remedy: str) -> None:
+    with pytest.raises(NegativesError, match=f"is no file of negatives: {remedy}$"):
+        read_entries(written(tmp_path, content))
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "none.jsonl", "none.jsonl is not there"),
+        (tmp_path, "is no regular file"),
+        (Path(), "no file of negatives is given"),
+    ):
+        with pytest.raises(NegativesError, match=f"{reason}: name one with --param file="):
+            read_entries(path)
