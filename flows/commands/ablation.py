@@ -46,14 +46,14 @@ def ablation(
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)
     groups = {**dict(known["negatives"] or {}), **dict(known["features"] or {}), **known}
-    said = {group: groups.get(group) for group in (*GROUPS, *TRAINING)}
-    grid, plans = plan(name, row or [], dataset, known["preset"], said)
+    given = {group: groups.get(group) for group in (*GROUPS, *TRAINING)}
+    grid, plans = plan(name, row or [], dataset, known["preset"], given)
     if dry_run:
         table = Table("row", "changes", "model", "negatives", title=grid.title, title_justify="left")
         for line in listing(plans):
             table.add_row(*map(escape, line))
         console.print(table)
-        console.print(f"{len(plans)} rows × {seeds} seeds")
+        console.print(f"{len(plans)} rows × {seeds} seeds" + escape("".join(f", {said}" for said in param or [])))
         return
     failed = None
     try:

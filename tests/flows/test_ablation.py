@@ -178,9 +178,10 @@ def test_a_training_that_fails_costs_its_seed_alone(
 
 
 def test_a_dry_run_lists_rows_and_trains_nothing(store: Store) -> None:
-    done = CliRunner().invoke(app, ["ablation", "losses", "scenes", "--dry-run", "--seeds", "2"])
+    said = ["--param", "training.epochs=3"]
+    done = CliRunner().invoke(app, ["ablation", "losses", "scenes", "--dry-run", "--seeds", "2", *said])
     assert done.exit_code == 0
-    assert "7 rows × 2 seeds" in done.stdout
+    assert "7 rows × 2 seeds, training.epochs=3" in done.stdout
     assert "{model: {losses: {coarse_terms: [intra], fine: 0}}}" in done.stdout
     assert "fine-1" not in done.stdout
     assert store.find() == []
