@@ -94,6 +94,12 @@ class MapOutputs:
         """Scaled cosine [S, M] between a sentence and the candidates of its video, in the IoU branch."""
         return IOU_SCALE * self._own(self.cell_iou, self.sentence_iou)
 
+    def hard_iou_logits(self) -> Tensor:
+        """The same [K, S, M] of each sentence's hard negatives."""
+        if self.hard_iou is None:
+            raise ValueError("no hard negatives were given")
+        return IOU_SCALE * torch.einsum("smc,ksc->ksm", self.cell_iou[self.video_of], self.hard_iou)
+
     def contrast(self) -> Tensor:
         """Cosine [S, M] in the contrastive branch."""
         return self._own(self.cell_contrast, self.sentence_contrast)

@@ -1,7 +1,8 @@
-"""SHINE's order (ECCV 2024) on MMN's moments: a moment is nearer to its sentence than to each harder negative."""
+"""Hard negatives of MMN's sentences: SHINE's order (ECCV 2024) on its moments, and no moment that is theirs."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penumbra.models.losses.targets import masked_mean
 
@@ -19,3 +20,11 @@ def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tens
         return hinges.mean()
     both = present & torch.cat((torch.ones_like(present[:1]), present[:-1]))
     return masked_mean(hinges, both)
+
+
+def hard_overlap(logits: Tensor, present: Tensor | None) -> Tensor:
+    """Binary cross entropy of hard negatives' logits [levels, S, M] against an overlap of 0: no moment is theirs.
+
+    A negative that a sentence does not have (`present` [levels, S]) is left out of the mean.
+    """
+    return masked_mean(functional.softplus(logits).mean(-1), present)

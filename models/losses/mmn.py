@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penumbra.models.losses.candidate_iou import candidate_iou_loss
 from penumbra.models.losses.candidates import MapTargets
-from penumbra.models.losses.hard_moments import hard_order
+from penumbra.models.losses.hard_moments import hard_order, hard_overlap
 from penumbra.models.losses.mutual import among_moments, among_sentences, kept_sentences
 from penumbra.models.losses.total import Losses
 from penumbra.models.mmn import MapOutputs
@@ -20,7 +20,8 @@ class MMNLossSettings:
     `lowest` and `highest` scale the IoU branch's targets. `contrastive` is the weight of both mutual terms for the
     first epochs, and times `late` afterwards: the branch is to be found early and then left alone. `hard` puts
     generated negatives among the sentences that a moment must tell from its own, `hard_order` is the weight of their
-    ranking (`hard_moments.hard_order`): both are this project's, off as the paper has neither.
+    ranking there and `hard_overlap` that of their overlap with any moment in the IoU branch (`hard_moments`): all three
+    are this project's, off as the paper has none.
     """
 
     lowest: float = 0.5
@@ -36,6 +37,7 @@ class MMNLossSettings:
     hard: bool = False
     hard_order: float = 0.0
     hard_margin: float = 0.1
+    hard_overlap: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no loss can be."""
@@ -45,7 +47,7 @@ class MMNLossSettings:
     @property
     def needs_hard(self) -> bool:
         """Whether a step must encode the hard negatives."""
-        return self.hard or self.hard_order > 0
+        return self.hard or self.hard_order > 0 or self.hard_overlap > 0
 
 
 def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettings, late: bool = False) -> Losses:
@@ -75,6 +77,9 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettin
             positives, sentences, outputs.hard_contrast, targets.hard_present, s.hard_margin
         )
         total = total + s.hard_order * terms["hard_order"]
+    if s.hard_overlap and outputs.hard_iou is not None:
+        terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(), targets.hard_present)
+        total = total + s.hard_overlap * terms["hard_overlap"]
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 

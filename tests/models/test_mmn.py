@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from penumbra.models.losses.candidate_iou import candidate_iou_loss
 from penumbra.models.losses.candidates import MapTargets, candidate_overlap
 from penumbra.models.losses.hard_moments import hard_order
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
@@ -152,6 +153,26 @@ def test_the_order_of_hard_negatives_costs_where_it_is_broken() -> None:
     assert broken == pytest.approx((0.0 + 0.3 + 0.0) / 3, abs=1e-5)
     missing = torch.tensor([[True], [False], [True]])  # level 2 is not there, and so is neither hinge that needs it
     assert hard_order(moment, axis, ordered[[1, 0, 2]], missing, 0.1) == 0
+
+
+def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
+    net, batch = model(), inputs(hard=True)
+    found, truth = net(batch), targets(net)
+    weighed = mmn_losses(found, truth, MMNLossSettings(hard=True, hard_overlap=0.5))
+    terms, plain = weighed.terms, mmn_losses(found, truth, MMNLossSettings(hard=True))
+    torch.testing.assert_close(weighed.total, plain.total + 0.5 * terms["hard_overlap"])
+    assert batch.hard_text is not None
+    assert batch.hard_mask is not None
+    sentences = [
+        net(replace(batch, text=t, text_mask=m)) for t, m in zip(batch.hard_text, batch.hard_mask, strict=True)
+    ]
+    nothing = [candidate_iou_loss(other.iou_logits(), truth.overlap * 0, 0.5, 1.0) for other in sentences]
+    torch.testing.assert_close(terms["hard_overlap"], torch.stack(nothing).mean())
+    first = torch.zeros(3, sum(SENTENCES), dtype=torch.bool).index_fill(0, torch.tensor([0]), True)
+    there = mmn_losses(found, replace(truth, hard_present=first), MMNLossSettings(hard_overlap=1.0))
+    torch.testing.assert_close(there.terms["hard_overlap"], nothing[0])
+    with pytest.raises(ValueError, match="no hard negatives were given"):
+        net(inputs()).hard_iou_logits()
 
 
 def test_listed_negatives_of_a_video_alone_are_told_apart() -> None:

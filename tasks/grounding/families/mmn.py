@@ -49,6 +49,9 @@ class MMNLosses(HardNegativeLosses):
     )
     hard_order: float = Field(0.0, ge=0, description="Weight of SHINE's order of hard negatives (with shine).")
     hard_margin: float = Field(0.1, ge=0, description="Its margin.")
+    hard_overlap: float = Field(
+        0.0, ge=0, description="Weight of what hard negatives overlap with, which is to be no moment (with shine)."
+    )
     most_sentences: int | None = Field(None, ge=1, description="Sentences of a video in a step, drawn each epoch.")
 
     @model_validator(mode="after")
@@ -59,7 +62,9 @@ class MMNLosses(HardNegativeLosses):
     def settings(self) -> MMNLossSettings:
         """The losses; SHINE's negatives stand among the sentences that a moment is told from."""
         chosen = {name: getattr(self, name) for name in MMNLossSettings.__dataclass_fields__ if name != "hard"}
-        return MMNLossSettings(hard=self.shine, **chosen if self.shine else chosen | {"hard_order": 0.0})
+        return MMNLossSettings(
+            hard=self.shine, **chosen if self.shine else chosen | {"hard_order": 0.0, "hard_overlap": 0.0}
+        )
 
 
 class MMNConfig(HardNegativeModel):

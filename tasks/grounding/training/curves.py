@@ -21,6 +21,7 @@ TITLES = {  # what a term is, for who has not read the code; a decoder layer's n
     "negative_pair": "saliency: other video's text", "probability": "clips' probability",
     "semantic": "video with text", "iou": "moments: overlap", "among_sentences": "moment among sentences",
     "among_moments": "sentence among moments", "hard_order": "SHINE: order of negatives",
+    "hard_overlap": "hard negatives: overlap",
     "coarse_intra": "SHINE coarse: in the video", "coarse_inter": "SHINE coarse: between texts",
     "fine_1": "SHINE fine: truth, query", "fine_2": "SHINE fine: query, level 1", "fine_3": "SHINE fine: levels 1, 2",
     "fine_4": "SHINE fine: levels 2, 3", "fine_5": "SHINE fine: level 3, random",

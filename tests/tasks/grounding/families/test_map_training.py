@@ -51,12 +51,13 @@ def values(history: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    chosen = settings({"epochs": 8}, losses={"shine": True, "hard_order": 1.0, "full_epochs": 8})
+    losses = {"shine": True, "hard_order": 1.0, "hard_overlap": 1.0, "full_epochs": 8}
+    chosen = settings({"epochs": 8}, losses=losses)
     whole = train(job(tmp_path / "whole", chosen))
     assert values(whole, "total")[-1] < 0.9 * values(whole, "total")[0]
     assert values(whole, "hard_order")[0] > 0
-    train(job(tmp_path / "parts", settings({"epochs": 3}, losses={"shine": True, "hard_order": 1.0,
-                                                                   "full_epochs": 8})))  # fmt: skip
+    assert values(whole, "hard_overlap")[-1] < values(whole, "hard_overlap")[0]
+    train(job(tmp_path / "parts", settings({"epochs": 3}, losses=losses)))
     after = train(job(tmp_path / "parts", chosen))
     for name in ("total", "gradient_norm", "mIoU"):
         assert values(after, name) == values(whole, name)
