@@ -22,7 +22,6 @@ from penumbra.tasks.negatives.quality.review import as_written
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 NOT_TEXT = "row is not UTF-8"
-LACKS = "row lacks its qid, its level or its negative"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 where a column of whole numbers has a gap
 BEGINNINGS = {  # of files that are not read line by line, with what to do
     b"\xff\xfe": "it is UTF-16: save it as UTF-8",
@@ -106,8 +105,7 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
             yield last, cells, fault
     except csv.Error as error:
         raise NegativesError(
-            f"{path}: the row after line {last} can't be read ({error}): nothing is taken of a table whose quotation "
-            "marks don't match"
+            f"{path}: the row after line {last} can't be read ({error}): mend it, as what follows can't be told apart"
         ) from None
 
 
@@ -128,13 +126,13 @@ def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
     qid, several = str(row.get("qid") or ""), row.get(SHINE)
     alone = "level" in row and bool({"negative", "query"} & row.keys())
     if not qid or not (alone or SHINE in row):
-        yield Entry(line, qid, fault=LACKS)
-    elif SHINE not in row:
+        yield Entry(line, qid, fault="row lacks its qid, its level or its negative")
+    elif several is None and alone:
         named, negative = ("query", "negative") if "negative" in row else ("positive", "query")
         yield _entry(number, qid, row["level"], row.get(negative), row.get(named))
     elif not isinstance(several, list) or not several:
         yield Entry(line, qid, fault=f"{SHINE} is {'empty' if several == [] else 'no list'}")
-    elif "negative" in row:
+    elif row.get("negative") is not None:
         yield Entry(line, qid, fault=f"row has both {SHINE} and a negative")
     else:
         yield from (_entry(number, qid, level, text, row.get("query")) for level, text in enumerate(several, 1))

@@ -33,6 +33,7 @@ def test_the_release_is_read_whole(shared: Path) -> None:
         ("a.jsonl", json.dumps(ONE), "a person runs."),
         ("a.jsonl", "\ufeff" + json.dumps(ONE) + "\r\n\r\n", "a person runs."),
         ("a.jsonl", json.dumps({"qid": "q", "level": "1", "query": " a person sits. "}), ""),
+        ("a.jsonl", json.dumps(ONE | {"recomposed_queries": None}), "a person runs."),
         ("a.jsonl", json.dumps({"qid": "q", "level": 1.0, "query": "a person sits."}), ""),
         ("a.csv", "qid,level,query\nq,1.0,a person sits.\n", ""),
         ("a.csv", "qid,level,query\nq,1,a person sits.\n", ""),
