@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from operator import itemgetter
 
 from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Manifest
@@ -68,12 +67,11 @@ def whole_outcome(store: Store, made: Negatives) -> str:
     negatives = store.manifest(made.negatives)
     queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
     training = sum(part["split"].to_pylist().count("train") for part in store.parts(made.annotations, ["split"]))
-    refused = negatives.taken - negatives.kept
-    reason, times = max(negatives.rejected.items(), key=itemgetter(1), default=("", 0))
-    why = f", {times:,} of them: {reason} (the table `rejected` has each)" if refused else ""
-    return (
-        f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries; {refused:,} rejected{why}"
-    )
+    told = f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries"
+    told += f"; {negatives.taken - negatives.kept:,} rejected"
+    for reason, times in Counter(negatives.rejected).most_common(1):
+        told += f", {times:,} of them: {reason} (the table `rejected` has each)"
+    return told
 
 
 @step("report")

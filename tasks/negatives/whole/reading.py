@@ -54,9 +54,9 @@ class Entry:
 def read_entries(path: Path) -> list[Entry]:
     """Every negative of a file; raises `NegativesError` naming a file that can't be read, or of which no row can."""
     if not path.is_file():
-        fault = "is no regular file" if path.exists() and path != Path() else "is not there"
-        where = f"{path} {fault}" if path != Path() else "no file of negatives is given"
-        raise NegativesError(f"{where}: name one with --param file=…")
+        fault = f"{path} is no regular file" if path.exists() else f"{path} is not there"
+        fault = "no file of negatives is given" if path == Path() else fault
+        raise NegativesError(f"{fault}: name one with --param file=…")
     try:
         with path.open("rb") as file:
             beginning = file.read(4)
