@@ -14,12 +14,12 @@ COPY requirements.lock ./
 RUN pip install --no-deps --require-hashes --requirement requirements.lock
 RUN pip install torch==2.13.0
 
-# An editable install of folders that are still empty: packages, the console command and the import paths.
-COPY pyproject.toml setup.py ./
-RUN touch README.md && mkdir penumbra artifacts flows models prompts tasks \
-    && pip install --no-deps --editable .
+# An editable install of an empty package: the console command and the import path.
+COPY pyproject.toml ./
+RUN touch README.md && mkdir penumbra && touch penumbra/__init__.py && pip install --no-deps --editable .
 
 COPY README.md prefect.yaml ./
+# penumbra/ holds links to the folders below it in this list: a COPY of the folder keeps them as links.
 COPY penumbra penumbra
 COPY prompts prompts
 COPY models models

@@ -4,7 +4,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
 
-.PHONY: setup pictures demo test test-all test-fast lint bench bench-million campaign docs audit tagger tiny-clip scenes-grounder clean
+.PHONY: setup pictures demo test test-all test-fast lint bench bench-million count campaign docs audit tagger tiny-clip scenes-grounder clean
 
 setup: .venv/installed
 
@@ -50,17 +50,11 @@ test-all: setup lint
 test-fast: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" --quiet
 
-# The folders under their import names, as an installed package has them: mypy follows these links.
-.typing/penumbra: setup
-	rm -rf $@ && mkdir -p $@
-	ln -s ../../penumbra/__init__.py $@/__init__.py
-	for room in artifacts flows models tasks; do ln -s ../../$$room $@/$$room; done
-
-lint: setup .typing/penumbra
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	cd .typing && ../$(BIN)/lint-imports --config ../pyproject.toml
+	$(BIN)/lint-imports
 
 bench: setup
 	@$(BIN)/python -m tests.bench
@@ -75,6 +69,10 @@ bench: setup
 # Half an hour: a million queries, of which those in the middle are really made (docs/scale.md).
 bench-million: setup
 	@$(BIN)/python -m tests.bench_million
+
+# The size of the project: lines, files, parameters, and what one query enters.
+count: setup
+	@$(BIN)/python -m bench.count
 
 # Kills, damage, fuzzed files and storms by the thousand, at most 20 minutes on two cores: docs/reliability.md.
 campaign: setup

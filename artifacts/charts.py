@@ -152,9 +152,14 @@ def _in_words(several: Sequence[tuple[float, float]]) -> str:
 
 
 def _frame(
-    title: str, lines: int, ticks: Sequence[float], axis: _Axis, drawn: list[str], description: str,
+    title: str,
+    lines: int,
+    ticks: Sequence[float],
+    axis: _Axis,
+    drawn: list[str],
+    description: str,
     told: Callable[[float], str] = "{:g}".format,
-) -> Drawing:  # fmt: skip
+) -> Drawing:
     """The chart with its ticks below it."""
     below = TOP + lines * LINE + 4
     grid = []

@@ -72,11 +72,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "cost_usd": "what it cost, in US dollars",
         "cached": "whether the answer was there already",
     },
-    "embeddings": {
-        "text": "the text",
-        "encoder": "the sentence encoder",
-        "embedding": "its embedding, of length 1",
-    },
+    "embeddings": {"text": "the text", "encoder": "the sentence encoder", "embedding": "its embedding, of length 1"},
     "negatives": {
         "qid": "id of the query that it negates",
         "level": "1 (nearest to the query) to 3",
@@ -188,8 +184,5 @@ COLUMNS: dict[str, dict[str, str]] = {
         "metric": "name of the figure",
         "value": "its value",
     },
-    "summary": {
-        "section": "its title",
-        "text": "of it, in markdown",
-    },
+    "summary": {"section": "its title", "text": "of it, in markdown"},
 }

@@ -41,9 +41,12 @@ def as_they_are(rows: Rows) -> Rows:
 
 
 def first_rows(
-    store: Store, artifact: Artifact, manifest: Manifest, count: int = FIRST_ROWS,
+    store: Store,
+    artifact: Artifact,
+    manifest: Manifest,
+    count: int = FIRST_ROWS,
     shown: Callable[[Rows], Rows] = as_they_are,
-) -> Rows:  # fmt: skip
+) -> Rows:
     """The first rows of an artifact as people read them: `shown` puts them in their stage's own form."""
     rows: Rows = []
     for index, record in enumerate(manifest.parts):
@@ -129,9 +132,12 @@ def publish_stage(
 def publish_report(dataset: str, flow: str, text: str) -> None:
     """Show a report in the UI as an artifact of the flow run itself, also where a task of it writes it."""
     report = ArtifactCreate(
-        type="markdown", key=artifact_key("report", dataset, flow), description=f"What {flow} made of {plain(dataset)}",
-        data=text, flow_run_id=flow_run.get_id(),
-    )  # fmt: skip
+        type="markdown",
+        key=artifact_key("report", dataset, flow),
+        description=f"What {flow} made of {plain(dataset)}",
+        data=text,
+        flow_run_id=flow_run.get_id(),
+    )
     with get_client(sync_client=True) as client:
         client.create_artifact(report)
 

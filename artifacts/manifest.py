@@ -117,9 +117,14 @@ class Manifest(BaseModel):
 
     @classmethod
     def of(
-        cls, work: "Work", parts: list[PartRecord], rejected: Counter[str], started: datetime, seconds: float,
+        cls,
+        work: "Work",
+        parts: list[PartRecord],
+        rejected: Counter[str],
+        started: datetime,
+        seconds: float,
         measured: dict[str, float],
-    ) -> "Manifest":  # fmt: skip
+    ) -> "Manifest":
         """The manifest of a work whose parts are whole, as of now; `rejected` has the number of rows by reason."""
         costs = [part.cost_usd for part in parts if part.cost_usd is not None]
         return cls(

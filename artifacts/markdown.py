@@ -39,9 +39,7 @@ def code(text: str) -> Markdown:
     return Markdown(f"{fence}{blank}{printable(' '.join(text.split()))}{blank}{fence}")
 
 
-def markdown_table(
-    header: Sequence[str], rows: Iterable[Sequence[object]], cell: Callable[[str], str] = plain
-) -> str:  # fmt: skip
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], cell: Callable[[str], str] = plain) -> str:
     """A GitHub-style table; `cell` makes a text harmless: `str` for words of our own, shown in a terminal, too."""
     lines = []
     for row in (header, *rows):

@@ -187,10 +187,15 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
-    "text_features": "extract-features", "video_features": "extract-features", "patch_features": "extract-features",
-    "metrics": "train-grounding", "visual_dynamic_queries": "train-grounding", "predictions": "evaluate-grounding",
-    "evaluation": "evaluate-grounding", "ablation": "ablation",
-}  # fmt: skip
+    "text_features": "extract-features",
+    "video_features": "extract-features",
+    "patch_features": "extract-features",
+    "metrics": "train-grounding",
+    "visual_dynamic_queries": "train-grounding",
+    "predictions": "evaluate-grounding",
+    "evaluation": "evaluate-grounding",
+    "ablation": "ablation",
+}
 
 
 def making(stage: str, dataset: str) -> str:

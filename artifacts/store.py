@@ -130,9 +130,10 @@ class Store(Catalogue):
     def _all_right(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> bool:
         known = remembered(self._place(artifact, name) for name in digests)
         unknown = [
-            name for name, digest in digests.items()
+            name
+            for name, digest in digests.items()
             if not stamps.get(name) or known.get(self._place(artifact, name)) != (stamps[name], digest)
-        ]  # fmt: skip
+        ]
         with ThreadPoolExecutor(cores()) as readers:
             faults = readers.map(lambda name: self._fault(artifact, name, digests[name]), unknown)
             if any(faults):
@@ -211,9 +212,14 @@ class Store(Catalogue):
         return artifact
 
     def _build(
-        self, artifact: Artifact, work: Work, parts: Iterable[Callable[[], Part]], total: int, progress: Progress,
+        self,
+        artifact: Artifact,
+        work: Work,
+        parts: Iterable[Callable[[], Part]],
+        total: int,
+        progress: Progress,
         elsewhere: Elsewhere | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         started, clock = datetime.now(UTC), time.perf_counter()
@@ -263,11 +269,16 @@ class Store(Catalogue):
         name = part_name(index)
         data, refused = encode(part, artifact.stage), encode_rejected(part) if part.rejected else None
         record = PartRecord(
-            name=name, rows=len(part.rows), sha256=hashlib.sha256(data).hexdigest(), taken=part.taken, kept=part.kept,
+            name=name,
+            rows=len(part.rows),
+            sha256=hashlib.sha256(data).hexdigest(),
+            taken=part.taken,
+            kept=part.kept,
             rejected=f"{REJECTED}/{name}" if refused else None,
             rejected_sha256=hashlib.sha256(refused).hexdigest() if refused else None,
-            notes=dict(sorted(part.notes.items())), cost_usd=part.cost_usd,
-        )  # fmt: skip
+            notes=dict(sorted(part.notes.items())),
+            cost_usd=part.cost_usd,
+        )
         self.files.write(path_of(artifact, _record_name(index)), record.model_dump_json().encode())
         if record.rejected and refused:
             self.files.write(path_of(artifact, record.rejected), refused)

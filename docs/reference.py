@@ -109,9 +109,13 @@ def groups_of(
 
 
 def _fill(
-    group: Group, nested: list[Group], prefix: str, model: type[BaseModel], own: BaseModel | None,
+    group: Group,
+    nested: list[Group],
+    prefix: str,
+    model: type[BaseModel],
+    own: BaseModel | None,
     known: Mapping[type[BaseModel], str],
-) -> None:  # fmt: skip
+) -> None:
     for name, info in model.model_fields.items():
         path, inner = f"{prefix}.{name}", models_in(info.annotation)
         value = getattr(own, name) if own else info.get_default(call_default_factory=True)
@@ -200,14 +204,21 @@ def arrow_name(kind: pa.DataType) -> str:
 
 def tables_page() -> str:
     """The columns of every artifact."""
-    lines = ["# Tables", WRITTEN, "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
-             "of an encoder's features. No column holds a null but where it says so."]  # fmt: skip
+    lines = [
+        "# Tables",
+        WRITTEN,
+        "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
+        "of an encoder's features. No column holds a null but where it says so.",
+    ]
     for stage, schema in SCHEMAS.items():
         rows = [
-            (f"`{column.name}`", f"`{arrow_name(column.type)}`{', or null' if column.nullable else ''}",
-             COLUMNS[stage][column.name])
+            (
+                f"`{column.name}`",
+                f"`{arrow_name(column.type)}`{', or null' if column.nullable else ''}",
+                COLUMNS[stage][column.name],
+            )
             for column in schema
-        ]  # fmt: skip
+        ]
         lines += [f"## {stage}", f"A row is {ROWS[stage]}.", table(("column", "type", ""), rows)]
     return "\n\n".join(lines) + "\n"
 
@@ -229,10 +240,13 @@ def _command(name: str, command: Any) -> Iterator[str]:
         yield f"    {' '.join([name, *(w if p.required else f'[{w}]' for w, p in zip(words, arguments, strict=True))])}"
     yield inspect.cleandoc(command.help or "")
     rows = [
-        (f"`{p.metavar or p.name.upper()}`" if p in arguments else " ".join(f"`{o}`" for o in p.opts),
-         (p.help or "").replace("\\[", "["), "" if p.required or p.default in (None, False) else f"`{p.default}`")
+        (
+            f"`{p.metavar or p.name.upper()}`" if p in arguments else " ".join(f"`{o}`" for o in p.opts),
+            (p.help or "").replace("\\[", "["),
+            "" if p.required or p.default in (None, False) else f"`{p.default}`",
+        )
         for p in [*arguments, *options]
-    ]  # fmt: skip
+    ]
     if rows:
         yield table(("", "what it is", "default"), rows)
     for inner, below in getattr(command, "commands", {}).items():
@@ -244,8 +258,12 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 def presets_page() -> str:
     """The papers' settings."""
-    lines = ["# Presets", WRITTEN, "The papers' settings, by the name that `preset` takes. Only what differs from the "
-             "[defaults](parameters.md) is said; what is said with `--param` beats it."]  # fmt: skip
+    lines = [
+        "# Presets",
+        WRITTEN,
+        "The papers' settings, by the name that `preset` takes. Only what differs from the "
+        "[defaults](parameters.md) is said; what is said with `--param` beats it.",
+    ]
     for name, groups in presets().items():
         said = yaml.safe_dump(groups, default_flow_style=None, sort_keys=False, allow_unicode=True, width=100)
         lines += [f"## {name}", f"```yaml\n{said}```"]
@@ -264,9 +282,13 @@ def deployments_page() -> str:
         said = f"`{json.dumps(parameters, ensure_ascii=False)}`" if parameters else ""
         place = f"`{deployment['tags'][0]}/{deployment['name']}`"
         rows.append((place, deployment["description"], said, ", ".join(schedules)))
-    lines = ["# Deployments", WRITTEN, "A run is addressed `FLOW/DEPLOYMENT`; `penumbra run FLOW DATASET` starts from "
-             "the parameters of the deployment of that name. Schedules are cron lines in UTC.",
-             table(("deployment", "what it does", "parameters", "schedule"), rows)]  # fmt: skip
+    lines = [
+        "# Deployments",
+        WRITTEN,
+        "A run is addressed `FLOW/DEPLOYMENT`; `penumbra run FLOW DATASET` starts from "
+        "the parameters of the deployment of that name. Schedules are cron lines in UTC.",
+        table(("deployment", "what it does", "parameters", "schedule"), rows),
+    ]
     return "\n\n".join(lines) + "\n"
 
 
@@ -275,10 +297,12 @@ def grids_page() -> str:
     lines = ["# Grids", WRITTEN, "What `penumbra ablation NAME DATASET` trains: a row is a few changed parameters."]
     for name, grid in yaml.safe_load(grids.FILE.read_text(encoding="utf-8")).items():
         rows = [
-            (row["label"] + (" (on request)" if row.get("on_request") else ""),
-             f"`{json.dumps(row['changes'], ensure_ascii=False)}`" if "changes" in row else "nothing")
+            (
+                row["label"] + (" (on request)" if row.get("on_request") else ""),
+                f"`{json.dumps(row['changes'], ensure_ascii=False)}`" if "changes" in row else "nothing",
+            )
             for row in grid["rows"]
-        ]  # fmt: skip
+        ]
         every = f"Every row has `{json.dumps(grid['all'], ensure_ascii=False)}`." if "all" in grid else ""
         lines += [f"## {name}", f"{grid['title']}. {every}", table(("row", "what it changes"), rows)]
     return "\n\n".join(lines) + "\n"

@@ -42,17 +42,31 @@ SideBySide = Annotated[
 
 @shown_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
 def ablation(
-    dataset: Dataset, name: str = "losses", rows: tuple[str, ...] = (), seeds: Annotated[int, Field(ge=1)] = 3,
-    preset: Preset = None, negatives: NegativesParameters | None = None, features: FeaturesParameters | None = None,
-    model: SaidModel = None, training: Training | None = None, inputs: Inputs | None = None,
-    ranking: Ranking | None = None, side_by_side: SideBySide = 0,
-) -> State[Artifact]:  # fmt: skip
+    dataset: Dataset,
+    name: str = "losses",
+    rows: tuple[str, ...] = (),
+    seeds: Annotated[int, Field(ge=1)] = 3,
+    preset: Preset = None,
+    negatives: NegativesParameters | None = None,
+    features: FeaturesParameters | None = None,
+    model: SaidModel = None,
+    training: Training | None = None,
+    inputs: Inputs | None = None,
+    ranking: Ranking | None = None,
+    side_by_side: SideBySide = 0,
+) -> State[Artifact]:
     """Build, train and judge every row of a grid with several seeds, and print one table.
 
     While the first rows' trainings run, each on its share of the cores, what later rows train on is made.
     """
-    groups = {**dict(negatives or {}), **dict(features or {}), "model": model, "training": training,
-              "inputs": inputs, "ranking": ranking}  # fmt: skip
+    groups = {
+        **dict(negatives or {}),
+        **dict(features or {}),
+        "model": model,
+        "training": training,
+        "inputs": inputs,
+        "ranking": ranking,
+    }
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
     with made_ahead(side_by_side or trainings_at_once(training or Training())) as ahead:
@@ -95,10 +109,15 @@ class Materials:
         videos = named.get("video_features") or (() if row.says("videos", "imports", "simulation") else self.videos)
         made = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
         return Sources(
-            queries.annotations, made.text_features, made.video_features, negatives,
-            named.get("in_video_negatives", queries.in_video_negatives), None,
-            named.get("patch_features", made.patch_features), queries.tags,
-        )  # fmt: skip
+            queries.annotations,
+            made.text_features,
+            made.video_features,
+            negatives,
+            named.get("in_video_negatives", queries.in_video_negatives),
+            None,
+            named.get("patch_features", made.patch_features),
+            queries.tags,
+        )
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,11 @@ def _guarded(endpoint: Callable[[Request], Response], credential: str) -> Callab
 
     def answer(request: Request) -> Response:
         if not secrets.compare_digest(request.headers.get("authorization", "").encode(), expected):
-            return PlainTextResponse("it asks for the credential that `penumbra serve` told", 401,
-                                     {"WWW-Authenticate": 'Basic realm="Penumbra", charset="UTF-8"'})  # fmt: skip
+            return PlainTextResponse(
+                "it asks for the credential that `penumbra serve` told",
+                401,
+                {"WWW-Authenticate": 'Basic realm="Penumbra", charset="UTF-8"'},
+            )
         try:
             return endpoint(request)
         except PenumbraError as error:

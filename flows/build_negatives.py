@@ -31,17 +31,33 @@ from penumbra.tasks.text.masks import Masking, mask
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@shown_flow("build-negatives", lambda dataset, filling, sourcing, **_: (
-    f"build-negatives {dataset.name} {sourcing.name_of(filling)}"))  # fmt: skip
+@shown_flow(
+    "build-negatives",
+    lambda dataset, filling, sourcing, **_: f"build-negatives {dataset.name} {sourcing.name_of(filling)}",
+)
 def build_negatives(
-    dataset: Dataset, tagging: Tagging = Tagging(), masking: Masking = Masking(), filling: Filling = Filling(),
-    encoding: Encoding = Encoding(), choosing: Choosing = Choosing(), pairing: Pairing = Pairing(),
-    judging: Judging = Judging(), sourcing: Sourcing = Sourcing(), engine: EngineName = None,
-) -> State[Negatives]:  # fmt: skip
+    dataset: Dataset,
+    tagging: Tagging = Tagging(),
+    masking: Masking = Masking(),
+    filling: Filling = Filling(),
+    encoding: Encoding = Encoding(),
+    choosing: Choosing = Choosing(),
+    pairing: Pairing = Pairing(),
+    judging: Judging = Judging(),
+    sourcing: Sourcing = Sourcing(),
+    engine: EngineName = None,
+) -> State[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
     how = NegativesParameters(
-        tagging=tagging, masking=masking, filling=filling, encoding=encoding, choosing=choosing, pairing=pairing,
-        judging=judging, sourcing=sourcing)  # fmt: skip
+        tagging=tagging,
+        masking=masking,
+        filling=filling,
+        encoding=encoding,
+        choosing=choosing,
+        pairing=pairing,
+        judging=judging,
+        sourcing=sourcing,
+    )
     with parts_made(engine):
         made = negatives_of(dataset, how)
     return ended(made, made.outcome)

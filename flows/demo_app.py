@@ -169,11 +169,20 @@ def application(runs: dict[str, str], chosen: str, folder: Path, urls: Sequence[
     page = _page(gradio, runs, chosen, folder)
     page.queue(max_size=20)
     app = gradio.mount_gradio_app(
-        FastAPI(openapi_url=None), page, path="/", footer_links=[], run_history=False, show_error=False,
-        max_file_size=LARGEST, auth=tuple(credential.split(":", 1)) if credential else None,
-        ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
+        FastAPI(openapi_url=None),
+        page,
+        path="/",
+        footer_links=[],
+        run_history=False,
+        show_error=False,
+        max_file_size=LARGEST,
+        auth=tuple(credential.split(":", 1)) if credential else None,
+        ssr_mode=False,
+        enable_monitoring=False,
+        pwa=False,
+        mcp_server=False,
         theme=gradio.themes.Default(primary_hue="indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
-    )  # fmt: skip
+    )
     page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
     return TrustedHostMiddleware(Door(app, urls), allowed_hosts=host_names(urls), www_redirect=False)
 

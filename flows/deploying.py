@@ -86,9 +86,14 @@ def _version(deployment: dict[str, Any]) -> str:
 
 
 def _deploy(
-    client: SyncPrefectClient, flow_id: UUID, version: str, *, work_pool: dict[str, Any],
-    schedules: Sequence[dict[str, Any]] = (), **rest: Any,
-) -> None:  # fmt: skip
+    client: SyncPrefectClient,
+    flow_id: UUID,
+    version: str,
+    *,
+    work_pool: dict[str, Any],
+    schedules: Sequence[dict[str, Any]] = (),
+    **rest: Any,
+) -> None:
     name = _flow_name(rest)
     client.create_deployment(
         flow_id,

@@ -266,5 +266,14 @@ def _is_cached(model: str) -> bool:
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _python, _packages, _lock, _folders, _keys, _torch, _hub, _tagger, _encoders, _server,
-)  # fmt: skip
+    _python,
+    _packages,
+    _lock,
+    _folders,
+    _keys,
+    _torch,
+    _hub,
+    _tagger,
+    _encoders,
+    _server,
+)

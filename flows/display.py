@@ -161,8 +161,10 @@ class Display(logging.Handler):
                     table.add_column(no_wrap=True)
                 table.add_column(no_wrap=True, overflow="ellipsis")
                 table.add_row(*making.cells(f"{label:<20}", now))
-                lines += [table, *([Text(f"  {making.text}", "dim", overflow="ellipsis", no_wrap=True)]
-                                   if making.text else [])]  # fmt: skip
+                lines += [
+                    table,
+                    *([Text(f"  {making.text}", "dim", overflow="ellipsis", no_wrap=True)] if making.text else []),
+                ]
         return Group(*lines)
 
 

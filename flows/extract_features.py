@@ -24,13 +24,21 @@ from penumbra.tasks.sample.scenes.videos import find_videos
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@shown_flow("extract-features", lambda dataset, clip, imports, simulation, **_: (
-    f"extract-features {dataset.name} {FeaturesParameters(clip=clip, imports=imports, simulation=simulation).source}"
-))  # fmt: skip
+@shown_flow(
+    "extract-features",
+    lambda dataset, clip, imports, simulation, **_: " ".join(
+        ("extract-features", dataset.name, FeaturesParameters(clip=clip, imports=imports, simulation=simulation).source)
+    ),
+)
 def extract_features(
-    dataset: Dataset, clip: Clip = Clip(), texts: Texts = Texts(), videos: Videos = Videos(),
-    imports: Imports = Imports(), simulation: Simulation = Simulation(), engine: EngineName = None,
-) -> State[ExtractedFeatures]:  # fmt: skip
+    dataset: Dataset,
+    clip: Clip = Clip(),
+    texts: Texts = Texts(),
+    videos: Videos = Videos(),
+    imports: Imports = Imports(),
+    simulation: Simulation = Simulation(),
+    engine: EngineName = None,
+) -> State[ExtractedFeatures]:
     """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     with parts_made(engine):
@@ -39,9 +47,12 @@ def extract_features(
 
 
 def features_of(
-    dataset: Dataset, negatives: Artifact | None, how: FeaturesParameters, texts: Artifact | None = None,
+    dataset: Dataset,
+    negatives: Artifact | None,
+    how: FeaturesParameters,
+    texts: Artifact | None = None,
     videos: tuple[Artifact, ...] = (),
-) -> ExtractedFeatures:  # fmt: skip
+) -> ExtractedFeatures:
     """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
     annotations = read_annotations(dataset)
     texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)

@@ -24,15 +24,25 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 
 
-@shown_flow("full-pipeline", lambda dataset, negatives, preset, model, **_: (
-    f"full-pipeline {dataset.name} {negatives.sourcing.name_of(negatives.filling)} "
-    f"{with_preset(preset, {'model': model}).model.label}"))  # fmt: skip
+@shown_flow(
+    "full-pipeline",
+    lambda dataset, negatives, preset, model, **_: (
+        f"full-pipeline {dataset.name} {negatives.sourcing.name_of(negatives.filling)} "
+        f"{with_preset(preset, {'model': model}).model.label}"
+    ),
+)
 def full_pipeline(
-    dataset: Dataset, negatives: NegativesParameters = NegativesParameters(),
-    features: FeaturesParameters | None = None, preset: Preset = None, model: SaidModel = None,
-    training: Training | None = None, inputs: Inputs | None = None, ranking: Ranking | None = None,
-    choice: Choice = Choice(), engine: EngineName = None,
-) -> State[Artifact]:  # fmt: skip
+    dataset: Dataset,
+    negatives: NegativesParameters = NegativesParameters(),
+    features: FeaturesParameters | None = None,
+    preset: Preset = None,
+    model: SaidModel = None,
+    training: Training | None = None,
+    inputs: Inputs | None = None,
+    ranking: Ranking | None = None,
+    choice: Choice = Choice(),
+    engine: EngineName = None,
+) -> State[Artifact]:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))

@@ -29,14 +29,18 @@ File = Annotated[
 
 @shown_flow("import-negatives", lambda dataset, file, **_: f"import-negatives {dataset.name} {Path(file).name}")
 def import_negatives(
-    dataset: Dataset, file: File = "", tagging: Tagging = Tagging(), encoding: Encoding = Encoding(),
-    choosing: Choosing = Choosing(), judging: Judging = Judging(), engine: EngineName = None,
-) -> State[Negatives]:  # fmt: skip
+    dataset: Dataset,
+    file: File = "",
+    tagging: Tagging = Tagging(),
+    encoding: Encoding = Encoding(),
+    choosing: Choosing = Choosing(),
+    judging: Judging = Judging(),
+    engine: EngineName = None,
+) -> State[Negatives]:
     """Take the file's negatives as they are, and tell of each which of the checks of `choosing` it passes."""
     read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
     sourcing = Sourcing(source="imported", file=file)
-    how = NegativesParameters(
-        sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)  # fmt: skip
+    how = NegativesParameters(sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)
     with parts_made(engine):
         made = negatives_of(dataset, how)
     return ended(made, made.outcome)

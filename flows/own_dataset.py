@@ -23,9 +23,16 @@ TEST = 0.2  # of the videos
 
 
 def make_dataset(
-    name: str, file: Path, given: Mapping[str, str | None], videos: Path | None, test: float | None, seed: int,
-    novel: bool, force: bool, tell: Callable[[str], None],
-) -> Dataset:  # fmt: skip
+    name: str,
+    file: Path,
+    given: Mapping[str, str | None],
+    videos: Path | None,
+    test: float | None,
+    seed: int,
+    novel: bool,
+    force: bool,
+    tell: Callable[[str], None],
+) -> Dataset:
     """Write the data set `name` of a table's rows.
 
     Args:
@@ -89,9 +96,13 @@ def _measured(table: OwnTable, folder: Path, told: bool, vids: Sequence[str]) ->
 
 
 def _make_splits(
-    queries: Sequence[OwnQuery], columns: Columns, test: float | None, seed: int, novel: bool,
+    queries: Sequence[OwnQuery],
+    columns: Columns,
+    test: float | None,
+    seed: int,
+    novel: bool,
     tell: Callable[[str], None],
-) -> Sequence[Label] | None:  # fmt: skip
+) -> Sequence[Label] | None:
     if "split" in columns.of and not novel:
         if test is not None:
             raise DatasetError(

@@ -163,9 +163,12 @@ def keep_soon(flow: str) -> None:
     except OSError:  # where nothing can be kept nothing is described
         return
     subprocess.Popen(
-        [sys.executable, "-P", "-m", "penumbra.flows.parameters", flow], start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "penumbra.flows.parameters", flow],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _file(flow: str) -> Path:
@@ -224,8 +227,11 @@ def _fields(name: str, group: "type[BaseModel]") -> "tuple[list[Parameter], list
         if inner and not several:
             within.append((f"{name}.{field}", inner))
             continue
-        own.append(_told(f"{name}.{field}", info.annotation, info.get_default(call_default_factory=True),
-                         info.description or ""))  # fmt: skip
+        own.append(
+            _told(
+                f"{name}.{field}", info.annotation, info.get_default(call_default_factory=True), info.description or ""
+            )
+        )
         if inner:
             own += _fields(f"{name}.{field}[]", inner)[0]
     return own, within

@@ -58,10 +58,14 @@ def own_deployments(name: str) -> list[dict[str, Any]]:
     definitions = prefect_yaml()["definitions"]
     told = {(one["name"], one["tags"][0]): one for one in deployments()}
     return [
-        {**definitions[flow], "tags": [flow, name], **told.get((name, flow), {"name": name}),
-         "parameters": deployment_parameters(flow, name)}
+        {
+            **definitions[flow],
+            "tags": [flow, name],
+            **told.get((name, flow), {"name": name}),
+            "parameters": deployment_parameters(flow, name),
+        }
         for flow in own_parameters(name)
-    ]  # fmt: skip
+    ]
 
 
 def in_groups(flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None) -> dict[str, Any]:

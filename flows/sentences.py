@@ -26,9 +26,12 @@ MARK = ".written-from-python"  # in a folder of the data folder that may be writ
 
 
 def negatives_for(
-    queries: "Sequence[str] | pd.DataFrame", name: str | None, groups: Mapping[str, Mapping[str, Any] | Parameters],
-    quiet: bool, english: bool = True,
-) -> Artifact:  # fmt: skip
+    queries: "Sequence[str] | pd.DataFrame",
+    name: str | None,
+    groups: Mapping[str, Mapping[str, Any] | Parameters],
+    quiet: bool,
+    english: bool = True,
+) -> Artifact:
     """The artifact `negatives` of these queries; nothing is run where it is there.
 
     Raises `DatasetError` where the queries are none, or the name is that of a data set written by others, and whatever

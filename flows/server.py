@@ -77,9 +77,12 @@ def start_server(
     with listener:
         return subprocess.Popen(
             ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls)),
-            env={**environment, **doors}, cwd=folder, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL,
+            env={**environment, **doors},
+            cwd=folder,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def wait_for(host: str, port: int) -> None:
@@ -144,8 +147,12 @@ def _may_be_named() -> bool:
         return bool(os.environ["PREFECT_API_URL"])
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
-    marks = {profiles: "prefect_api_url", Path(".env"): "prefect_api_url", Path("prefect.toml"): "",
-             Path("pyproject.toml"): "[tool.prefect"}  # fmt: skip
+    marks = {
+        profiles: "prefect_api_url",
+        Path(".env"): "prefect_api_url",
+        Path("prefect.toml"): "",
+        Path("pyproject.toml"): "[tool.prefect",
+    }
     return any(path.is_file() and mark in path.read_text(errors="replace").lower() for path, mark in marks.items())
 
 
@@ -231,9 +238,12 @@ def main(descriptor: str, *names: str) -> None:
     _keep_back_retried()
     _list_artifacts_by_key()
     config = uvicorn.Config(
-        app, log_level=settings.logging_level.lower(), timeout_keep_alive=settings.api.keepalive_timeout,
-        ws_ping_interval=settings.api.websocket_ping_interval, ws_ping_timeout=settings.api.websocket_ping_timeout,
-    )  # fmt: skip
+        app,
+        log_level=settings.logging_level.lower(),
+        timeout_keep_alive=settings.api.keepalive_timeout,
+        ws_ping_interval=settings.api.websocket_ping_interval,
+        ws_ping_timeout=settings.api.websocket_ping_timeout,
+    )
     with suppress(KeyboardInterrupt):  # which uvicorn raises once it has ended in good order
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 

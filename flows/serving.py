@@ -124,12 +124,14 @@ def serve(host: str, port: int) -> None:
             wait_for(ALL_ADDRESSES.get(host, host), port)
             _work(environment, folder, running)
             _tell(port, client)
-            print(f"\nPenumbra is served: {url}\n  it asks for:      {credential}\n"
-                  f"  to look at data:  {url}/browse\n"
-                  f"  reports, rows:    {url}/artifacts\n"
-                  f"  in another shell: {environment_line(port)}\n"
-                  "                    prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.",
-                  flush=True)  # fmt: skip
+            print(
+                f"\nPenumbra is served: {url}\n  it asks for:      {credential}\n"
+                f"  to look at data:  {url}/browse\n"
+                f"  reports, rows:    {url}/artifacts\n"
+                f"  in another shell: {environment_line(port)}\n"
+                "                    prefect deployment run build-negatives/scenes --watch\nCtrl-C ends it.",
+                flush=True,
+            )
             while all(process.poll() is None for process in running):
                 time.sleep(0.5)
             raise ServeError("the server or a worker ended by itself: see its lines above")

@@ -19,12 +19,18 @@ from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settin
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 
 
-@shown_flow("train-grounding", lambda dataset, preset, model, **_: (
-    f"train {with_preset(preset, {'model': model}).model.label} {dataset.name}"))  # fmt: skip
+@shown_flow(
+    "train-grounding",
+    lambda dataset, preset, model, **_: f"train {with_preset(preset, {'model': model}).model.label} {dataset.name}",
+)
 def train_grounding(
-    dataset: Dataset, preset: Preset = None, model: SaidModel = None, training: Training | None = None,
-    inputs: Inputs | None = None, ranking: Ranking | None = None,
-) -> State[Artifact]:  # fmt: skip
+    dataset: Dataset,
+    preset: Preset = None,
+    model: SaidModel = None,
+    training: Training | None = None,
+    inputs: Inputs | None = None,
+    ranking: Ranking | None = None,
+) -> State[Artifact]:
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return ended(*train(find_sources(read_annotations(dataset), settings), settings))

@@ -53,28 +53,50 @@ _NAMES = (
 _TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT: here a text comes as features of its own encoder
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
 _PARTS = {"vid": "video", "txt": "text"}
-_HEADS = {"query_scale": "scale_head", "ref_point_head": "position_head", "bbox_embed": "refine_head",
-          "ref_anchor_head": "width_head"}  # fmt: skip
+_HEADS = {
+    "query_scale": "scale_head",
+    "ref_point_head": "position_head",
+    "bbox_embed": "refine_head",
+    "ref_anchor_head": "width_head",
+}
 _STACKS = {"t2v_encoder": "text_to_video", "encoder": "encoder", "decoder": "decoder.layers"}
 _INSIDE = {
-    "self_attn.in_proj_": "{attention}.in_", "self_attn.out_proj.": "{attention}.out.",
-    "multihead_attn.in_proj_": "cross_attention.in_", "multihead_attn.out_proj.": "cross_attention.out.",
-    "cross_attn.out_proj.": "cross_attention.out.", "linear1.": "feed_forward.linear1.",
-    "linear2.": "feed_forward.linear2.", "activation.weight": "feed_forward.slope",
-    "sa_qcontent_proj.": "self_attention.query_content.", "sa_qpos_proj.": "self_attention.query_position.",
-    "sa_kcontent_proj.": "self_attention.key_content.", "sa_kpos_proj.": "self_attention.key_position.",
-    "sa_v_proj.": "self_attention.value.", "ca_qcontent_proj.": "cross_attention.query_content.",
-    "ca_qpos_proj.": "cross_attention.query_position.", "ca_kcontent_proj.": "cross_attention.key_content.",
-    "ca_kpos_proj.": "cross_attention.key_position.", "ca_v_proj.": "cross_attention.value.",
+    "self_attn.in_proj_": "{attention}.in_",
+    "self_attn.out_proj.": "{attention}.out.",
+    "multihead_attn.in_proj_": "cross_attention.in_",
+    "multihead_attn.out_proj.": "cross_attention.out.",
+    "cross_attn.out_proj.": "cross_attention.out.",
+    "linear1.": "feed_forward.linear1.",
+    "linear2.": "feed_forward.linear2.",
+    "activation.weight": "feed_forward.slope",
+    "sa_qcontent_proj.": "self_attention.query_content.",
+    "sa_qpos_proj.": "self_attention.query_position.",
+    "sa_kcontent_proj.": "self_attention.key_content.",
+    "sa_kpos_proj.": "self_attention.key_position.",
+    "sa_v_proj.": "self_attention.value.",
+    "ca_qcontent_proj.": "cross_attention.query_content.",
+    "ca_qpos_proj.": "cross_attention.query_position.",
+    "ca_kcontent_proj.": "cross_attention.key_content.",
+    "ca_kpos_proj.": "cross_attention.key_position.",
+    "ca_v_proj.": "cross_attention.value.",
     "ca_qpos_sine_proj.": "cross_attention.query_anchor.",
-}  # fmt: skip
+}
 
 _OPTIONS = {
-    "video_dim": "v_feat_dim", "text_dim": "t_feat_dim", "hidden": "hidden_dim", "heads": "nheads",
-    "feed_forward": "dim_feedforward", "encoder_layers": "enc_layers", "decoder_layers": "dec_layers",
-    "queries": "num_queries", "projections": "n_input_proj", "dropout": "dropout", "input_dropout": "input_dropout",
-    "longest_text": "max_q_l", "text_positions": "use_txt_pos",
-}  # fmt: skip
+    "video_dim": "v_feat_dim",
+    "text_dim": "t_feat_dim",
+    "hidden": "hidden_dim",
+    "heads": "nheads",
+    "feed_forward": "dim_feedforward",
+    "encoder_layers": "enc_layers",
+    "decoder_layers": "dec_layers",
+    "queries": "num_queries",
+    "projections": "n_input_proj",
+    "dropout": "dropout",
+    "input_dropout": "input_dropout",
+    "longest_text": "max_q_l",
+    "text_positions": "use_txt_pos",
+}
 
 OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
 
@@ -183,12 +205,14 @@ def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
     return ({} if aligned is None else {"align_dim": len(aligned)}) | {
         "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
         "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
-        "feed_forward": weights[layer].shape[0], "hidden": weights[layer].shape[1], "queries": len(table),
+        "feed_forward": weights[layer].shape[0],
+        "hidden": weights[layer].shape[1],
+        "queries": len(table),
         "encoder_layers": _count(weights, r"encoder\.(\d+)\."),
         "decoder_layers": _count(weights, r"decoder\.layers\.(\d+)\."),
         "projections": _count(weights, r"video_projection\.stages\.(\d+)\."),
         "longest_text": len(weights["text_positions.table.weight"]),
-    }  # fmt: skip
+    }
 
 
 def _count(weights: Mapping[str, Tensor], pattern: str) -> int:

@@ -114,9 +114,13 @@ def build_negatives(
     from penumbra.flows.sentences import negatives_for
 
     groups: dict[str, Group] = {
-        "tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding, "choosing": choosing,
+        "tagging": tagging,
+        "masking": masking,
+        "filling": filling,
+        "encoding": encoding,
+        "choosing": choosing,
         "judging": {"judge": False} if judging is None else judging,
-    }  # fmt: skip
+    }
     given = {group: value for group, value in groups.items() if value is not None}
     return read_frame(Store(), negatives_for(queries, name, given, quiet, english))
 

@@ -47,10 +47,12 @@ class Engine(StrEnum):
 
 EngineName = Annotated[
     Engine | None,
-    Field(description="Where parts are made: here, one after the other; in processes, a worker a core; or by a dask or "
-          "ray cluster, that at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: what PENUMBRA_ENGINE says, or "
-          "processes."),
-]  # fmt: skip
+    Field(
+        description="Where parts are made: here, one after the other; in processes, a worker a core; or by a dask or "
+        "ray cluster, that at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: what PENUMBRA_ENGINE says, or "
+        "processes."
+    ),
+]
 
 
 class EngineError(PenumbraError):
@@ -155,8 +157,13 @@ def _dask(number: int) -> Iterator[Pool]:
     except ImportError as error:
         raise _no_extra(Engine.dask, error) from None
     logging.getLogger("distributed").setLevel(logging.WARNING)  # else every connection is a line on the terminal
-    own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True,
-           "env": {"OMP_NUM_THREADS": str(_threads(number))}}  # fmt: skip
+    own = {
+        "n_workers": number,
+        "threads_per_worker": 1,
+        "dashboard_address": None,
+        "security": True,
+        "env": {"OMP_NUM_THREADS": str(_threads(number))},
+    }
     where: dict[str, Any] = {"address": address()} if address() else {"cluster_kwargs": own}
     quick = {  # memory that is given back after each layer makes an encoder a third slower; nobody reads the profile
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
@@ -197,8 +204,13 @@ def _ray(number: int) -> Iterator[Pool]:
             runner = stack.enter_context(RayTaskRunner(address() or "local", started))
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
             raise _no_answer(Engine.ray, error) from None
-        lost = (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError,
-                exceptions.ObjectLostError, exceptions.RaySystemError)  # fmt: skip
+        lost = (
+            exceptions.WorkerCrashedError,
+            exceptions.OutOfMemoryError,
+            exceptions.NodeDiedError,
+            exceptions.ObjectLostError,
+            exceptions.RaySystemError,
+        )
         there: dict[str, float] = ray.cluster_resources()
         gpus = int(there.get("GPU", 0))
         a_gpu = partial(remote_options, num_gpus=1) if gpus else nullcontext

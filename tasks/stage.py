@@ -163,9 +163,15 @@ class Stage(ABC):
         if unknown:
             raise NotYetError(f"after {', '.join(dict.fromkeys(unknown))}")
         return Work(
-            dataset=self.dataset, stage=self.name, version=self.version, parameters=self.parameters(),
-            parents=self.parents, inputs=self.inputs(), unit=self.unit, determines=self.determines(),
-        )  # fmt: skip
+            dataset=self.dataset,
+            stage=self.name,
+            version=self.version,
+            parameters=self.parameters(),
+            parents=self.parents,
+            inputs=self.inputs(),
+            unit=self.unit,
+            determines=self.determines(),
+        )
 
     @cached_property
     def artifact(self) -> Artifact:
@@ -295,10 +301,16 @@ def make(stage: Stage) -> Artifact:
             build(stage, _Progress(stage.label, work, bar))
         manifest = store.manifest(artifact)
         logger().info(
-            "%s: %d %s in, %d out, %d rejected, %.1f s, %s", stage.name, manifest.taken, work.unit, manifest.kept,
-            manifest.taken - manifest.kept, manifest.seconds, artifact.path,
+            "%s: %d %s in, %d out, %d rejected, %.1f s, %s",
+            stage.name,
+            manifest.taken,
+            work.unit,
+            manifest.kept,
+            manifest.taken - manifest.kept,
+            manifest.seconds,
+            artifact.path,
             extra=_news(stage, State.made, manifest),
-        )  # fmt: skip
+        )
     publish_stage(store, artifact, manifest, stage.shown)
     if manifest.taken and not manifest.kept and not stage.may_be_empty:
         reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
@@ -446,8 +458,7 @@ class _Progress:
             self.last = now
             self.bar.show(100.0 * done / total)
             left = (now - self.started) / done * (total - done)
-            logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left,
-                          extra=parts)  # fmt: skip
+            logger().info("%s: part %d of %d, about %.0f s left", self.work.stage, done, total, left, extra=parts)
 
 
 # -- the parts of artifacts -----------------------------------------------------------------------------------------

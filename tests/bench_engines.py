@@ -42,9 +42,13 @@ def run(command: Sequence[str], variables: dict[str, str], cores: set[int] | Non
     begin: Callable[[], None] | None = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     before, start = os.times(), time.perf_counter()
     subprocess.run(
-        command, env={**os.environ, **variables}, check=True, preexec_fn=begin,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        env={**os.environ, **variables},
+        check=True,
+        preexec_fn=begin,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     after = os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     return time.perf_counter() - start, used
@@ -67,9 +71,12 @@ def main() -> None:
         data = smaller(dataset, options.queries, Path(folder) / "data")
         for engine in options.engines.split(","):
             variables = {
-                "PENUMBRA_ENGINE": engine, "PENUMBRA_DATA": str(data), "PENUMBRA_ARTIFACTS": f"{folder}/{engine}",
-                "PREFECT_HOME": f"{folder}/prefect", "PREFECT_API_URL": "",
-            }  # fmt: skip
+                "PENUMBRA_ENGINE": engine,
+                "PENUMBRA_DATA": str(data),
+                "PENUMBRA_ARTIFACTS": f"{folder}/{engine}",
+                "PREFECT_HOME": f"{folder}/prefect",
+                "PREFECT_API_URL": "",
+            }
             wall, cpu = run((*FLOW, dataset), variables, {min(os.sched_getaffinity(0))} if engine == "here" else None)
             store = Store(variables["PENUMBRA_ARTIFACTS"])
             found[engine] = content(store, dataset)

@@ -85,8 +85,12 @@ def fastest(encoder: Encoder, batches: list[Callable[[], object]]) -> float:
 
 def texts() -> dict[str, Any]:
     """Queries of the sample, each as often as it occurs there with its three negatives' worth of repetition."""
-    queries = [sentence for path in sorted((Path("tasks/sample/scenes/data")).glob("*.json"))
-               for video in json.loads(path.read_text()).values() for sentence in video["sentences"]]  # fmt: skip
+    queries = [
+        sentence
+        for path in sorted((Path("tasks/sample/scenes/data")).glob("*.json"))
+        for video in json.loads(path.read_text()).values()
+        for sentence in video["sentences"]
+    ]
     chance = np.random.default_rng(0)
     some = [queries[i] for i in chance.integers(0, len(queries) // 4, TEXTS)]
     distinct = sorted(set(some))
@@ -106,9 +110,17 @@ def texts() -> dict[str, Any]:
     encode_texts(distinct[:8], encoder, 64)
     ours = min(timed(lambda: encode_texts(distinct, encoder, 64)) for _ in range(3))
     slow = timed(plain) * TEXTS / PLAINLY
-    return {"measured": "texts", "texts": len(some), "distinct": len(distinct), "plain_seconds": round(slow, 2),
-            "seconds": round(ours, 2), "limit_seconds": round(limit, 2), "share_of_limit": round(limit / ours, 3),
-            "times_plain": round(slow / ours, 1), "texts_a_second": round(len(distinct) / ours, 1)}  # fmt: skip
+    return {
+        "measured": "texts",
+        "texts": len(some),
+        "distinct": len(distinct),
+        "plain_seconds": round(slow, 2),
+        "seconds": round(ours, 2),
+        "limit_seconds": round(limit, 2),
+        "share_of_limit": round(limit / ours, 3),
+        "times_plain": round(slow / ours, 1),
+        "texts_a_second": round(len(distinct) / ours, 1),
+    }
 
 
 def decode_all(path: Path) -> list[npt.NDArray[np.uint8]]:
@@ -122,9 +134,12 @@ def videos() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         render(read_scripts(limit=VIDEOS), Path(folder), processes=2)
         files = [Video(path.stem, path) for path in sorted(Path(folder).glob("*.mp4"))]
-        encoder, processor = base_size(), CLIPImageProcessorPil.from_pretrained(
-            FOLDER, size={"shortest_edge": 224}, crop_size={"height": 224, "width": 224}
-        )  # fmt: skip
+        encoder, processor = (
+            base_size(),
+            CLIPImageProcessorPil.from_pretrained(
+                FOLDER, size={"shortest_edge": 224}, crop_size={"height": 224, "width": 224}
+            ),
+        )
 
         def decode() -> int:
             pool = Pool(cores(), CLIP_LENGTH, "", 60, 1 << 30, 10**9)
@@ -132,8 +147,11 @@ def videos() -> dict[str, Any]:
 
         def ours() -> int:
             pool = Pool(cores(), CLIP_LENGTH, "", 60, 1 << 29, 4 * BATCH)
-            return sum(len(done.features) for done in FrameEncoder(encoder, BATCH).encode(pool.decode(files))
-                       if done.features is not None)  # fmt: skip
+            return sum(
+                len(done.features)
+                for done in FrameEncoder(encoder, BATCH).encode(pool.decode(files))
+                if done.features is not None
+            )
 
         def plain() -> None:
             for file in files:
@@ -147,10 +165,19 @@ def videos() -> dict[str, Any]:
         limit = fastest(encoder, [lambda: encoder.model.get_image_features(tensor)] * (clips // BATCH))
         limit *= clips / (clips // BATCH * BATCH)
         seconds, slow, decoding = timed(ours), timed(plain), timed(decode)
-    return {"measured": "videos", "videos": VIDEOS, "clips": clips, "clip_length": CLIP_LENGTH,
-            "plain_seconds": round(slow, 2), "seconds": round(seconds, 2), "limit_seconds": round(limit, 2),
-            "share_of_limit": round(limit / seconds, 3), "times_plain": round(slow / seconds, 2),
-            "clips_a_second": round(clips / seconds, 1), "decoding_alone_seconds": round(decoding, 2)}  # fmt: skip
+    return {
+        "measured": "videos",
+        "videos": VIDEOS,
+        "clips": clips,
+        "clip_length": CLIP_LENGTH,
+        "plain_seconds": round(slow, 2),
+        "seconds": round(seconds, 2),
+        "limit_seconds": round(limit, 2),
+        "share_of_limit": round(limit / seconds, 3),
+        "times_plain": round(slow / seconds, 2),
+        "clips_a_second": round(clips / seconds, 1),
+        "decoding_alone_seconds": round(decoding, 2),
+    }
 
 
 def sample() -> dict[str, Any]:
@@ -158,8 +185,12 @@ def sample() -> dict[str, Any]:
     found = {}
     for name, some in (("one_core", {min(os.sched_getaffinity(0))}), ("all_cores", os.sched_getaffinity(0))):
         with tempfile.TemporaryDirectory() as folder:
-            variables = {"PENUMBRA_DATA": f"{folder}/data", "PENUMBRA_ARTIFACTS": f"{folder}/artifacts",
-                         "PREFECT_HOME": f"{folder}/prefect", "PREFECT_API_URL": ""}  # fmt: skip
+            variables = {
+                "PENUMBRA_DATA": f"{folder}/data",
+                "PENUMBRA_ARTIFACTS": f"{folder}/artifacts",
+                "PREFECT_HOME": f"{folder}/prefect",
+                "PREFECT_API_URL": "",
+            }
             found[name], _ = run((*RUN, "extract-features", "scenes"), variables, some)
             made = {it.stage: it.seconds for it in Store(variables["PENUMBRA_ARTIFACTS"]).find("scenes")}
         found |= {f"{name}_{stage}": round(seconds, 1) for stage, seconds in made.items()}
@@ -169,8 +200,10 @@ def sample() -> dict[str, Any]:
 def matrices() -> dict[str, Float16Array]:
     """Features of many videos, unit-normal numbers."""
     chance = np.random.default_rng(0)
-    return {f"v{i:05}": chance.standard_normal((chance.integers(10, 120), DIMENSION)).astype(np.float16)
-            for i in range(STORED)}  # fmt: skip
+    return {
+        f"v{i:05}": chance.standard_normal((chance.integers(10, 120), DIMENSION)).astype(np.float16)
+        for i in range(STORED)
+    }
 
 
 def bring_together(found: Iterator[Float16Array]) -> Float16Array:
@@ -198,8 +231,13 @@ def storage() -> Iterator[dict[str, Any]]:
                 lambda b=blobs, o=options: [pq.write_table(t, s, **o) for t, s in zip(table, b, strict=True)]
             )  # type: ignore[misc]
             share = sum(len(blob.getbuffer()) for blob in blobs) / size
-            yield told(f"Parquet through pyarrow: {name}", size, lambda b=blobs: [read_table(blob) for blob in b],  # type: ignore[misc]
-                       writing, share)  # fmt: skip
+            yield told(
+                f"Parquet through pyarrow: {name}",
+                size,
+                lambda b=blobs: [read_table(blob) for blob in b],  # type: ignore[misc]
+                writing,
+                share,
+            )
         binary = [t.append_column("values", blobs_of(t)).select(["values"]) for t in table]
         for i, some in enumerate(binary):
             pq.write_table(some, folder / f"{i:05}.parquet", compression="none", use_dictionary=False)
@@ -228,10 +266,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pyarrow's defaults with zstd": {"compression": "zstd"},
     "plain, uncompressed": {"compression": "none", "use_dictionary": False},
     "plain, zstd": {"compression": "zstd", "use_dictionary": False},
-    "byte-stream split, zstd": {"compression": "zstd", "use_dictionary": False,
-                                "column_encoding": {COLUMN: "BYTE_STREAM_SPLIT"}},
+    "byte-stream split, zstd": {
+        "compression": "zstd",
+        "use_dictionary": False,
+        "column_encoding": {COLUMN: "BYTE_STREAM_SPLIT"},
+    },
     "plain, uncompressed, 8 rows a group": {"compression": "none", "use_dictionary": False, "row_group_size": 8},
-}  # fmt: skip
+}
 
 
 def read_table(blob: io.BytesIO) -> Float16Array:
@@ -274,9 +315,14 @@ def load_array(path: Path) -> Float16Array:
 def told(what: str, size: int, read: Callable[[], object], writing: float = 0, share: float = 1) -> dict[str, Any]:
     """Best of three readings, in MB a second."""
     best = min(timed(read) for _ in range(3))
-    return {"measured": "storage", "what": what, "MB": round(size / 1e6), "read_MB_a_second": round(size / 1e6 / best),
-            **({"write_MB_a_second": round(size / 1e6 / writing)} if writing else {}),
-            **({"bytes_a_byte": round(share, 3)} if share != 1 else {})}  # fmt: skip
+    return {
+        "measured": "storage",
+        "what": what,
+        "MB": round(size / 1e6),
+        "read_MB_a_second": round(size / 1e6 / best),
+        **({"write_MB_a_second": round(size / 1e6 / writing)} if writing else {}),
+        **({"bytes_a_byte": round(share, 3)} if share != 1 else {}),
+    }
 
 
 def main() -> None:

@@ -20,8 +20,16 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 
-NEVER_CALLED = ("prefect", "prefect.artifacts", "pyarrow", "pydantic", "fsspec", "spacy", "spacy.language",
-                "spacy.tokens")  # fmt: skip
+NEVER_CALLED = (
+    "prefect",
+    "prefect.artifacts",
+    "pyarrow",
+    "pydantic",
+    "fsspec",
+    "spacy",
+    "spacy.language",
+    "spacy.tokens",
+)
 
 
 class _AnyBase:
@@ -45,9 +53,15 @@ from tests import tiny_llama  # noqa: E402
 
 SHAPES = {
     "tiny": {},
-    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-           "num_key_value_heads": 8, "max_position_embeddings": 8192},
-}  # fmt: skip
+    "8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+    },
+}
 VOCABULARY_8B = 128_256
 SMALL = {"a", "an", "the", "is", "are", "and", "while", "then", "another", "person", "."}  # no slots
 NEW_TOKENS = 45  # three sentences of about 15
@@ -109,9 +123,12 @@ def generate(model: Any, tokenizer: Any, sentences: list[str], words: list[str],
         read += int(inputs["attention_mask"].sum())
         with torch.inference_mode():
             made = model.generate(
-                input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], do_sample=False,
-                min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS,
-            )  # fmt: skip
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                do_sample=False,
+                min_new_tokens=NEW_TOKENS,
+                max_new_tokens=NEW_TOKENS,
+            )
         if made.shape[1] != inputs["input_ids"].shape[1] + NEW_TOKENS:
             raise RuntimeError(f"generate gave {made.shape}")
     return read

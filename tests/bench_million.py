@@ -202,9 +202,12 @@ def measure(folder: Path, queries: int, parts: int) -> None:
     """Make the data sets, all that is copied, and the rest by the command that a user types."""
     copies = write_datasets(folder / "data", queries)
     os.environ |= {
-        "PENUMBRA_DATA": str(folder / "data"), "PENUMBRA_ARTIFACTS": str(folder / "artifacts"),
-        "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "", "XDG_CACHE_HOME": str(folder / "cache"),
-    }  # fmt: skip
+        "PENUMBRA_DATA": str(folder / "data"),
+        "PENUMBRA_ARTIFACTS": str(folder / "artifacts"),
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_API_URL": "",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
     once = Watched((*FLOW, ONCE)).run()
     print(f"{PARTS} parts: {once.seconds:.0f} s; {copies} copies", flush=True)
     store, works = Store(), planned(MANY)

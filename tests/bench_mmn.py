@@ -33,12 +33,23 @@ CLIPS, VIDEO, WORDS, TEXT, SENTENCES = 75, 1024, 16, 512, 7  # sentences of thre
 def made_up(videos: int, device: torch.device) -> MapData:
     """Videos of which every third has three sentences, the others two."""
     count = videos * SENTENCES // 3
-    rows = [{"qid": str(n), "vid": str(n % videos), "query": str(n), "duration": 37.5,
-             "windows": [[n % 20, n % 20 + 8.0]], "saliency": None} for n in range(count)]  # fmt: skip
-    features = Features(torch.randn(videos * CLIPS, VIDEO), torch.arange(videos + 1) * CLIPS,
-                        {str(n): n for n in range(videos)}, 0.5)  # fmt: skip
-    texts = Features(torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS,
-                     {str(n): n for n in range(count)})  # fmt: skip
+    rows = [
+        {
+            "qid": str(n),
+            "vid": str(n % videos),
+            "query": str(n),
+            "duration": 37.5,
+            "windows": [[n % 20, n % 20 + 8.0]],
+            "saliency": None,
+        }
+        for n in range(count)
+    ]
+    features = Features(
+        torch.randn(videos * CLIPS, VIDEO), torch.arange(videos + 1) * CLIPS, {str(n): n for n in range(videos)}, 0.5
+    )
+    texts = Features(
+        torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS, {str(n): n for n in range(count)}
+    )
     sizes = mmn.MMN().sizes(VIDEO, TEXT)
     return MapData(prepare(rows, {}, features, texts).examples, features, texts, device, sizes, batch_size=videos)
 
@@ -120,8 +131,11 @@ def main() -> None:
     ):
         bare, flop = convolutions(net, options.videos, device, bf16)
         whole, products = seconds(work, options.steps, device), seconds(bare, options.steps, device)
-        print(f"{name:22} {whole:7.3f} s a step   bare convolutions {products:7.3f} s ({flop:5.0f} GFLOP, "
-              f"{flop / products:5.0f} GFLOP/s)   ratio {whole / products:5.2f}", flush=True)  # fmt: skip
+        print(
+            f"{name:22} {whole:7.3f} s a step   bare convolutions {products:7.3f} s ({flop:5.0f} GFLOP, "
+            f"{flop / products:5.0f} GFLOP/s)   ratio {whole / products:5.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

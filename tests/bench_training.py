@@ -30,8 +30,12 @@ from penumbra.tasks.grounding.training.settings import Settings, layered
 from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 
 BATCH, QUERIES = 32, 3442
-PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
-            torch.ops.aten.baddbmm.default}  # fmt: skip
+PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+}
 CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment_detr", True), ("bm_detr", False))
 
 
@@ -82,12 +86,28 @@ def made_up(sizes: Sizes, queries: int = BATCH) -> tuple[Examples, Features, Fea
     """Queries of the largest size: one batch of videos and texts, repeated where there are more."""
     count = BATCH * 4
     texts = [f"{query} {level}" for query in range(BATCH) for level in range(4)]
-    videos = Features(torch.randn(BATCH * sizes.clips, sizes.video), torch.arange(BATCH + 1) * sizes.clips,
-                      {str(n): n for n in range(BATCH)}, 0.5)  # fmt: skip
-    words = Features(torch.randn(count * sizes.words, sizes.text), torch.arange(count + 1) * sizes.words,
-                     {text: row for row, text in enumerate(texts)})  # fmt: skip
-    rows = [{"qid": str(n), "vid": str(n % BATCH), "query": f"{n % BATCH} 0", "duration": sizes.clips / 2,
-             "windows": [[n % 7, n % 7 + 8.0]], "saliency": None} for n in range(queries)]  # fmt: skip
+    videos = Features(
+        torch.randn(BATCH * sizes.clips, sizes.video),
+        torch.arange(BATCH + 1) * sizes.clips,
+        {str(n): n for n in range(BATCH)},
+        0.5,
+    )
+    words = Features(
+        torch.randn(count * sizes.words, sizes.text),
+        torch.arange(count + 1) * sizes.words,
+        {text: row for row, text in enumerate(texts)},
+    )
+    rows = [
+        {
+            "qid": str(n),
+            "vid": str(n % BATCH),
+            "query": f"{n % BATCH} 0",
+            "duration": sizes.clips / 2,
+            "windows": [[n % 7, n % 7 + 8.0]],
+            "saliency": None,
+        }
+        for n in range(queries)
+    ]
     negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
     return prepare(rows, negatives, videos, words, in_video=in_video).examples, videos, words
@@ -111,10 +131,11 @@ def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Se
     losses = {"losses": {"shine": True}} if shine else {}
     return Settings.model_validate(
         {
-            "model": {"name": model, **deeper, **losses}, "inputs": {"longest_text": CHARADES.words},
+            "model": {"name": model, **deeper, **losses},
+            "inputs": {"longest_text": CHARADES.words},
             "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
         }
-    )  # fmt: skip
+    )
 
 
 def settings_of_study(shine: bool, few_shapes: bool) -> Settings:
@@ -141,8 +162,11 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
             step.objective = torch.compile(objective, mode=options.compiled)
         whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
         bare = seconds(products.run, options.steps, device)
-    print(f"{name:38} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
-          f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}", flush=True)  # fmt: skip
+    print(
+        f"{name:38} {whole:6.3f} s a step   bare products {bare:6.3f} s ({products.flop / 1e9:4.0f} GFLOP, "
+        f"{products.flop / bare / 1e9:5.0f} GFLOP/s)   ratio {whole / bare:5.2f}",
+        flush=True,
+    )
 
 
 def measure_evaluation(options: argparse.Namespace) -> None:

@@ -16,8 +16,16 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")  # fmt: skip
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 PATIENCE = 60.0  # seconds
 
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium to look at pages")
@@ -103,8 +111,15 @@ class Page:
 @contextmanager
 def browser(folder: Path, size: str = "1600,1200") -> Iterator[Page]:
     """A browser with one empty tab; its profile is in the folder."""
-    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder}", f"--window-size={size}", "--remote-debugging-port=0",
-               "--remote-allow-origins=*", "about:blank"]  # fmt: skip
+    command = [
+        str(CHROMIUM),
+        *QUIET,
+        f"--user-data-dir={folder}",
+        f"--window-size={size}",
+        "--remote-debugging-port=0",
+        "--remote-allow-origins=*",
+        "about:blank",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr

@@ -22,9 +22,22 @@ def negative(qid: str, level: int, query: str, positive: str = "a query", **othe
 
 
 def filled(qid: str, level: int, query: str | None, provider: str = "openai") -> Row:
-    return {"qid": qid, "level": level, "provider": provider, "model": "words", "prompt": None, "words": [],
-            "query": query, "status": "filled" if query else "failed", "problem": None, "attempts": 1,
-            "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0, "cached": False}  # fmt: skip
+    return {
+        "qid": qid,
+        "level": level,
+        "provider": provider,
+        "model": "words",
+        "prompt": None,
+        "words": [],
+        "query": query,
+        "status": "filled" if query else "failed",
+        "problem": None,
+        "attempts": 1,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "cost_usd": 0.0,
+        "cached": False,
+    }
 
 
 def prediction(qid: str, windows: Sequence[tuple[float, float, float]], saliency: Sequence[float] = ()) -> Row:
@@ -33,9 +46,13 @@ def prediction(qid: str, windows: Sequence[tuple[float, float, float]], saliency
 
 
 def build(
-    store: Store, stage: str, rows: Sequence[Row], parents: Sequence[Artifact] = (),
-    refused: Sequence[tuple[str, str, str]] = (), parameters: Mapping[str, Any] | None = None,
-) -> Artifact:  # fmt: skip
+    store: Store,
+    stage: str,
+    rows: Sequence[Row],
+    parents: Sequence[Artifact] = (),
+    refused: Sequence[tuple[str, str, str]] = (),
+    parameters: Mapping[str, Any] | None = None,
+) -> Artifact:
     """An artifact in two parts; `refused` are ids, reasons and values."""
     half = len(rows) // 2
     several = [rows[:half], rows[half:]]

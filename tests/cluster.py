@@ -60,10 +60,15 @@ class Host:
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         """`python -m MODULE ARGUMENTS` in a process group of its own."""
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], cwd=self.folder, env=self.environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=(self.folder / "errors").open("a"),
+            [sys.executable, "-m", module, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=(self.folder / "errors").open("a"),
             start_new_session=True,
-        )  # fmt: skip
+        )
         self.processes.append(process)
         return process
 
@@ -81,18 +86,39 @@ class Host:
     def worker(self, port: int, *options: str) -> subprocess.Popen[str]:
         """A Dask worker of one thread, with its nanny."""
         return self.start(
-            "dask", "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard",
-            "--memory-limit", "0", "--death-timeout", "30", *options,
-        )  # fmt: skip
+            "dask",
+            "worker",
+            f"tcp://127.0.0.1:{port}",
+            "--nthreads",
+            "1",
+            "--host",
+            "127.0.0.1",
+            "--no-dashboard",
+            "--memory-limit",
+            "0",
+            "--death-timeout",
+            "30",
+            *options,
+        )
 
     @contextmanager
     def ray_head(self, port: int, cores: int, gpus: int = 0) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         """A Ray cluster of one node that answers, and where its processes log."""
         with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # short: its sockets lie there
             head = self._ray(
-                "--head", "--port", str(port), "--num-cpus", str(cores), "--num-gpus", str(gpus),
-                "--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", folder,
-            )  # fmt: skip
+                "--head",
+                "--port",
+                str(port),
+                "--num-cpus",
+                str(cores),
+                "--num-gpus",
+                str(gpus),
+                "--include-dashboard",
+                "false",
+                "--disable-usage-stats",
+                "--temp-dir",
+                folder,
+            )
             wait_until(lambda: answers(port))
             yield head, Path(folder)
             head.terminate()
@@ -166,18 +192,25 @@ def bucket() -> Iterator[tuple[Gate, dict[str, str]]]:
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     wait_until(lambda: answers(port))
     gate = Gate(port)
     made = HTTPConnection("127.0.0.1", port)
     made.request("PUT", "/shared", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/x"})
     assert made.getresponse().status == 200
     try:
-        yield gate, {
-            "PENUMBRA_ARTIFACTS": "s3://shared/artifacts", "AWS_ENDPOINT_URL": gate.url, "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
+        yield (
+            gate,
+            {
+                "PENUMBRA_ARTIFACTS": "s3://shared/artifacts",
+                "AWS_ENDPOINT_URL": gate.url,
+                "AWS_ACCESS_KEY_ID": "a",
+                "AWS_SECRET_ACCESS_KEY": "b",
+                "AWS_DEFAULT_REGION": "us-east-1",
+            },
+        )
     finally:
         gate.server.shutdown()
         process.kill()

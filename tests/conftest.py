@@ -26,19 +26,53 @@ os.environ.update(  # before anything imports prefect, which reads them once
 
 # Folders and files whose tests start processes, train, render or decode for seconds
 SLOW = {
-    "campaigns", "commands", "decoding", "docs", "examples", "families", "penumbra", "sample", "training",
-    "test_asking", "test_background", "test_batch", "test_causal", "test_choosing", "test_diagnosis", "test_gemini",
-    "test_limits", "test_llama", "test_llama_server", "test_protocol_server", "test_protocol_server_services",
-    "test_processes", "test_provider_from_outside", "test_quality", "test_quality_measures", "test_report",
-    "test_server", "test_serving", "test_store_s3", "test_wheel",
-}  # fmt: skip
+    "campaigns",
+    "commands",
+    "decoding",
+    "docs",
+    "examples",
+    "families",
+    "penumbra",
+    "sample",
+    "training",
+    "test_asking",
+    "test_background",
+    "test_batch",
+    "test_causal",
+    "test_choosing",
+    "test_diagnosis",
+    "test_gemini",
+    "test_limits",
+    "test_llama",
+    "test_llama_server",
+    "test_protocol_server",
+    "test_protocol_server_services",
+    "test_processes",
+    "test_provider_from_outside",
+    "test_quality",
+    "test_quality_measures",
+    "test_report",
+    "test_server",
+    "test_serving",
+    "test_store_s3",
+    "test_wheel",
+}
 
 
 # Files whose tests take minutes together; single ones elsewhere say so themselves
 LONG = {
-    "examples", "test_ablation", "test_clusters", "test_language_models", "test_planning", "test_provider_from_outside",
-    "test_scenes_rendered", "test_serving", "test_stage_ahead", "test_tiny_clip", "test_wheel",
-}  # fmt: skip
+    "examples",
+    "test_ablation",
+    "test_clusters",
+    "test_language_models",
+    "test_planning",
+    "test_provider_from_outside",
+    "test_scenes_rendered",
+    "test_serving",
+    "test_stage_ahead",
+    "test_tiny_clip",
+    "test_wheel",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,9 +18,12 @@ from penumbra.tasks.sample.scenes.render import read_scripts, render
 
 SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
 REPORTS = {
-    build_negatives: "negatives", extract_features: "features", train_grounding: "training",
-    evaluate_grounding: "evaluation", full_pipeline: "evaluation",
-}  # fmt: skip
+    build_negatives: "negatives",
+    extract_features: "features",
+    train_grounding: "training",
+    evaluate_grounding: "evaluation",
+    full_pipeline: "evaluation",
+}
 
 
 def cut_out(folder: Path) -> Path:
@@ -46,10 +49,11 @@ def without_prefect() -> Iterator[None]:
 
     with ExitStack() as stack:
         for thing, name, other in (
-            (Task, "__call__", directly), (stage, "publish_stage", lambda *_: None),
+            (Task, "__call__", directly),
+            (stage, "publish_stage", lambda *_: None),
             (stage, "_Progress", lambda *_: lambda done, total: None),
             (run, "Watcher", lambda *_: nullcontext(unobserved)),
             *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
-        ):  # fmt: skip
+        ):
             stack.enter_context(patch.object(thing, name, other))
         yield

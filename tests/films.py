@@ -27,9 +27,15 @@ def number_of(picture: Any) -> int:
 
 
 def film(
-    path: Path, frames: int = 20, rate: int = 10, size: tuple[int, int] = (48, 64), times: Sequence[int] | None = None,
-    codec: str = "libx264", options: dict[str, str] | None = None, container: str | None = None,
-) -> Path:  # fmt: skip
+    path: Path,
+    frames: int = 20,
+    rate: int = 10,
+    size: tuple[int, int] = (48, 64),
+    times: Sequence[int] | None = None,
+    codec: str = "libx264",
+    options: dict[str, str] | None = None,
+    container: str | None = None,
+) -> Path:
     """A video of grey frames; `times` are timestamps in milliseconds where they are not even."""
     with av.open(str(path), "w", format=container, options=options or {}) as out:
         stream = cast("VideoStream", out.add_stream(codec, rate=rate, options=dict(LOSSLESS)))

@@ -27,10 +27,14 @@ def rows(count: int) -> list[dict[str, Any]]:
         start = number % 3
         found.append(
             {
-                "qid": f"q{number}", "vid": f"v{number % 7}", "query": f"text {number}", "duration": 2.0 * clips,
-                "windows": [[2.0 * start, 2.0 * (start + 2)]], "saliency": None,
+                "qid": f"q{number}",
+                "vid": f"v{number % 7}",
+                "query": f"text {number}",
+                "duration": 2.0 * clips,
+                "windows": [[2.0 * start, 2.0 * (start + 2)]],
+                "saliency": None,
             }
-        )  # fmt: skip
+        )
     return found
 
 

@@ -76,8 +76,16 @@ def take_demo_app() -> None:
     """A sentence's moment in a video that no one trained on."""
     if not FILM.is_file():
         run("--output", str(DEMO), "--videos", "150", "--seed", "77", module="penumbra.tasks.sample.scenes.generate")
-        run(str(DEMO), "--scripts", str(DEMO / "scripts.jsonl"), "--split", "test_trivial", "--limit", "1",
-            module="penumbra.tasks.sample.scenes.render")  # fmt: skip
+        run(
+            str(DEMO),
+            "--scripts",
+            str(DEMO / "scripts.jsonl"),
+            "--split",
+            "test_trivial",
+            "--limit",
+            "1",
+            module="penumbra.tasks.sample.scenes.render",
+        )
     app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0", "--dataset", "scenes")
     with app as address, tab(760) as page:
         page.open(address)
@@ -105,10 +113,11 @@ def take_ui() -> None:
             stage = next(key for key in keys if "negatives" in key and "stage" in key and "video" not in key)
             report = next(key for key in keys if "build-negatives" in key and "report" in key)
             pages = (
-                ("deployments", "deployments", 760), (f"runs/flow-run/{flow_run}", "run", 700),
+                ("deployments", "deployments", 760),
+                (f"runs/flow-run/{flow_run}", "run", 700),
                 (f"artifacts/artifact/{keys[stage]}", "stage", 860),
                 (f"artifacts/artifact/{keys[report]}", "report", 700),
-            )  # fmt: skip
+            )
             with tab(860) as page:
                 page.log_in(served["PENUMBRA_AUTH"])
                 for path, name, height in pages:
@@ -121,8 +130,10 @@ def take_ui() -> None:
 def api(address: str, credential: str) -> Callable[..., Any]:
     """What asks the server: a path, and a body to be posted."""
 
-    headers = {"Content-Type": "application/json",
-               "Authorization": "Basic " + base64.b64encode(credential.encode()).decode()}  # fmt: skip
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": "Basic " + base64.b64encode(credential.encode()).decode(),
+    }
 
     def ask(path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -77,9 +77,12 @@ def outputs(net: MMN, norms: Norms, inputs: MapInputs) -> MapOutputs:
         iou_vectors.append(unit(found[0]))
         contrast.append(unit(found[1]))
     return MapOutputs(
-        unit(net.cell_iou(cells)), unit(net.cell_contrast(cells)), torch.cat(iou_vectors), torch.cat(contrast),
+        unit(net.cell_iou(cells)),
+        unit(net.cell_contrast(cells)),
+        torch.cat(iou_vectors),
+        torch.cat(contrast),
         inputs.video_of,
-    )  # fmt: skip
+    )
 
 
 def total(found: MapOutputs, targets: MapTargets, s: MMNLossSettings) -> Tensor:

@@ -25,7 +25,7 @@ from tests.cluster import free_port
 from tests.notebooks import execute
 
 ROOMS = ("artifacts", "flows", "models", "prompts", "tasks")
-BESIDE = ("pyproject.toml", "setup.py", "README.md", "prefect.yaml")
+BESIDE = ("pyproject.toml", "README.md", "prefect.yaml")
 SERVE_SECONDS = 300
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -119,10 +119,20 @@ def sources() -> Iterator[str]:
 def test_the_wheel_has_the_files_of_the_rooms_and_no_others(installed: Installed) -> None:
     ours = [name for name in installed.files if ".dist-info/" not in name]
     assert sorted(ours) == sorted(sources())
-    needed = ("models/tagger/tokenizer", "models/tagger/parser/model", "models/tiny_clip/model.safetensors",
-              "prompts/fill-slots-1.txt", "flows/prefect.yaml", "flows/silent-runs.yaml", "artifacts/document.html",
-              "tasks/browsing/page.html", "tasks/browsing/page.css", "tasks/browsing/page.js",
-              "tasks/negatives/providers/prices.yaml", "tasks/sample/scenes/data/train.json")  # fmt: skip
+    needed = (
+        "models/tagger/tokenizer",
+        "models/tagger/parser/model",
+        "models/tiny_clip/model.safetensors",
+        "prompts/fill-slots-1.txt",
+        "flows/prefect.yaml",
+        "flows/silent-runs.yaml",
+        "artifacts/document.html",
+        "tasks/browsing/page.html",
+        "tasks/browsing/page.css",
+        "tasks/browsing/page.js",
+        "tasks/negatives/providers/prices.yaml",
+        "tasks/sample/scenes/data/train.json",
+    )
     assert {f"penumbra/{name}" for name in needed} <= set(ours)
 
 
@@ -169,9 +179,10 @@ def test_it_serves_its_deployments(installed: Installed) -> None:
         told = installed.penumbra("serve", "--env", "--port", str(port)).stdout
         credential = told.split("PREFECT_API_AUTH_STRING=")[1].strip()
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/deployments/filter", b"{}",
+            f"http://127.0.0.1:{port}/api/deployments/filter",
+            b"{}",
             {"Content-Type": "application/json", "Authorization": f"Basic {b64encode(credential.encode()).decode()}"},
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             entrypoints = {deployment["entrypoint"] for deployment in json.load(answer)}
         assert "penumbra.flows.build_negatives.build_negatives" in entrypoints

@@ -64,8 +64,10 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     artifact = named(store, reference)
     manifest = store.manifest(artifact)
     console.print(f"[bold]{artifact.dataset}/{artifact.stage}[/]  {artifact.path}", soft_wrap=True)
-    console.print(f"{manifest.rows:,} rows; {manifest.unit}: {manifest.taken:,} in, {manifest.kept:,} out, "
-                  f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s")  # fmt: skip
+    console.print(
+        f"{manifest.rows:,} rows; {manifest.unit}: {manifest.taken:,} in, {manifest.kept:,} out, "
+        f"{manifest.taken - manifest.kept:,} rejected; {manifest.seconds:.1f} s"
+    )
     for title, counts in (("rejected", manifest.rejected), ("changed", manifest.notes)):
         for reason, number in counts.items():
             console.print(f"  {title}: {number:,} × {reason}")

@@ -37,8 +37,16 @@ def init(
     """Make a data set of a table: columns are guessed by name and content, or given. Ends with `penumbra check`."""
     from penumbra.flows.own_dataset import make_dataset
 
-    given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration,
-             "split": split, "qid": qid}  # fmt: skip
+    given = {
+        "query": query,
+        "video": video,
+        "start": start,
+        "end": end,
+        "windows": windows,
+        "duration": duration,
+        "split": split,
+        "qid": qid,
+    }
 
     def tell(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)

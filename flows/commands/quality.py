@@ -27,8 +27,7 @@ def quality(
         int | None, typer.Option(help="Queries for what needs a parser or an encoder; 0: all. Default: 600.")
     ] = None,
     classifier: Annotated[
-        list[str] | None,
-        typer.Option(help="Blind classifier: words, characters, sentences or gru; may be repeated."),
+        list[str] | None, typer.Option(help="Blind classifier: words, characters, sentences or gru; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of samples, random fills and intervals.")] = 0,
     human: Annotated[

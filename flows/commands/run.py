@@ -55,9 +55,7 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET",
-            help="charades-cg, scenes, your own …, or a preset",
-            autocompletion=completion.run_names,
+            metavar="DATASET", help="charades-cg, scenes, your own …, or a preset", autocompletion=completion.run_names
         ),
     ],
     param: Annotated[

@@ -39,9 +39,16 @@ class _FeedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, parameter: Tensor | None,
-        slope: float, p: float,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        values: Tensor,
+        w1: Tensor,
+        b1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        parameter: Tensor | None,
+        slope: float,
+        p: float,
+    ) -> Tensor:
         rows = values.reshape(-1, values.shape[-1])
         inner = torch.addmm(b1, rows, w1.t())
         factor = keep_mask(inner.shape, p, inner.dtype) if p else torch.ones_like(inner)

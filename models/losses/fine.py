@@ -21,9 +21,13 @@ def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
 
 
 def fine_terms(
-    saliency: Tensor, hard: Tensor, negative: Tensor | None, targets: Targets, margins: tuple[float, ...],
+    saliency: Tensor,
+    hard: Tensor,
+    negative: Tensor | None,
+    targets: Targets,
+    margins: tuple[float, ...],
     ranking: Ranking,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """The hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
 
     saliency and negative [B, Lv], hard [K, B, Lv]. "relative" compares each level with the one before it, as in the

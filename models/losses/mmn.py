@@ -66,10 +66,15 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettin
             positives, sentences, kept, s.margin, s.temperature_video, hard, targets.hard_present
         ),
         "among_moments": among_moments(
-            scores, _positive_scores(positives, sentences), targets.overlap, video_of, s.margin,
-            s.temperature_sentence, s.negative_overlap,
+            scores,
+            _positive_scores(positives, sentences),
+            targets.overlap,
+            video_of,
+            s.margin,
+            s.temperature_sentence,
+            s.negative_overlap,
         ),
-    }  # fmt: skip
+    }
     weight = s.contrastive * (s.late if late else 1.0)
     total = overlap + weight * (terms["among_sentences"] + terms["among_moments"])
     if s.hard_order and outputs.hard_contrast is not None:

@@ -25,9 +25,14 @@ def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Ten
 
 
 def among_sentences(
-    positives: Tensor, sentences: Tensor, kept: Tensor, margin: float, temperature: float,
-    hard: Tensor | None = None, hard_present: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    positives: Tensor,
+    sentences: Tensor,
+    kept: Tensor,
+    margin: float,
+    temperature: float,
+    hard: Tensor | None = None,
+    hard_present: Tensor | None = None,
+) -> Tensor:
     """Video-side loss: positive moments [S, K, C] find their sentence [S, C] among those `kept` [S, S].
 
     The positive's cosine is lowered by the margin, above and below the line. `hard` [levels, S, C] are generated
@@ -47,9 +52,14 @@ def among_sentences(
 
 
 def among_moments(
-    scores: Tensor, positives: Tensor, overlap: Tensor, video_of: Tensor, margin: float, temperature: float,
+    scores: Tensor,
+    positives: Tensor,
+    overlap: Tensor,
+    video_of: Tensor,
+    margin: float,
+    temperature: float,
     highest: float,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sentence-side loss: a sentence finds its moments among the candidates of all videos.
 
     scores [S, B, M] are the cosines of sentences and all candidates, positives [S, K] those of the positive ones,

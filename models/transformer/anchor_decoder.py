@@ -99,9 +99,17 @@ class AnchorDecoder(nn.Module):
     """
 
     def __init__(
-        self, hidden: int, heads: int, width: int, layers: int, dropout: float, *,
-        order: Order = "centre, width", refine: bool = True, modulations: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        hidden: int,
+        heads: int,
+        width: int,
+        layers: int,
+        dropout: float,
+        *,
+        order: Order = "centre, width",
+        refine: bool = True,
+        modulations: int = 1,
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             AnchorDecoderLayer(hidden, heads, width, dropout, first=index == 0) for index in range(layers)

@@ -25,9 +25,12 @@ def write_page(data: Mapping[str, Any]) -> str:
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_own("page.html"))
     style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
     return template.render(
-        dataset=data["dataset"], policy=policy(style, script), data=packed(data),
-        style=Markup(style), script=Markup(script),  # noqa: S704 (files of ours)
-    )  # fmt: skip
+        dataset=data["dataset"],
+        policy=policy(style, script),
+        data=packed(data),
+        style=Markup(style),  # noqa: S704 (files of ours)
+        script=Markup(script),  # noqa: S704 (files of ours)
+    )
 
 
 def packed(data: Mapping[str, Any]) -> str:

@@ -20,20 +20,51 @@ LOOKED_AT = 500  # cells of a column
 MOST = 0.5  # of the cells fit where a column is what it is taken for
 NAMES = {  # the likelier first
     "query": ("query", "sentence", "text", "caption", "description", "annotation", "question"),
-    "windows": ("relevant_windows", "windows", "window", "timestamps", "timestamp", "moments", "moment", "segments",
-                "segment", "spans", "span"),
+    "windows": (
+        "relevant_windows",
+        "windows",
+        "window",
+        "timestamps",
+        "timestamp",
+        "moments",
+        "moment",
+        "segments",
+        "segment",
+        "spans",
+        "span",
+    ),
     "start": ("start", "start_time", "t_start", "time_start", "t0", "begin", "begin_time", "from", "onset"),
     "end": ("end", "end_time", "t_end", "time_end", "t1", "stop", "stop_time", "to", "offset"),
-    "video": ("vid", "video", "video_id", "videoid", "video_name", "clip", "clip_id", "file", "filename", "file_name",
-              "video_file", "path", "video_path", "youtube_id"),
+    "video": (
+        "vid",
+        "video",
+        "video_id",
+        "videoid",
+        "video_name",
+        "clip",
+        "clip_id",
+        "file",
+        "filename",
+        "file_name",
+        "video_file",
+        "path",
+        "video_path",
+        "youtube_id",
+    ),
     "duration": ("duration", "video_duration", "length", "video_length", "len"),
     "split": ("split", "set", "subset", "partition", "fold"),
     "qid": ("qid", "query_id", "id", "annotation_id", "desc_id"),
-}  # fmt: skip
+}
 SPLITS = {
-    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
-    "test": "test", "testing": "test",
-}  # fmt: skip
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
 CLOCK = re.compile(r"(?:(\d+):(?=\d+:))?(\d+):([0-5]?\d(?:[.,]\d+)?)\Z")
 NUMBER = re.compile(r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?)\s*(?:s|sec|secs|seconds)?\Z", re.I)
 UNIT = re.compile(r"_(s|sec|secs|seconds)\Z")

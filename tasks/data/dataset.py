@@ -52,8 +52,10 @@ class NoDatasetError(DatasetError, MissingError):
 class Dataset(Parameters):
     """Which data set to read."""
 
-    name: str = Field(description="Name of the data set: the first folder below the artifacts' root.",
-                      json_schema_extra={"pattern": r"^[a-z0-9][a-z0-9._-]*$"})  # fmt: skip
+    name: str = Field(
+        description="Name of the data set: the first folder below the artifacts' root.",
+        json_schema_extra={"pattern": r"^[a-z0-9][a-z0-9._-]*$"},
+    )
     folder: str | None = Field(
         None, description="Folder with the annotation files. Default: the folder of this name below PENUMBRA_DATA."
     )

@@ -37,8 +37,12 @@ def read_table(path: Path) -> OwnTable:
             ".to_parquet('mine.parquet')"
         )
     readers = {
-        ".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet
-    }  # fmt: skip
+        ".csv": _delimited,
+        ".tsv": _delimited,
+        ".jsonl": _json_lines,
+        ".ndjson": _json_lines,
+        ".parquet": _parquet,
+    }
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DatasetError(f"{path} is no {KINDS} file by its name: save it as one, or rename it")

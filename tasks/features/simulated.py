@@ -218,8 +218,12 @@ class SimulatedFeatures(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """All numbers of the simulation."""
-        return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART,
-                **self.simulation.resolved()}  # fmt: skip
+        return {
+            "encoder": SIMULATED,
+            "clip_length": self.clip_length,
+            "videos_a_part": VIDEOS_A_PART,
+            **self.simulation.resolved(),
+        }
 
     def determines(self) -> dict[str, Any]:
         """The same."""

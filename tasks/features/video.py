@@ -133,9 +133,13 @@ def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimens
 
 
 def part_of(
-    stage: str, vids: Sequence[str], wanted: "Wanted", drafts: Callable[[Sequence[str]], dict[str, Draft]],
-    clip_length: float, table: Callable[[Sequence[Row]], pa.Table],
-) -> Part:  # fmt: skip
+    stage: str,
+    vids: Sequence[str],
+    wanted: "Wanted",
+    drafts: Callable[[Sequence[str]], dict[str, Draft]],
+    clip_length: float,
+    table: Callable[[Sequence[Row]], pa.Table],
+) -> Part:
     """One part: the table of the videos that have features; a video without any is rejected."""
     by_vid = drafts(vids)
     rows, rejected, notes = [], [], Counter[str]()
@@ -203,8 +207,12 @@ class FrameStage(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """The encoder, what it computes in, and how clips are sampled."""
-        return {"encoder": self.clip.encoder, "precision": self.clip.precision, "clip_length": self.interval,
-                "videos_a_part": VIDEOS_A_PART}  # fmt: skip
+        return {
+            "encoder": self.clip.encoder,
+            "precision": self.clip.precision,
+            "clip_length": self.interval,
+            "videos_a_part": VIDEOS_A_PART,
+        }
 
     def determines(self) -> dict[str, Any]:
         """The same: decoders, devices and batch sizes change no key."""
@@ -266,9 +274,16 @@ class FrameStage(Stage):
         if not files:
             yield extraction
             return
-        with extraction.start(self.encoder, videos.workers or decoders, self.interval,
-                              videos.decoder.replace("software", ""), videos.seconds_a_frame, videos.memory_mb << 20,
-                              videos.batch_size, videos.most):  # fmt: skip
+        with extraction.start(
+            self.encoder,
+            videos.workers or decoders,
+            self.interval,
+            videos.decoder.replace("software", ""),
+            videos.seconds_a_frame,
+            videos.memory_mb << 20,
+            videos.batch_size,
+            videos.most,
+        ):
             yield extraction
 
     def _part(self, vids: list[str], extraction: Extraction) -> Part:

@@ -145,18 +145,29 @@ async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
             for number, client in enumerate(clients):
                 name, statistics = client.service.name, client.statistics
                 line, total = statistics.line(name), max(1, statistics.total)
-                log.info(line, extra=News("ask", done=statistics.done, total=total, unit="queries", part=number,
-                                          text=line).beside())  # fmt: skip
+                log.info(
+                    line,
+                    extra=News(
+                        "ask", done=statistics.done, total=total, unit="queries", part=number, text=line
+                    ).beside(),
+                )
                 await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / total)
 
 
 def _estimate_page(estimates: list[CostEstimate]) -> str:
     header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
     rows = [
-        (p.provider, p.model, f"{p.queries:,}", f"{p.requests:,}", f"{p.prompt_tokens:,}", f"{p.completion_tokens:,}",
-         "no price known" if p.cost_usd is None else f"{p.cost_usd:.2f}")
+        (
+            p.provider,
+            p.model,
+            f"{p.queries:,}",
+            f"{p.requests:,}",
+            f"{p.prompt_tokens:,}",
+            f"{p.completion_tokens:,}",
+            "no price known" if p.cost_usd is None else f"{p.cost_usd:.2f}",
+        )
         for p in estimates
-    ]  # fmt: skip
+    ]
     return (
         f"# Not sent: what asking would take\n\n{markdown_table(header, rows)}\n\nPrices of {table()[0]}, or your own."
     )
@@ -164,18 +175,33 @@ def _estimate_page(estimates: list[CostEstimate]) -> str:
 
 def _report_page(clients: Sequence[ServiceClient]) -> str:
     header = (
-        "provider", "queries", "requests", "sent again", "waits for a limit", "asked again", "latency, median / 95 %",
-        "tokens", "USD", "answered by", "stopped",
-    )  # fmt: skip
+        "provider",
+        "queries",
+        "requests",
+        "sent again",
+        "waits for a limit",
+        "asked again",
+        "latency, median / 95 %",
+        "tokens",
+        "USD",
+        "answered by",
+        "stopped",
+    )
     return markdown_table(header, [(c.service.name, *_report_row(c.statistics), c.stopped or "no") for c in clients])
 
 
 def _report_row(t: Statistics) -> tuple[str, ...]:
     return (
-        f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache", f"{t.requests:,}", f"{t.retries:,}",
-        f"{t.limited:,}", f"{t.asked_again:,}", f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
-        f"{t.prompt_tokens + t.completion_tokens:,}", f"{t.cost_usd:.4f}{t.lost()}", ", ".join(t.models) or "–",
-    )  # fmt: skip
+        f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache",
+        f"{t.requests:,}",
+        f"{t.retries:,}",
+        f"{t.limited:,}",
+        f"{t.asked_again:,}",
+        f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
+        f"{t.prompt_tokens + t.completion_tokens:,}",
+        f"{t.cost_usd:.4f}{t.lost()}",
+        ", ".join(t.models) or "–",
+    )
 
 
 def check(clients: Sequence[ServiceClient], filling: Filling) -> None:

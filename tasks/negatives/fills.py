@@ -174,9 +174,13 @@ class Fills(Stage):
 
 
 def fill(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling,
+    annotations: Artifact,
+    tags: Artifact,
+    masks: Artifact,
+    dictionary: Artifact,
+    filling: Filling,
     unanswered: Mapping[str, str | None],
-) -> tuple[Artifact, ...]:  # fmt: skip
+) -> tuple[Artifact, ...]:
     """Have every provider fill every level of every query; hosted ones have been asked before (`ask`).
 
     Where these are all that fill, `corpus` fills what none of them did.

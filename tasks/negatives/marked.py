@@ -14,10 +14,14 @@ def beside_their_queries(rows: Rows) -> Rows:
 
 def _beside(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "query": row["positive"], "level": row["level"], "negative": marked(row["positive"], row["query"]),
-        "cosine": row["similarity"], "plausibility": row["plausibility"], "provider": row["provider"],
+        "query": row["positive"],
+        "level": row["level"],
+        "negative": marked(row["positive"], row["query"]),
+        "cosine": row["similarity"],
+        "plausibility": row["plausibility"],
+        "provider": row["provider"],
         "qid": row["qid"],
-    }  # fmt: skip
+    }
 
 
 def marked(positive: str, negative: str) -> Markdown:

@@ -42,8 +42,17 @@ class Negatives:
     def stages(self) -> tuple[Artifact, ...]:
         """What was made, as a report lists it."""
         masks, quality = ((it,) if it else () for it in (self.masks, self.quality))
-        return (self.annotations, self.tags, self.dictionary, *masks, *self.fills, self.negatives,
-                self.in_video_negatives, self.rejected, *quality)  # fmt: skip
+        return (
+            self.annotations,
+            self.tags,
+            self.dictionary,
+            *masks,
+            *self.fills,
+            self.negatives,
+            self.in_video_negatives,
+            self.rejected,
+            *quality,
+        )
 
     @property
     def path(self) -> str:

@@ -117,9 +117,12 @@ class Chooser:
         judge = self.judge(annotations)
         queries = gather(annotations, masked_queries(tags, masks), fills, judge, self.choosing.checks)
         chosen = choose(
-            queries, vectors_by_text(embeddings), self.plausibility, partial(encode, encoding=self.encoding),
+            queries,
+            vectors_by_text(embeddings),
+            self.plausibility,
+            partial(encode, encoding=self.encoding),
             self.choosing.rules,
-        )  # fmt: skip
+        )
         return _part(queries, chosen, [check.__name__ for check in self.choosing.checks] + ["ceiling", "falling"])
 
 
@@ -227,8 +230,14 @@ class ChosenNegatives(Stage):
 
 
 def choose_negatives(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, fills: Sequence[Artifact],
-    embeddings: Artifact, choosing: Choosing, encoding: Encoding,
-) -> Artifact:  # fmt: skip
+    annotations: Artifact,
+    tags: Artifact,
+    masks: Artifact,
+    dictionary: Artifact,
+    fills: Sequence[Artifact],
+    embeddings: Artifact,
+    choosing: Choosing,
+    encoding: Encoding,
+) -> Artifact:
     """Choose one negative a query and level."""
     return run(ChosenNegatives(annotations, tags, masks, dictionary, tuple(fills), embeddings, choosing, encoding))

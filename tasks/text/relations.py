@@ -15,11 +15,17 @@ from numpy.typing import NDArray
 Tokens = Sequence[Mapping[str, Any]]
 NOUNS, VERBS = ("NOUN", "PROPN"), ("VERB", "AUX")
 PLAIN = {
-    "dobj": "verb-object", "obj": "verb-object",
-    "nsubj": "subject-verb", "nsubjpass": "subject-verb", "nsubj:pass": "subject-verb",
-    "amod": "adjective-noun", "compound": "noun-noun",
-    "advmod": "verb-adverb", "prt": "verb-adverb", "compound:prt": "verb-adverb",
-}  # fmt: skip
+    "dobj": "verb-object",
+    "obj": "verb-object",
+    "nsubj": "subject-verb",
+    "nsubjpass": "subject-verb",
+    "nsubj:pass": "subject-verb",
+    "amod": "adjective-noun",
+    "compound": "noun-noun",
+    "advmod": "verb-adverb",
+    "prt": "verb-adverb",
+    "compound:prt": "verb-adverb",
+}
 CLASSES = {
     "verb-object": (VERBS, NOUNS),
     "subject-verb": (VERBS, NOUNS),

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 STAGE = "tags"
 SHIPPED_PIPELINE = "penumbra"
 PIPELINE_FOLDER = PROJECT / "models" / "tagger"
-PRIMITIVES = {"VERB": "verb", "NOUN": "noun", "PROPN": "noun", "ADJ": "adjective", "ADP": "preposition",
-              "ADV": "adverb"}  # fmt: skip
+PRIMITIVES = {
+    "VERB": "verb",
+    "NOUN": "noun",
+    "PROPN": "noun",
+    "ADJ": "adjective",
+    "ADP": "preposition",
+    "ADV": "adverb",
+}
 SUBJECT_ARCS = {"nsubj", "nsubjpass", "nsubj:pass"}
 # Treebanks disagree on "sits down" and "puts away". These are prepositions wherever they go with a verb (the Penn
 # Treebank's particles); every other particle ("back", "away") is an adverb.

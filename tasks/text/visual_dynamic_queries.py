@@ -44,9 +44,14 @@ def document(tokens: Sequence[dict[str, Any]]) -> "Doc":
 
     columns = {name: [token[name] for token in tokens] for name in ("text", "space_after", "pos", "tag", "dep", "head")}
     return Doc(
-        _vocabulary(), words=columns["text"], spaces=columns["space_after"], pos=columns["pos"], tags=columns["tag"],
-        deps=columns["dep"], heads=columns["head"],
-    )  # fmt: skip
+        _vocabulary(),
+        words=columns["text"],
+        spaces=columns["space_after"],
+        pos=columns["pos"],
+        tags=columns["tag"],
+        deps=columns["dep"],
+        heads=columns["head"],
+    )
 
 
 def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:

@@ -12,8 +12,16 @@ from penumbra.artifacts.store import ArtifactError, Store
 
 
 def test_nested_values_are_lists_and_dicts() -> None:
-    row = {"qid": "q", "vid": "v", "split": "train", "query": "a", "duration": 9.5, "windows": [[0.0, 4.2], [5.0, 6.0]],
-           "novel": [{"type": "v-n", "words": ["put", "cup"]}], "saliency": None}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "split": "train",
+        "query": "a",
+        "duration": 9.5,
+        "windows": [[0.0, 4.2], [5.0, 6.0]],
+        "novel": [{"type": "v-n", "words": ["put", "cup"]}],
+        "saliency": None,
+    }
     frame = frame_of(table_of("annotations", [row, {**row, "qid": "r", "windows": []}]))
     assert frame.to_dict("records")[0] == row
     assert frame["windows"].to_list() == [[[0.0, 4.2], [5.0, 6.0]], []]

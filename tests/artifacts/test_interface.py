@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts import interface
-from penumbra.artifacts.interface import (
-    artifact_key,
-    first_rows,
-    publish_stage,
-    stage_page,
-)
+from penumbra.artifacts.interface import artifact_key, first_rows, publish_stage, stage_page
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
 from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.schemas import table_of
@@ -95,8 +90,15 @@ def test_cells_are_markdown_and_hold_no_markup_that_is_not_ours(store: Store) ->
 
 
 def test_windows_are_spans_and_no_lists_of_lists(store: Store) -> None:
-    row = {"qid": "q", "vid": "v", "split": "test", "query": "a", "duration": 9, "windows": [[0, 2.5], [4, 9]],
-           "novel": [{"type": "v-n", "words": ["put", "cup"]}]}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "split": "test",
+        "query": "a",
+        "duration": 9,
+        "windows": [[0, 2.5], [4, 9]],
+        "novel": [{"type": "v-n", "words": ["put", "cup"]}],
+    }
     artifact = store.build(Work("scenes", "annotations", 1), [lambda: Part(table_of("annotations", [row]), 1, 1)])
     [shown] = first_rows(store, artifact, store.manifest(artifact))
     assert (shown["windows"], shown["novel"]) == ("0 to 2.5, 4 to 9", "v-n put, cup")

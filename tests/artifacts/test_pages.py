@@ -14,8 +14,12 @@ DIMENSION = 24
 
 
 def table(rows: list[Any]) -> pa.Table:
-    return pa.table({"vid": pa.array([str(i) for i in range(len(rows))]),
-                     "features": pa.array(rows, pa.list_(pa.list_(pa.float16(), DIMENSION)))})  # fmt: skip
+    return pa.table(
+        {
+            "vid": pa.array([str(i) for i in range(len(rows))]),
+            "features": pa.array(rows, pa.list_(pa.list_(pa.float16(), DIMENSION))),
+        }
+    )
 
 
 def vectors(count: int, seed: int = 0) -> list[list[np.float16]]:

@@ -553,9 +553,7 @@ def test_an_edited_manifest_is_told_and_rebuilt(store: Store, change: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"dataset": "elsewhere"}, {"dataset": ".."}, {"stage": "../.."}, {"key": "../x"}],
-    ids=str,
+    "change", [{"dataset": "elsewhere"}, {"dataset": ".."}, {"stage": "../.."}, {"key": "../x"}], ids=str
 )
 def test_a_manifest_of_another_place_leads_nowhere(store: Store, change: dict[str, Any]) -> None:
     artifact = store.build(WORK, Makers())
@@ -624,9 +622,11 @@ def test_what_is_read_is_held_against_its_digest(store: Store, spoil: Callable[[
     spoil(folder(artifact) / "part-00001.parquet")
     spoil(folder(artifact) / "_rejected" / "part-00001.parquet")
     for read in (
-        lambda: store.part(artifact, 1), lambda: store.raw(artifact, 1), lambda: store.table(artifact, ["word"]),
+        lambda: store.part(artifact, 1),
+        lambda: store.raw(artifact, 1),
+        lambda: store.table(artifact, ["word"]),
         lambda: list(store.rejected(artifact)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(
             ArtifactError,
             match=r"part-00001\.parquet (was changed|is missing).*: penumbra run build-negatives scenes mends it",

@@ -54,23 +54,34 @@ def asking(pairs: int, dying: int) -> Result:
     """Money in bad weather."""
     return [
         Line(
-            f"asking: {row.what}", row.cases, row.crashed + row.hung, row.open + bool(row.unbooked), row.paid_twice,
-            row.over_limit, row.is_good(),
+            f"asking: {row.what}",
+            row.cases,
+            row.crashed + row.hung,
+            row.open + bool(row.unbooked),
+            row.paid_twice,
+            row.over_limit,
+            row.is_good(),
             f"{row.requests:,} requests, {row.kills} kills, {row.charged_again} answers charged and lost on their way",
         )
         for row in paying.campaign(pairs, dying, None, 0)
-    ], ""  # fmt: skip
+    ], ""
 
 
 def killing(dying: int, commands: int, pairs: int) -> Result:
     """Runs of all flows that are killed, and runs at once."""
     return [
         Line(
-            row.what, row.cases, row.failed, row.other_bytes, row.made_twice, 0.0, row.is_good(),
+            row.what,
+            row.cases,
+            row.failed,
+            row.other_bytes,
+            row.made_twice,
+            0.0,
+            row.is_good(),
             f"{row.kills} kills, {row.left_alive} processes alive 15 s later, {row.left_behind} drafts left",
         )
         for row in kills.campaign(dying, commands, pairs, 0)
-    ], ""  # fmt: skip
+    ], ""
 
 
 def damaging() -> Result:
@@ -109,9 +120,14 @@ def main() -> int:
     size = parser.parse_args()
     third = size.files // 3
     jobs: list[tuple[Callable[..., Result], *tuple[int | str, ...]]] = [
-        (killing, size.kills, size.commands, size.pairs), (fuzzing, "h5", size.files - 2 * third), (damaging,),
-        (fuzzing, "npz", third), (fuzzing, "npy", third), (asking, size.pairs, 20), (fuzzing, "videos", size.videos),
-    ]  # fmt: skip
+        (killing, size.kills, size.commands, size.pairs),
+        (fuzzing, "h5", size.files - 2 * third),
+        (damaging,),
+        (fuzzing, "npz", third),
+        (fuzzing, "npy", third),
+        (asking, size.pairs, 20),
+        (fuzzing, "videos", size.videos),
+    ]
     with ProcessPoolExecutor(size.at_once, get_context("spawn"), max_tasks_per_child=1) as runners:
         results = [running.result() for running in [runners.submit(timed, *job) for job in jobs]]
     lines = [line for several, _ in results for line in several]

@@ -136,11 +136,17 @@ def kinds() -> Iterator[Kind]:
 def of_parts() -> Iterator[Kind]:
     """Parts, refused rows and records."""
     for stage, number, where in (
-        ("annotations", 0, "the first"), ("tags", 1, "a middle"), ("fills", -1, "the last"),
-        ("dictionary", 0, "the only"), ("negatives", 0, "the first"), ("text_features", 0, "the first"),
-        ("video_features", -1, "the last"), ("predictions", 0, "the first"), ("evaluation", 0, "the only"),
+        ("annotations", 0, "the first"),
+        ("tags", 1, "a middle"),
+        ("fills", -1, "the last"),
+        ("dictionary", 0, "the only"),
+        ("negatives", 0, "the first"),
+        ("text_features", 0, "the first"),
+        ("video_features", -1, "the last"),
+        ("predictions", 0, "the first"),
+        ("evaluation", 0, "the only"),
         ("metrics", 0, "the only"),
-    ):  # fmt: skip
+    ):
         yield Kind(f"{where} part of {stage}: a bit flipped", lambda p, s=stage, n=number: flip(part(p, s, n)))
     yield Kind("a part cut in half", lambda p: cut(part(p, "masks")))
     yield Kind("a part's last byte missing", lambda p: cut(part(p, "masks", -1), 0.9999))
@@ -155,9 +161,10 @@ def of_parts() -> Iterator[Kind]:
     yield Kind("an artifact's folder deleted", lambda p: without(p, "masks"))
     record = "_records/part-00001.json"
     for damage, how in (
-        (lambda path: path.unlink(), "deleted"), (cut, "cut in half"),
+        (lambda path: path.unlink(), "deleted"),
+        (cut, "cut in half"),
         (lambda path: edit(path, '"kept":[0-9]+', '"kept":1'), "edited"),
-    ):  # fmt: skip
+    ):
         yield Kind(f"a part's record {how}", lambda p, d=damage: d(beside(p, "fills", record)), beside=True)
         yield Kind(
             f"a part's record {how}, the manifest deleted",
@@ -178,17 +185,23 @@ def of_manifests() -> Iterator[Kind]:
     yield Kind("manifest is no text", lambda p: beside(p, "fills").write_bytes(bytes(range(128, 256))))
     yield Kind("manifest is a list", lambda p: beside(p, "fills").write_text("[1, 2]"))
     for what, old, new in (
-        ("rows", '"rows": [0-9]+', '"rows": 7'), ("a parameter", '"candidates": 2', '"candidates": 3'),
-        ("a part's digest", '"sha256": "..', '"sha256": "00'), ("a parent's key", '"key": "', '"key": "0'),
+        ("rows", '"rows": [0-9]+', '"rows": 7'),
+        ("a parameter", '"candidates": 2', '"candidates": 3'),
+        ("a part's digest", '"sha256": "..', '"sha256": "00'),
+        ("a parent's key", '"key": "', '"key": "0'),
         ("other data set", '"dataset": "corner"', '"dataset": "other"'),
         ("data set `..`", '"dataset": "corner"', '"dataset": ".."'),
-    ):  # fmt: skip
+    ):
         yield Kind(f"manifest edited: {what}", lambda p, o=old, n=new: edit(beside(p, "fills"), o, n))
     yield Kind("manifest of another artifact", lambda p: shutil.copyfile(beside(p, "masks"), beside(p, "fills")))
     for stage, flow in (
-        ("negatives", "extract-features"), ("negatives", "train-grounding"), ("video_features", "train-grounding"),
-        ("metrics", "evaluate-grounding"), ("negatives", "evaluate-grounding"), ("tags", "evaluate-grounding"),
-    ):  # fmt: skip
+        ("negatives", "extract-features"),
+        ("negatives", "train-grounding"),
+        ("video_features", "train-grounding"),
+        ("metrics", "evaluate-grounding"),
+        ("negatives", "evaluate-grounding"),
+        ("tags", "evaluate-grounding"),
+    ):
         yield Kind(f"manifest of {stage} cut in half, before {flow}", lambda p, s=stage: cut(beside(p, s)), flow)
 
 
@@ -201,28 +214,35 @@ def of_trainings() -> Iterator[Kind]:
         for damage, how in ((cut, "cut in half"), (flip, "a bit flipped"), (Path.unlink, "deleted")):
             yield Kind(
                 f"weights ({file.replace('-*', '')}) {how} before {judge}",
-                lambda p, f=file, d=damage: d(weights(without(p, "predictions", "evaluation"), f)), judge, beside=True,
-            )  # fmt: skip
+                lambda p, f=file, d=damage: d(weights(without(p, "predictions", "evaluation"), f)),
+                judge,
+                beside=True,
+            )
     for file in ("last-*.safetensors", "last.json"):
         for damage, how in ((cut, "cut in half"), (flip, "a bit flipped")):
             yield Kind(
                 f"checkpoint ({file.replace('-*', '')}) {how}, before {train} goes on",
-                lambda p, f=file, d=damage: d(weights(without(p, "metrics"), f)), train, beside=True,
-            )  # fmt: skip
+                lambda p, f=file, d=damage: d(weights(without(p, "metrics"), f)),
+                train,
+                beside=True,
+            )
     yield Kind(
         f"an epoch's figure in last.json edited, before {train} goes on",
         lambda p: edit(weights(without(p, "metrics"), "last.json"), r'"value": (\d)', r'"value": 1\1'),
-        train, beside=True,
-    )  # fmt: skip
+        train,
+        beside=True,
+    )
 
 
 def of_sources() -> Iterator[Kind]:
     """The data set's files, and what is remembered of them."""
     annotations, videos = "train.json", "videos"
     yield Kind(
-        "the annotations changed in the middle", lambda p: edit(p.dataset / annotations, r"(\d)\.\d", r"\1.05"),
-        anew=True, beside=True,
-    )  # fmt: skip
+        "the annotations changed in the middle",
+        lambda p: edit(p.dataset / annotations, r"(\d)\.\d", r"\1.05"),
+        anew=True,
+        beside=True,
+    )
     yield Kind("the annotations cut in half", lambda p: cut(p.dataset / annotations), beside=True)
     for damage, how in ((flip, "a bit flipped in the middle"), (cut, "cut in half"), (Path.unlink, "deleted")):
         yield Kind(
@@ -230,14 +250,17 @@ def of_sources() -> Iterator[Kind]:
         )
     memory = "cache/penumbra/digests.sqlite"
     for damage, how in (
-        (cut, "cut in half"), (lambda path: cut(path, 0.0), "emptied"), (lambda path: flip(path, 0.0), "a bit flipped"),
+        (cut, "cut in half"),
+        (lambda path: cut(path, 0.0), "emptied"),
+        (lambda path: flip(path, 0.0), "a bit flipped"),
         (lambda path: path.write_bytes(b"no database"), "replaced"),
-    ):  # fmt: skip
+    ):
         yield Kind(f"the memory of digests: {how}", lambda p, d=damage: d(p.folder / memory), beside=True)
     yield Kind(
         "the leases' files overwritten",
-        lambda p: [file.write_bytes(bytes(40)) for file in p.store.glob(".leases/*")], beside=True,
-    )  # fmt: skip
+        lambda p: [file.write_bytes(bytes(40)) for file in p.store.glob(".leases/*")],
+        beside=True,
+    )
 
 
 # -- the campaign -----------------------------------------------------------------------------------------------------

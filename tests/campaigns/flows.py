@@ -35,15 +35,22 @@ from tests.corner import cut_out, without_prefect
 NAME = "corner"
 EPOCHS = 6
 MODEL = {
-    "name": "qd_detr", "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1,
-    "queries": 3, "losses": {"shine": True},
-}  # fmt: skip
+    "name": "qd_detr",
+    "hidden": 8,
+    "heads": 2,
+    "feed_forward": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "queries": 3,
+    "losses": {"shine": True},
+}
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
 CLIP = {"encoder": "tiny-clip", "device": "cpu"}
 TRAINING = {
-    "preset": "scenes-qd_detr-shine", "model": MODEL,
+    "preset": "scenes-qd_detr-shine",
+    "model": MODEL,
     "training": {"epochs": EPOCHS, "batch_size": 8, "held_out": 0.3, "device": "cpu", "start_from": ""},
-}  # fmt: skip
+}
 STEPS = ("build-negatives", "extract-features", "train-grounding", "evaluate-grounding")
 FLOWS = (*STEPS, "full-pipeline")
 IMPORTED = ("sentence_transformers", "transformers.models.clip", "accelerate", "sklearn.linear_model")  # takes seconds
@@ -81,9 +88,11 @@ class Place:
         self.folder = folder
         self.dataset, self.store, self.runs = folder / "dataset", folder / "store", count()
         self.environment = {
-            "PENUMBRA_ARTIFACTS": str(self.store), "XDG_CACHE_HOME": str(folder / "cache"),
-            "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "",
-        }  # fmt: skip
+            "PENUMBRA_ARTIFACTS": str(self.store),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_API_URL": "",
+        }
 
     def new_file(self) -> Path:
         """A file for what a run says."""
@@ -94,9 +103,12 @@ class Place:
         videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0, "workers": 1}
         features = {"clip": CLIP, "videos": videos}
         return {"dataset": {"name": NAME, "folder": str(self.dataset)}} | {
-            "build-negatives": NEGATIVES, "extract-features": features, "train-grounding": TRAINING,
-            "evaluate-grounding": {}, "full-pipeline": {"negatives": NEGATIVES, "features": features, **TRAINING},
-        }[flow]  # fmt: skip
+            "build-negatives": NEGATIVES,
+            "extract-features": features,
+            "train-grounding": TRAINING,
+            "evaluate-grounding": {},
+            "full-pipeline": {"negatives": NEGATIVES, "features": features, **TRAINING},
+        }[flow]
 
     def start(self, flow: str) -> "Forked":
         """A run, in a process group of its own."""
@@ -172,8 +184,11 @@ class Command(Run):
         with self.said.open("wb") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, str(place.folder / WHOLE), "run", flow, NAME, *options],
-                env={**os.environ, **place.environment}, stdout=said, stderr=said, start_new_session=True,
-            )  # fmt: skip
+                env={**os.environ, **place.environment},
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
         self.pid = self.process.pid
 
     def wait(self, timeout: float | None = None) -> int:

@@ -100,9 +100,12 @@ def files() -> dict[str, tuple[bytes, ...]]:
         "npy": (_saved(np.save, arr=MATRIX), _saved(np.save, arr=np.asfortranarray(MATRIX.astype(np.float16)))),
         "npz": (_saved(np.savez, features=MATRIX), _saved(np.savez_compressed, features=MATRIX)),
         "h5": (
-            _hdf5("old"), _hdf5("old", **packed), _hdf5("new", **packed), _hdf5("new", chunks=(4, 6), fletcher32=True),
+            _hdf5("old"),
+            _hdf5("old", **packed),
+            _hdf5("new", **packed),
+            _hdf5("new", chunks=(4, 6), fletcher32=True),
         ),
-    }  # fmt: skip
+    }
 
 
 def import_batch(suffix: str, start: int, count: int) -> Outcome:

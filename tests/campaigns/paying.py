@@ -233,10 +233,7 @@ def campaign(pairs: int, kills: int, storms: int | None, seed: int) -> list[Row]
     together, alone = Row("two runs at once"), Row("every storm, alone")
     dying, knowing = Row("kill -9 while asking"), Row(KNOWING)
     stormy = [weather for weather in every if weather.fault]
-    with (
-        ProtocolServer(log_text=True, latency=0.02) as server,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with ProtocolServer(log_text=True, latency=0.02) as server, tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):
             pair(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together))
         for number, weather in enumerate(every * kills):

@@ -34,9 +34,10 @@ CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
-    "negatives": NegativesParameters(filling=Filling(candidates=2)), "model": QDDETR(**MODEL),
+    "negatives": NegativesParameters(filling=Filling(candidates=2)),
+    "model": QDDETR(**MODEL),
     "training": Training(epochs=1, device="cpu"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,13 @@ def put_videos(durations: dict[str, float], found: list[np.ndarray], name: str =
     count = len(durations)
     table = pa.table(
         {
-            "vid": list(durations), "encoder": ["random"] * count, "clip_length": [CLIP] * count,
-            "duration": list(durations.values()), "features": lists_of(found, CHANNELS),
+            "vid": list(durations),
+            "encoder": ["random"] * count,
+            "clip_length": [CLIP] * count,
+            "duration": list(durations.values()),
+            "features": lists_of(found, CHANNELS),
         }
-    )  # fmt: skip
+    )
     work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random", "of": name})
     return Store().build(work, [lambda: Part(table, count, count)])
 

@@ -28,9 +28,21 @@ def test_here_all_that_the_default_path_needs_works() -> None:
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0, done.output
     assert "✗" not in done.stdout
-    for what in ("Python", "packages", "lock", "artifacts", "GiB free", "torch", "model hub",
-                 "spaCy pipeline", "sentence encoder", "CLIP",
-                 "OPENAI_API_KEY", "port 4200", "Prefect profile"):  # fmt: skip
+    for what in (
+        "Python",
+        "packages",
+        "lock",
+        "artifacts",
+        "GiB free",
+        "torch",
+        "model hub",
+        "spaCy pipeline",
+        "sentence encoder",
+        "CLIP",
+        "OPENAI_API_KEY",
+        "port 4200",
+        "Prefect profile",
+    ):
         assert what in done.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert {finding["what"] for finding in told} >= {"Python", "packages", "CLIP", "PREFECT_API_URL"}

@@ -116,8 +116,11 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     assert "stage in out rejected seconds" in lines
     there = [line for line in lines if re.match("[✓=✗] ", line)]
     assert [re.sub(r"\d+\.\d", "S", line) for line in there] == [
-        "✓ first 3 3 0 S toy", "✓ several 3 3 0 S toy", "= first 3 3 0 found toy", "✗ broken",
-    ], drawn  # fmt: skip
+        "✓ first 3 3 0 S toy",
+        "✓ several 3 3 0 S toy",
+        "= first 3 3 0 found toy",
+        "✗ broken",
+    ], drawn
     inside = [line for line in lines if re.search(r"first .*part 1 of 3|first .* of 20 bricks", line)]
     assert any(re.search(r" ([1-9]|1\d) of 20 bricks", line) for line in inside), "inside the first part"
     assert any(re.search(r"bricks/s · \d+:\d\d left", line) for line in lines), drawn
@@ -195,8 +198,10 @@ def test_the_live_lines_fit_a_narrow_terminal() -> None:
     console = Console(width=60, record=True)
     display = Display(console)
     text = "epoch 3 of 200: loss 0.1006, chosen by R1@0.5 + R1@0.7 + mIoU 151.75 (best 161.94), 31 s, 2000 s left"
-    for news in (News("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
-                 News("metrics: qd_detr+shine", text=text)):  # fmt: skip
+    for news in (
+        News("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
+        News("metrics: qd_detr+shine", text=text),
+    ):
         display.emit(record_of(news))
     console.print(display.rendered())
     first, second = console.export_text().splitlines()

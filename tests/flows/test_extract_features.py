@@ -68,9 +68,14 @@ def make_videos(folder: Path) -> dict[str, float]:
 
 
 def write_annotations(folder: Path, durations: dict[str, float]) -> None:
-    rows = {vid: {"sentences": [f"a person opens the {vid} door.", "a person runs."],
-                  "timestamps": [[0, 0.05], [0, 0.1]], "duration": duration}
-            for vid, duration in durations.items()}  # fmt: skip
+    rows = {
+        vid: {
+            "sentences": [f"a person opens the {vid} door.", "a person runs."],
+            "timestamps": [[0, 0.05], [0, 0.1]],
+            "duration": duration,
+        }
+        for vid, duration in durations.items()
+    }
     (folder / "train.json").write_text(json.dumps(rows))
 
 
@@ -162,8 +167,9 @@ def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Pat
     assert found == [("text_features", IS_THERE, texts), ("video_features", IS_THERE, artifact.key)]
     said["videos"] = {**videos, "clip_length": 2.0, "patches": True}
     assert [row[:2] for row in plan_flow("extract-features", "films", said)][2:] == [
-        ("video_features", TO_MAKE), ("patch_features", TO_MAKE),
-    ]  # fmt: skip
+        ("video_features", TO_MAKE),
+        ("patch_features", TO_MAKE),
+    ]
 
 
 def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Artifact]) -> None:
@@ -174,8 +180,13 @@ def test_the_page_shows_frames_lengths_and_what_is_missing(made: tuple[Store, Ar
     page = data["report-films-extract-features"]
     [sheet] = re.findall(r"!\[frames\]\(data:image/jpeg;base64,([^)]+)\)", page)
     assert b64decode(sheet)[:3] == b"\xff\xd8\xff"
-    for text in ("videos with features | 8 of 15", "clips a second", "Videos without features: 7", "no video file",
-                 "training leaves them out | train 14"):  # fmt: skip
+    for text in (
+        "videos with features | 8 of 15",
+        "clips a second",
+        "Videos without features: 7",
+        "no video file",
+        "training leaves them out | train 14",
+    ):
         assert text in page
     assert not any(line.startswith((" ", "\t")) for line in page.splitlines())
     assert json.loads(data["rows-films-video-features"])[0]["features"] == "5 × 192"

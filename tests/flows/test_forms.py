@@ -85,12 +85,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     home = tmp_path_factory.mktemp("prefect")
-    environment = {**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api",
-                   "PREFECT_SERVER_UI_API_URL": f"{url}/api", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_SERVER_UI_API_URL": f"{url}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
     environment.pop("PREFECT_API_AUTH_STRING", None)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    process = subprocess.Popen([*prefect, "server", "start", "--port", url.rsplit(":", 1)[1]], env=environment,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [*prefect, "server", "start", "--port", url.rsplit(":", 1)[1]],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         end = time.monotonic() + 240
         while True:

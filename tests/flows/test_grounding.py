@@ -86,11 +86,13 @@ def text_table(texts: list[str], encoder: str) -> pa.Table:
 def video_table(videos: dict[str, np.ndarray], encoder: str, clip_length: float = CLIP) -> pa.Table:
     return pa.table(
         {
-            "vid": list(videos), "encoder": [encoder] * len(videos), "clip_length": [clip_length] * len(videos),
+            "vid": list(videos),
+            "encoder": [encoder] * len(videos),
+            "clip_length": [clip_length] * len(videos),
             "duration": [len(rows) * clip_length for rows in videos.values()],
             "features": halves(list(videos.values())),
         }
-    )  # fmt: skip
+    )
 
 
 def put(stage: str, table: pa.Table, name: str = "") -> Artifact:
@@ -152,9 +154,19 @@ def world(
             for level in (1, 2, 3) if number else (1,):
                 text = " ".join(words[:-level] + [f"other{n}" for n in range(level)]) + "."
                 negatives.append(
-                    {"qid": row["qid"], "level": level, "positive": row["query"], "query": text, "words": [],
-                     "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
-                )  # fmt: skip
+                    {
+                        "qid": row["qid"],
+                        "level": level,
+                        "positive": row["query"],
+                        "query": text,
+                        "words": [],
+                        "provider": "random",
+                        "model": "",
+                        "similarity": 0.5,
+                        "plausibility": None,
+                        "checks": [],
+                    }
+                )
         put("negatives", table_of("negatives", negatives))
         put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
         texts = sorted({row["query"] for row in rows} | {row["query"] for row in negatives})
@@ -203,8 +215,11 @@ def test_a_run_is_a_table_of_losses_and_figures_that_learns(trained: Artifact, r
     }
     assert manifest.notes == {"query with 1 of 3 hard negatives": 1}
     assert {parent.stage for parent in manifest.parents} == {
-        "annotations", "negatives", "text_features", "video_features",
-    }  # fmt: skip
+        "annotations",
+        "negatives",
+        "text_features",
+        "video_features",
+    }
     assert (run_folder(trained) / "best.json").is_file()
     assert run_folder(trained).is_relative_to(runs_folder())
 
@@ -249,8 +264,14 @@ def test_a_run_is_held_against_what_knows_less(world: Path, evaluated: Artifact,
     found = fit(train, {}, None)
     assert found
     test = [row for row in rows if row["split"] == "test"]
-    predictions = [{"qid": row["qid"], "windows": [dict(zip(("start", "end"), found.of(row["duration"]), strict=True),
-                                                        score=1.0)], "saliency": []} for row in test]  # fmt: skip
+    predictions = [
+        {
+            "qid": row["qid"],
+            "windows": [dict(zip(("start", "end"), found.of(row["duration"]), strict=True), score=1.0)],
+            "saliency": [],
+        }
+        for row in test
+    ]
     annotations = {row["qid"]: row for row in rows}
     assert values["test", CONSTANT, "mIoU"] == dict(whole_figures(judged_split(predictions, annotations, None)))["mIoU"]
     assert "test mIoU" in next(trained_runs("tiny"))
@@ -316,9 +337,10 @@ def test_artifacts_are_handed_over_by_key(world: Path, trained: Artifact) -> Non
 
 def named(parents: dict[str, Artifact]) -> dict[str, Any]:
     return {
-        "negatives": parents["negatives"].key, "text_features": parents["text_features"].key[:8],
+        "negatives": parents["negatives"].key,
+        "text_features": parents["text_features"].key[:8],
         "video_features": (parents["video_features"].key,),
-    }  # fmt: skip
+    }
 
 
 def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
@@ -361,8 +383,11 @@ def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[di
     found: Artifact = train_grounding(dataset(world), None, model, Training(**training))
     manifest = Store().manifest(found)
     assert {parent.stage for parent in manifest.parents} == {
-        "annotations", "in_video_negatives", "text_features", "video_features",
-    }  # fmt: skip
+        "annotations",
+        "in_video_negatives",
+        "text_features",
+        "video_features",
+    }
     train = [row["vid"] for row in rows if row["split"] == "train"]
     alone = sum(train.count(vid) == 1 for vid in train if vid != train[-1])
     assert manifest.notes == ({"query without a negative in its video": alone} if alone else {})

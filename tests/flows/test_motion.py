@@ -51,10 +51,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("motion")
     (folder / "videos").mkdir()
     told = {
-        vid: {"sentences": ["a person opens the door.", f"a person puts the {vid} cup down."],
-              "timestamps": [[0, 0.5], [0.4, 0.9]], "duration": frames / 10}
+        vid: {
+            "sentences": ["a person opens the door.", f"a person puts the {vid} cup down."],
+            "timestamps": [[0, 0.5], [0.4, 0.9]],
+            "duration": frames / 10,
+        }
         for vid, frames in {**LENGTHS, "broken": 10}.items()
-    }  # fmt: skip
+    }
     for vid, frames in LENGTHS.items():
         film(folder / "videos" / f"{vid}.mp4", frames)
     (folder / "videos" / "broken.mp4").write_text("no video")
@@ -69,8 +72,14 @@ def store(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathF
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", str(root))
         patch.setenv("PENUMBRA_RUNS", str(root / "runs"))
-        videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, batch_size=8, patches=True,
-                        patch_interval=INTERVAL)  # fmt: skip
+        videos = Videos(
+            folder=str(folder / "videos"),
+            clip_length=0.25,
+            workers=1,
+            batch_size=8,
+            patches=True,
+            patch_interval=INTERVAL,
+        )
         extract_features(dataset(folder), TINY, Texts(), videos)
         flow(tag)(annotations(Store()), Tagging())
         yield Store()
@@ -108,8 +117,9 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
     for vid, row in rows.items():
         pictures = list(clip_frames(folder / "videos" / f"{vid}.mp4", INTERVAL / encoder.frames, VideoSummary()))
         pictures += pictures[-1:] * (-len(pictures) % encoder.frames)
-        clips = [np.concatenate(pictures[n : n + encoder.frames], axis=2)
-                 for n in range(0, len(pictures), encoder.frames)]  # fmt: skip
+        clips = [
+            np.concatenate(pictures[n : n + encoder.frames], axis=2) for n in range(0, len(pictures), encoder.frames)
+        ]
         assert np.allclose(row["seconds"], [(n + 0.5) * INTERVAL for n in range(len(clips))], atol=INTERVAL / 2)
         assert max(row["seconds"]) <= LENGTHS[vid] / 10 + 1e-6
         with torch.inference_mode():
@@ -184,10 +194,12 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
     videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL)
     evaluation = full_pipeline(
-        dataset(folder), negatives=NegativesParameters(judging=Judging(judge=False)),
+        dataset(folder),
+        negatives=NegativesParameters(judging=Judging(judge=False)),
         features=FeaturesParameters(clip=TINY, videos=videos),
-        preset="scenes-vdi", **groups({"spatial_dynamics": 0.5, "in_video": True}),
-    )  # fmt: skip
+        preset="scenes-vdi",
+        **groups({"spatial_dynamics": 0.5, "in_video": True}),
+    )
     [metrics] = [parent for parent in Store().manifest(evaluation).parents if parent.stage == "metrics"]
     taken = {parent.stage: parent for parent in Store().manifest(metrics).parents}
     for stage in ("in_video_negatives", "video_features", "patch_features", "visual_dynamic_queries"):

@@ -206,8 +206,10 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
     assert deployed["entrypoint"] == "penumbra.flows.build_negatives.build_negatives"
     assert deployed["work_pool"] == {"name": "penumbra"}
     assert deployed["parameters"] == {
-        "dataset": {"name": "mine"}, "masking": {"ratios": [0.1, 0.2, 0.9]}, "filling": {"candidates": 4},
-    }  # fmt: skip
+        "dataset": {"name": "mine"},
+        "masking": {"ratios": [0.1, 0.2, 0.9]},
+        "filling": {"candidates": 4},
+    }
     taken = prepare("build-negatives", "mine", {})[2]
     assert (taken["masking"].ratios, taken["filling"].candidates) == ((0.1, 0.2, 0.9), 4)
     said = prepare("build-negatives", "mine", placed_in_layers("build-negatives", "mine", {"candidates": 8}))[2]

@@ -29,10 +29,24 @@ from tests.corner import cut_out, without_prefect
 pytestmark = pytest.mark.slow
 
 SMALL = {
-    "hidden": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1, "queries": 3, "alignment": 4,
-    "clips": 4, "segments": 8, "pool": 2, "counts": (3,), "proposal": 8, "kernel": 3, "layers": 1, "joint": 8,
-    "injection_heads": 4, "clip_encoder": "tiny-clip",
-}  # fmt: skip
+    "hidden": 8,
+    "heads": 2,
+    "feed_forward": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "queries": 3,
+    "alignment": 4,
+    "clips": 4,
+    "segments": 8,
+    "pool": 2,
+    "counts": (3,),
+    "proposal": 8,
+    "kernel": 3,
+    "layers": 1,
+    "joint": 8,
+    "injection_heads": 4,
+    "clip_encoder": "tiny-clip",
+}
 QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu", start_from="")
 LOCAL = {"corpus", "random"}
 Made = set[tuple[str, str]]
@@ -79,8 +93,9 @@ def planned(run: Any) -> tuple[Made, Made, set[str]]:
     unknown = {stage for stage, _, key in found.rows if (stage, key) not in known}
     return (
         {place for place, state in known.items() if state == IS_THERE},
-        {place for place, state in known.items() if state == TO_MAKE}, unknown,
-    )  # fmt: skip
+        {place for place, state in known.items() if state == TO_MAKE},
+        unknown,
+    )
 
 
 def check(store: Store, run: Any) -> Made:
@@ -152,9 +167,12 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_a_plan_reads_manifests_and_deletes_nothing(
-    corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store,
+    corner: Dataset,
+    features: FeaturesParameters,
+    negatives: NegativesParameters,
+    kept: Store,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Of parts it reads the names of the videos alone, whose files' digest is a key; a damaged part stays as it is."""
     full_pipeline.fn(corner, negatives, features, "scenes-qd_detr-shine", small(MODELS["qd_detr"]()), QUICK)
     damaged = Path(kept.newest("corner", "tags").path) / "part-00000.parquet"

@@ -93,10 +93,22 @@ def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFa
         patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
         told = json.loads((films / "train.json").read_text())
         rows = [
-            {"qid": f"{vid}_train_{n}", "level": level, "positive": text, "query": f"{text} {level}",
-             "words": [], "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
-            for vid, video in told.items() for n, text in enumerate(video["sentences"]) for level in (1, 2, 3)
-        ]  # fmt: skip
+            {
+                "qid": f"{vid}_train_{n}",
+                "level": level,
+                "positive": text,
+                "query": f"{text} {level}",
+                "words": [],
+                "provider": "random",
+                "model": "",
+                "similarity": 0.5,
+                "plausibility": None,
+                "checks": [],
+            }
+            for vid, video in told.items()
+            for n, text in enumerate(video["sentences"])
+            for level in (1, 2, 3)
+        ]
         work = Work("few", "negatives", 1)
         Store().build(work, [lambda: Part(table_of("negatives", rows), len(rows), len(rows))])
         videos = Videos(folder=str(films / "videos"), clip_length=0.5, workers=1)

@@ -50,9 +50,12 @@ def python(code: str, *arguments: str, path: list[Path], **environment: str) -> 
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     search = os.pathsep.join([*map(str, path), *filter(None, known)])
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **environment, "PYTHONPATH": search},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -125,8 +125,13 @@ def test_data_are_browsed_by_who_knows_the_credential(guarded: Guarded) -> None:
         assert "access-control-allow-origin" not in told
     assert '<a href="/browse/mine">mine</a>' in guarded.at("GET", "/browse", **known)[2]
     assert guarded.at("GET", "/browse/mine/videos/v1.mp4", **known, Range="bytes=2-4")[::2] == (206, "234")
-    for path in ("mine/videos/v2.mp4", "mine/videos/..%2Ftrain.jsonl", "..%2Fdatasets%2Fmine/videos/v1.mp4",
-                 "%2E%2E/videos/v1.mp4", "mine/videos/%2E%2E/train.jsonl"):  # fmt: skip
+    for path in (
+        "mine/videos/v2.mp4",
+        "mine/videos/..%2Ftrain.jsonl",
+        "..%2Fdatasets%2Fmine/videos/v1.mp4",
+        "%2E%2E/videos/v1.mp4",
+        "mine/videos/%2E%2E/train.jsonl",
+    ):
         text = guarded.at("GET", f"/browse/{path}", **known)[2]
         assert "0123456789" not in text
         assert "the annotations" not in text
@@ -167,8 +172,11 @@ def test_artifacts_are_listed_by_key_which_has_reports_first(guarded: Guarded) -
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1"])
 def test_a_page_of_another_origin_gets_nothing(guarded: Guarded, origin: str) -> None:
     for path, body in DOORS:
-        asked = {"Origin": origin, "Access-Control-Request-Method": "POST",
-                 "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+        asked = {
+            "Origin": origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type",
+        }
         status, headers, _ = guarded.ask("OPTIONS", path, **asked)
         assert (status, "access-control-allow-origin" in headers) == (400, False)
         status, headers, _ = guarded.ask("POST", path, body, Origin=origin, Content_Type="text/plain")

@@ -34,7 +34,7 @@ NEAREST, BOTH = {"source": "nearest"}, {"providers": ["corpus", "openai"]}
         ("full-pipeline", {**SCENES, "preset": "scenes-mmn"}, "full-pipeline scenes corpus mmn"),
         ("ablation", {**SCENES, "name": "llms"}, "ablation llms scenes"),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_called_by_what_it_does(
     name: str, said: dict[str, Any], called: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

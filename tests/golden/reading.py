@@ -22,8 +22,7 @@ from penumbra.models.qd_detr import QDDETR
 from tests.losses import losses_of
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
-MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR,
-                                      "bm_detr": BMDETR}  # fmt: skip
+MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
 
 
@@ -60,17 +59,22 @@ class Golden:
     def inputs(self, hard: bool = False) -> Inputs:
         more = (self.tensor("in.src_hn_txt"), self.tensor("in.src_hn_txt_mask") > 0) if hard else (None, None)
         return Inputs(
-            self.tensor("in.src_vid"), self.tensor("in.src_vid_mask") > 0,
-            self.tensor("in.src_txt"), self.tensor("in.src_txt_mask") > 0, *more,
-        )  # fmt: skip
+            self.tensor("in.src_vid"),
+            self.tensor("in.src_vid_mask") > 0,
+            self.tensor("in.src_txt"),
+            self.tensor("in.src_txt_mask") > 0,
+            *more,
+        )
 
     def targets(self) -> Targets:
         return self._targets("tgt.", "in.src_vid_mask")
 
     def shifted_inputs(self) -> Inputs:
         """BM-DETR's training batch: videos as they are, then shifted, each beside its query and a negative one."""
-        texts = [self.tensor(f"in.{name}").repeat(2, *([1] * (self.arrays[f"in.{name}"].ndim - 1)))
-                 for name in ("src_txt", "src_txt_mask", "neg_src_txt", "neg_src_txt_mask")]  # fmt: skip
+        texts = [
+            self.tensor(f"in.{name}").repeat(2, *([1] * (self.arrays[f"in.{name}"].ndim - 1)))
+            for name in ("src_txt", "src_txt_mask", "neg_src_txt", "neg_src_txt_mask")
+        ]
         video, mask = (
             torch.cat([self.tensor(f"in.{name}") for name in names])
             for names in (("src_vid", "shifted_vid"), ("src_vid_mask", "shifted_vid_mask"))
@@ -91,32 +95,45 @@ class Golden:
             spans[sample, : len(found)], present[sample, : len(found)] = found, True
         scores = self.arrays.get(f"{prefix}saliency_all_labels", self.arrays.get(f"{prefix}match_labels"))
         return Targets(
-            spans, present, torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores), mask,
-            self.tensor(f"{prefix}saliency_pos_labels"), self.tensor(f"{prefix}saliency_neg_labels"),
-        )  # fmt: skip
+            spans,
+            present,
+            torch.zeros(mask.shape) if scores is None else torch.from_numpy(scores),
+            mask,
+            self.tensor(f"{prefix}saliency_pos_labels"),
+            self.tensor(f"{prefix}saliency_neg_labels"),
+        )
 
     def losses(self, **changes: Any) -> LossSettings:
         args = self.config["args"]
         found = {
-            "span": args["span_loss_coef"], "giou": args["giou_loss_coef"], "label": args["label_loss_coef"],
-            "background": args["eos_coef"], "saliency": args["lw_saliency"], "pair_margin": args["saliency_margin"],
+            "span": args["span_loss_coef"],
+            "giou": args["giou_loss_coef"],
+            "label": args["label_loss_coef"],
+            "background": args["eos_coef"],
+            "saliency": args["lw_saliency"],
+            "pair_margin": args["saliency_margin"],
             "costs": MatchingCosts(args["set_cost_span"], args["set_cost_giou"], args["set_cost_class"]),
-        }  # fmt: skip
+        }
         shine = self.config["model"] == "shine"
         if shine:
             found |= {
-                "coarse": args["coarse_coef"], "fine": args["fine_coef"], "quotient": args["q"],
-                "coarse_margins": tuple(args["coarse_margin"]), "fine_margins": tuple(args["fine_margin"]),
+                "coarse": args["coarse_coef"],
+                "fine": args["fine_coef"],
+                "quotient": args["q"],
+                "coarse_margins": tuple(args["coarse_margin"]),
+                "fine_margins": tuple(args["fine_margin"]),
                 "ranking": {"red": "relative", "abd": "absolute"}[args["ranking_type"]],
                 "pair_hinge": args["use_saliency_loss"],
-            }  # fmt: skip
+            }
         if args.get("contrastive_align_loss"):
             found |= {"align": args["contrastive_align_loss_coef"], "align_temperature": args["temperature"]}
         if self.config["model"] == "bm_detr":
             found |= {
-                "class_error": args["class_loss_coef"], "probability": args["lw_prob_loss_coef"],
-                "semantic": args["lw_contrastive_loss_coef"], "align_temperature": args["temperature"],
-            }  # fmt: skip
+                "class_error": args["class_loss_coef"],
+                "probability": args["lw_prob_loss_coef"],
+                "semantic": args["lw_contrastive_loss_coef"],
+                "align_temperature": args["temperature"],
+            }
         base = "qd_detr" if shine else self.config["model"]
         return losses_of(base, shine, **{**found, **changes})
 

@@ -23,17 +23,28 @@ from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_gold
 FILES = golden_files("bm_detr")
 pytestmark = pytest.mark.skipif(not FILES, reason="needs the golden numbers: no shared/golden beside the project")
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-TERMS = {"span": "span", "giou": "giou", "label": "label", "class_error": "class", "saliency": "saliency",
-         "semantic": "contrastive_align", "probability": "prob_guidance"}  # fmt: skip
+TERMS = {
+    "span": "span",
+    "giou": "giou",
+    "label": "label",
+    "class_error": "class",
+    "saliency": "saliency",
+    "semantic": "contrastive_align",
+    "probability": "prob_guidance",
+}
 
 
 def compare(found: Outputs, golden: Golden, prefix: str) -> None:
     assert found.probability is not None
     assert found.pooled is not None
     ours = {
-        "pred_logits": found.logits[-1], "pred_spans": found.spans[-1], "saliency_scores": found.saliency,
-        "vid_logits": found.probability, "proj_vid_mem": found.pooled[0], "proj_txt_mem": found.pooled[1],
-    }  # fmt: skip
+        "pred_logits": found.logits[-1],
+        "pred_spans": found.spans[-1],
+        "saliency_scores": found.saliency,
+        "vid_logits": found.probability,
+        "proj_vid_mem": found.pooled[0],
+        "proj_txt_mem": found.pooled[1],
+    }
     for name, value in ours.items():
         close(value, golden.tensor(prefix + name), OUTPUTS)
 
@@ -55,8 +66,9 @@ def test_matchings(path: Path) -> None:
     for name, (outputs, targets) in zip(("match", "match_shift"), parts, strict=True):
         assigned = match(outputs.logits[-1], outputs.spans[-1], targets.spans, targets.span_mask, golden.losses().costs)
         for sample, row in enumerate(assigned):
-            wanted = zip(*(golden.tensor(f"{name}.final.{sample}.{side}").tolist() for side in ("tgt", "pred")),
-                         strict=True)  # fmt: skip
+            wanted = zip(
+                *(golden.tensor(f"{name}.final.{sample}.{side}").tolist() for side in ("tgt", "pred")), strict=True
+            )
             assert {window: query for window, query in enumerate(row.tolist()) if query >= 0} == dict(wanted)
 
 

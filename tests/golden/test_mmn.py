@@ -39,11 +39,19 @@ def settings(golden: Golden) -> MMNSettings:
     o = options(golden)
     pool, proposal = o["FEATPOOL"], o["PREDICTOR"]
     return MMNSettings(
-        pool["INPUT_SIZE"], golden.arrays["in.tokens.0"].shape[-1], pool["HIDDEN_SIZE"], o["JOINT_SPACE_SIZE"],
-        o["NUM_CLIPS"], golden.config["cfg"]["INPUT"]["NUM_PRE_CLIPS"], pool["KERNEL_SIZE"],
-        tuple(o["FEAT2D"]["POOLING_COUNTS"]), o["FEAT2D"]["NAME"], proposal["HIDDEN_SIZE"], proposal["KERNEL_SIZE"],
+        pool["INPUT_SIZE"],
+        golden.arrays["in.tokens.0"].shape[-1],
+        pool["HIDDEN_SIZE"],
+        o["JOINT_SPACE_SIZE"],
+        o["NUM_CLIPS"],
+        golden.config["cfg"]["INPUT"]["NUM_PRE_CLIPS"],
+        pool["KERNEL_SIZE"],
+        tuple(o["FEAT2D"]["POOLING_COUNTS"]),
+        o["FEAT2D"]["NAME"],
+        proposal["HIDDEN_SIZE"],
+        proposal["KERNEL_SIZE"],
         proposal["NUM_STACK_LAYERS"],
-    )  # fmt: skip
+    )
 
 
 def model(golden: Golden) -> MMN:
@@ -79,9 +87,16 @@ def targets(golden: Golden, net: MMN) -> MapTargets:
 def losses(golden: Golden, net: MMN, late: bool = False) -> Losses:
     o = options(golden)["LOSS"]
     weights = MMNLossSettings(
-        o["MIN_IOU"], o["MAX_IOU"], o["NUM_POSTIVE_VIDEO_PROPOSAL"], o["NEGATIVE_VIDEO_IOU"], o["SENT_REMOVAL_IOU"],
-        o["TAU_VIDEO"], o["TAU_SENT"], o["MARGIN"], o["CONTRASTIVE_WEIGHT"],
-    )  # fmt: skip
+        o["MIN_IOU"],
+        o["MAX_IOU"],
+        o["NUM_POSTIVE_VIDEO_PROPOSAL"],
+        o["NEGATIVE_VIDEO_IOU"],
+        o["SENT_REMOVAL_IOU"],
+        o["TAU_VIDEO"],
+        o["TAU_SENT"],
+        o["MARGIN"],
+        o["CONTRASTIVE_WEIGHT"],
+    )
     return mmn_losses(net(inputs(golden)), targets(golden, net), weights, late)
 
 
@@ -104,8 +119,11 @@ def test_videos_are_averaged_to_segments(golden: Golden) -> None:
         pytest.skip("this file holds no raw features")
     videos = [functional.normalize(video, dim=-1) for video in of_videos(golden, "raw.video")]
     padded = nn.utils.rnn.pad_sequence(videos, batch_first=True)
-    close(segment_means(padded, torch.tensor([*map(len, videos)]), settings(golden).segments),
-          golden.tensor("in.feats"), OUTPUTS)  # fmt: skip
+    close(
+        segment_means(padded, torch.tensor([*map(len, videos)]), settings(golden).segments),
+        golden.tensor("in.feats"),
+        OUTPUTS,
+    )
 
 
 def test_candidates_and_their_overlap(golden: Golden) -> None:
@@ -197,8 +215,9 @@ def check_step(golden: Golden, names: dict[str, nn.Parameter]) -> None:
 def test_suppressed_windows(golden: Golden) -> None:
     net = model(golden)
     found = predicted(golden, net, keep=len(net.cells))
-    keys = [f"{video}.{number}" for video, part in enumerate(of_videos(golden, "in.moments"))
-            for number in range(len(part))]  # fmt: skip
+    keys = [
+        f"{video}.{number}" for video, part in enumerate(of_videos(golden, "in.moments")) for number in range(len(part))
+    ]
     for rows, key in zip(found, keys, strict=True):
         close(rows[:, :2], golden.tensor(f"out.nms.{key}"), OUTPUTS)
 

@@ -42,9 +42,7 @@ def prefix(golden: Golden, fixed: bool = False) -> str:
 
 def official_form(outputs: Outputs) -> dict[str, Tensor]:
     """Outputs under the golden files' names."""
-    found = {
-        "pred_logits": outputs.logits[-1], "pred_spans": outputs.spans[-1], "saliency_scores": outputs.saliency,
-    }  # fmt: skip
+    found = {"pred_logits": outputs.logits[-1], "pred_spans": outputs.spans[-1], "saliency_scores": outputs.saliency}
     for layer in range(len(outputs.logits) - 1):
         found[f"aux_outputs.{layer}.pred_logits"] = outputs.logits[layer]
         found[f"aux_outputs.{layer}.pred_spans"] = outputs.spans[layer]
@@ -99,8 +97,9 @@ def test_matchings(path: Path) -> None:
         name = "final" if layer == layers - 1 else f"aux{layer}"
         assigned = match(outputs.logits[layer], outputs.spans[layer], targets.spans, targets.span_mask, costs)
         for sample, row in enumerate(assigned):
-            wanted = zip(*(golden.tensor(f"match.{name}.{sample}.{side}").tolist() for side in ("tgt", "pred")),
-                         strict=True)  # fmt: skip
+            wanted = zip(
+                *(golden.tensor(f"match.{name}.{sample}.{side}").tolist() for side in ("tgt", "pred")), strict=True
+            )
             assert {window: query for window, query in enumerate(row.tolist()) if query >= 0} == dict(wanted)
 
 

@@ -71,9 +71,13 @@ def test_published_frame_weights_depend_on_padding() -> None:
 
 @pytest.mark.parametrize(
     ("change", "gone"),
-    [({"align_dim": 0}, ("pooling", "align_heads")), ({"frame_matcher": False}, ("frame_matcher",)),
-     ({"learnable_spans": False}, ("anchors", "decoder.scale_head")), ({}, ("queries",))],
-)  # fmt: skip
+    [
+        ({"align_dim": 0}, ("pooling", "align_heads")),
+        ({"frame_matcher": False}, ("frame_matcher",)),
+        ({"learnable_spans": False}, ("anchors", "decoder.scale_head")),
+        ({}, ("queries",)),
+    ],
+)
 def test_every_component_can_be_left_out_and_what_is_there_learns(
     change: dict[str, Any], gone: tuple[str, ...]
 ) -> None:
@@ -116,9 +120,12 @@ def test_every_loss_of_table_8_can_be_switched_off(change: dict[str, Any], gone:
     torch.manual_seed(0)
     vectors = torch.nn.functional.normalize(torch.randn(2, 3, 6), dim=-1)
     found = Outputs(
-        torch.randn(1, 3, 5, 2), torch.rand(1, 3, 5, 2) * 0.4 + 0.2, torch.randn(3, 8), probability=torch.rand(3, 8),
+        torch.randn(1, 3, 5, 2),
+        torch.rand(1, 3, 5, 2) * 0.4 + 0.2,
+        torch.randn(3, 8),
+        probability=torch.rand(3, 8),
         pooled=(vectors[0], vectors[1]),
-    )  # fmt: skip
+    )
     whole = compute_losses(found, targets(), losses_of("bm_detr"))
     part = compute_losses(found, targets(), losses_of("bm_detr", **change))
     assert set(whole.terms) - set(part.terms) == {gone}

@@ -39,9 +39,12 @@ def targets(windows: int = 1, **changes: Any) -> Targets:
 def outputs(**changes: Any) -> Outputs:
     torch.manual_seed(0)
     found = Outputs(
-        torch.randn(2, B, Q, 2), torch.rand(2, B, Q, 2) * 0.4 + 0.2, torch.randn(B, L), torch.randn(B, L),
+        torch.randn(2, B, Q, 2),
+        torch.rand(2, B, Q, 2) * 0.4 + 0.2,
+        torch.randn(B, L),
+        torch.randn(B, L),
         torch.randn(3, B, L),
-    )  # fmt: skip
+    )
     return replace(found, **changes)
 
 
@@ -87,9 +90,10 @@ def test_more_windows_than_queries_leave_windows_without() -> None:
 def test_absent_windows_change_nothing() -> None:
     truth = targets()
     padded = replace(
-        truth, spans=torch.cat((truth.spans, torch.full((B, 2, 2), torch.nan)), 1),
+        truth,
+        spans=torch.cat((truth.spans, torch.full((B, 2, 2), torch.nan)), 1),
         span_mask=torch.cat((truth.span_mask, torch.zeros(B, 2, dtype=torch.bool)), 1),
-    )  # fmt: skip
+    )
     found = outputs(spans=(torch.rand(2, B, Q, 2) * 0.4 + 0.2).requires_grad_())
     first = compute_losses(found, truth, losses_of("moment_detr"))
     second = compute_losses(found, padded, losses_of("moment_detr"))
@@ -110,11 +114,15 @@ def test_shine_replaces_the_pair_hinge_and_adds_its_rankings(model: str) -> None
 
 @pytest.mark.parametrize(
     ("change", "gone"),
-    [({"coarse_terms": ("intra",)}, {"coarse_inter"}), ({"coarse_terms": ("inter",)}, {"coarse_intra"}),
-     ({"fine_terms": (True, False, True, False)}, {"fine_2", "fine_4"}),
-     ({"coarse": 0.0}, {"coarse_intra", "coarse_inter"}),
-     ({"fine": 0.0}, {"fine_1", "fine_2", "fine_3", "fine_4"}), ({"rank_contrastive": False}, {"rank_contrastive"})],
-)  # fmt: skip
+    [
+        ({"coarse_terms": ("intra",)}, {"coarse_inter"}),
+        ({"coarse_terms": ("inter",)}, {"coarse_intra"}),
+        ({"fine_terms": (True, False, True, False)}, {"fine_2", "fine_4"}),
+        ({"coarse": 0.0}, {"coarse_intra", "coarse_inter"}),
+        ({"fine": 0.0}, {"fine_1", "fine_2", "fine_3", "fine_4"}),
+        ({"rank_contrastive": False}, {"rank_contrastive"}),
+    ],
+)
 def test_every_term_can_be_switched_off(change: dict[str, Any], gone: set[str]) -> None:
     whole = compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True))
     part = compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True, **change))

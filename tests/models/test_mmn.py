@@ -19,9 +19,17 @@ from tests import plain_mmn
 
 SENTENCES = (3, 1, 2, 4)
 SIZES: dict[str, Any] = {
-    "video_dim": 6, "text_dim": 5, "hidden": 8, "joint": 7, "clips": 8, "segments": 16, "counts": (3, 2), "kernel": 3,
-    "proposal": 6, "layers": 4,
-}  # fmt: skip
+    "video_dim": 6,
+    "text_dim": 5,
+    "hidden": 8,
+    "joint": 7,
+    "clips": 8,
+    "segments": 16,
+    "counts": (3, 2),
+    "kernel": 3,
+    "proposal": 6,
+    "layers": 4,
+}
 
 
 def model(**changes: Any) -> MMN:
@@ -209,7 +217,11 @@ def test_suppression_is_greedy_for_each_query_by_itself() -> None:
         while left and len(kept) < 4:
             best, *left = left
             kept.append(best)
-            left = [w for w in left if (min(best[1], w[1]) - max(best[0], w[0])) / (max(best[1], w[1]) - min(best[0], w[0])) <= 0.3]  # fmt: skip # noqa: E501
+            left = [
+                w
+                for w in left
+                if (min(best[1], w[1]) - max(best[0], w[0])) / (max(best[1], w[1]) - min(best[0], w[0])) <= 0.3
+            ]
         assert found.tolist() == kept
 
 

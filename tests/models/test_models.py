@@ -20,9 +20,17 @@ from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
 
 SIZES: dict[str, Any] = {
-    "video_dim": 10, "text_dim": 6, "hidden": 16, "heads": 2, "feed_forward": 24, "encoder_layers": 2,
-    "decoder_layers": 2, "queries": 5, "dropout": 0.0, "input_dropout": 0.0,
-}  # fmt: skip
+    "video_dim": 10,
+    "text_dim": 6,
+    "hidden": 16,
+    "heads": 2,
+    "feed_forward": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "queries": 5,
+    "dropout": 0.0,
+    "input_dropout": 0.0,
+}
 MODELS: dict[str, type[GroundingModel]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "bm_detr": BMDETR}
 CLIPS, WORDS = (9, 4, 7, 1), (5, 2, 1, 3)
 
@@ -116,9 +124,14 @@ def test_features_of_another_width_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"hidden": 18, "heads": 4}, "multiple"), ({"projections": 4}, "1, 2 or 3"), ({"queries": 0}, "at least 1"),
-     ({"text_attention": "both"}, "fixed or official"), ({"frame_weights": "both"}, "fixed or official")],
-)  # fmt: skip
+    [
+        ({"hidden": 18, "heads": 4}, "multiple"),
+        ({"projections": 4}, "1, 2 or 3"),
+        ({"queries": 0}, "at least 1"),
+        ({"text_attention": "both"}, "fixed or official"),
+        ({"frame_weights": "both"}, "fixed or official"),
+    ],
+)
 def test_sizes_that_no_model_has_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         model(**change)

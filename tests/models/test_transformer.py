@@ -33,9 +33,13 @@ def test_attention_has_no_dropout_in_evaluation_and_matches_torch() -> None:
     torch.manual_seed(0)
     ours, theirs = Attention(8, 2, 0.4).eval(), nn.MultiheadAttention(8, 2, 0.4, batch_first=True).eval()
     theirs.load_state_dict(
-        {"in_proj_weight": ours.in_weight, "in_proj_bias": ours.in_bias, "out_proj.weight": ours.out.weight,
-         "out_proj.bias": ours.out.bias}
-    )  # fmt: skip
+        {
+            "in_proj_weight": ours.in_weight,
+            "in_proj_bias": ours.in_bias,
+            "out_proj.weight": ours.out.weight,
+            "out_proj.bias": ours.out.bias,
+        }
+    )
     tokens, mask = torch.randn(2, 7, 8), torch.arange(7) < torch.tensor([7, 3])[:, None]
     wanted = theirs(tokens, tokens, tokens, key_padding_mask=~mask)[0]
     torch.testing.assert_close(ours(tokens, tokens, tokens, padding_bias(mask)), wanted)

@@ -27,8 +27,19 @@ class Words(nn.Module):
 
 def model(**changes: Any) -> VDI:
     torch.manual_seed(0)
-    shape = MMNSettings(WIDTH, WIDTH, hidden=WIDTH, joint=6, clips=4, segments=8, counts=(2,), proposal=6, kernel=3,
-                        layers=2, projected=False)  # fmt: skip
+    shape = MMNSettings(
+        WIDTH,
+        WIDTH,
+        hidden=WIDTH,
+        joint=6,
+        clips=4,
+        segments=8,
+        counts=(2,),
+        proposal=6,
+        kernel=3,
+        layers=2,
+        projected=False,
+    )
     sizes = InjectionSettings(WIDTH, **{"patch_dim": 3, "grid": 4, "heads": 2, "dropout": 0.0, **changes})
     return VDI(shape, sizes, Words())
 

@@ -38,9 +38,12 @@ def test_the_examples_of_the_docstrings(prefect_server: None, store: Store) -> N
 
 
 def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
-    prefect_server: None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    prefect_server: None,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     frame = pd.DataFrame({"query": SENTENCES, "vid": [f"v{number // 3}" for number in range(9)]})
 

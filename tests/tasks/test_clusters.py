@@ -57,8 +57,13 @@ def corner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(corner: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The digests of what one process makes of them, one part after the other."""
     folder = tmp_path_factory.mktemp("alone")
-    host = Host(folder / "host", PREFECT_API_URL=str(PREFECT_API_URL.value()), HF_HUB_OFFLINE="1",
-                PENUMBRA_ENGINE="here", PENUMBRA_ARTIFACTS=str(folder / "artifacts"))  # fmt: skip
+    host = Host(
+        folder / "host",
+        PREFECT_API_URL=str(PREFECT_API_URL.value()),
+        HF_HUB_OFFLINE="1",
+        PENUMBRA_ENGINE="here",
+        PENUMBRA_ARTIFACTS=str(folder / "artifacts"),
+    )
     yield host.run("queries", str(corner))
     host.end()
 
@@ -129,8 +134,12 @@ def test_features_are_made_by_a_cluster_s_gpus_or_where_it_has_none_by_all(
     """A resource is a word: these hosts need no GPU."""
     folder, expected = films
     port = free_port()
-    flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
-                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    flow = new_host(
+        "flow",
+        PENUMBRA_ENGINE="dask",
+        PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
+        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
+    )
     new_host("scheduler").scheduler(port)
     workers = {name: new_host(name) for name in ("with", "without")}
     workers["with"].worker(port, *(["--resources", "GPU=1"] if resources else []))
@@ -151,8 +160,12 @@ def test_features_are_made_by_ray_s_gpus_or_where_it_has_none_by_all(
     folder, expected = films
     port = free_port()
     with new_host("head").ray_head(port, cores=2, gpus=gpus) as (_, logs):
-        flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
-                        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+        flow = new_host(
+            "flow",
+            PENUMBRA_ENGINE="ray",
+            PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
+            PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
+        )
         assert flow.run("features", folder) == expected
         loads = [path.read_text().count(": on the CPU") for path in logs.rglob("worker-*.err")]
     assert sum(loads) == (2 if gpus else 4), "texts and frames: by the worker that has the GPU, or by both"
@@ -170,8 +183,11 @@ def tellings(folder: Path, piece: int) -> list[int]:
 
 def finished(folder: Path) -> list[int]:
     """The parts that are there."""
-    return [int(path.stem.split("-")[1]) for path in (folder / "artifacts").rglob("part-*.parquet")
-            if path.parent.name != "_rejected"]  # fmt: skip
+    return [
+        int(path.stem.split("-")[1])
+        for path in (folder / "artifacts").rglob("part-*.parquet")
+        if path.parent.name != "_rejected"
+    ]
 
 
 @pytest.fixture
@@ -213,8 +229,12 @@ def test_a_killed_scheduler_is_told_and_the_next_run_goes_on(
     cluster, port = new_host("cluster"), free_port()
     scheduler = cluster.scheduler(port)
     cluster.worker(port)
-    flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
-                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    flow = new_host(
+        "flow",
+        PENUMBRA_ENGINE="dask",
+        PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
+        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
+    )
     run = running(flow, tmp_path)
     os.killpg(scheduler.pid, signal.SIGKILL)
     assert "the same command goes on from the parts that are done" in said(run)["error"]
@@ -230,8 +250,12 @@ def test_a_killed_head_of_ray_is_told_and_the_next_run_goes_on(
     digests: dict[str, str], new_host: NewHost, tmp_path: Path
 ) -> None:
     port = free_port()
-    flow = new_host("flow", PENUMBRA_ENGINE="ray", PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
-                    PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))  # fmt: skip
+    flow = new_host(
+        "flow",
+        PENUMBRA_ENGINE="ray",
+        PENUMBRA_ENGINE_ADDRESS=f"127.0.0.1:{port}",
+        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
+    )
     with new_host("head").ray_head(port, cores=2) as (head, _):
         run = running(flow, tmp_path)
         os.killpg(head.pid, signal.SIGKILL)

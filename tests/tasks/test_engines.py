@@ -278,8 +278,10 @@ def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available:
 
 def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stage, "by_workers", True)
-    read = [Artifact(root=str(store.root), dataset="d", stage=stage, key="0")
-            for stage in ("annotations", "tags", "masks", "dictionary")]  # fmt: skip
+    read = [
+        Artifact(root=str(store.root), dataset="d", stage=stage, key="0")
+        for stage in ("annotations", "tags", "masks", "dictionary")
+    ]
     by_workers = {name for name in PROVIDERS if Fills(*read, name, Filling()).by_workers}
     assert {"corpus", "random"} <= by_workers
     assert by_workers.isdisjoint({"openai", "gemini"})

@@ -24,11 +24,32 @@ from tests.markup import HARMLESS, HOSTILE, columns, kinds
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 ALLOWED = HARMLESS | {"image"}  # the charts
 CLIPS = 4
-ANNOTATION = {"qid": BAD, "vid": BAD, "split": "train", "query": BAD, "duration": 9.0, "windows": [[1.0, 2.0]],
-              "novel": [], "saliency": None}  # fmt: skip
-FILL = {"qid": BAD, "level": 1, "provider": BAD, "model": BAD, "prompt": "p", "words": [], "query": "", "attempts": 1,
-        "status": "failed", "problem": BAD, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0,
-        "cached": False}  # fmt: skip
+ANNOTATION = {
+    "qid": BAD,
+    "vid": BAD,
+    "split": "train",
+    "query": BAD,
+    "duration": 9.0,
+    "windows": [[1.0, 2.0]],
+    "novel": [],
+    "saliency": None,
+}
+FILL = {
+    "qid": BAD,
+    "level": 1,
+    "provider": BAD,
+    "model": BAD,
+    "prompt": "p",
+    "words": [],
+    "query": "",
+    "attempts": 1,
+    "status": "failed",
+    "problem": BAD,
+    "prompt_tokens": 0,
+    "completion_tokens": 0,
+    "cost_usd": 0.0,
+    "cached": False,
+}
 
 
 def build(store: Store, stage: str, rows: "list[dict[str, object]] | pa.Table", **parameters: object) -> Artifact:
@@ -53,8 +74,13 @@ def test_features(store: Store) -> None:
     annotations = build(store, "annotations", [ANNOTATION])
     empty = pa.array([], pa.string())
     tokens = pa.array([], pa.list_(pa.list_(pa.float16(), 2)))
-    texts = build(store, "text_features", pa.table({"text": empty, "encoder": empty, "tokens": tokens,
-                                                    "pooled": pa.array([], pa.list_(pa.float16(), 2))}))  # fmt: skip
+    texts = build(
+        store,
+        "text_features",
+        pa.table(
+            {"text": empty, "encoder": empty, "tokens": tokens, "pooled": pa.array([], pa.list_(pa.float16(), 2))}
+        ),
+    )
     rows = [("v", 4.0, np.zeros((CLIPS, 2), np.float16))]
     videos = build(store, "video_features", features_table("clip", 1.0, rows, 2), clip_length=1.0)
     assert safe(features_page(store, annotations, texts, videos))
@@ -64,16 +90,32 @@ def test_features(store: Store) -> None:
 def made(store: Store) -> Negatives:
     levels = [{"qid": BAD, "level": level} for level in (1, 2, 3)]
     chosen = [
-        {**row, "positive": BAD, "query": BAD, "words": [BAD], "provider": BAD, "model": BAD, "similarity": 0.5,
-         "plausibility": None, "checks": ["leak"]} for row in levels
-    ]  # fmt: skip
+        {
+            **row,
+            "positive": BAD,
+            "query": BAD,
+            "words": [BAD],
+            "provider": BAD,
+            "model": BAD,
+            "similarity": 0.5,
+            "plausibility": None,
+            "checks": ["leak"],
+        }
+        for row in levels
+    ]
     masks = [{**row, "ratio": 0.25, "masked_query": f"{BAD} <mask>", "slots": []} for row in levels]
     return Negatives(
-        build(store, "annotations", [ANNOTATION]), build(store, "tags", [{"qid": BAD, "tokens": []}]),
-        build(store, "dictionary", []), build(store, "masks", masks), (build(store, "fills", [FILL], provider=BAD),),
-        build(store, "tags", [], other=1), build(store, "negatives", chosen), build(store, "in_video_negatives", []),
-        build(store, "rejected", []), None,
-    )  # fmt: skip
+        build(store, "annotations", [ANNOTATION]),
+        build(store, "tags", [{"qid": BAD, "tokens": []}]),
+        build(store, "dictionary", []),
+        build(store, "masks", masks),
+        (build(store, "fills", [FILL], provider=BAD),),
+        build(store, "tags", [], other=1),
+        build(store, "negatives", chosen),
+        build(store, "in_video_negatives", []),
+        build(store, "rejected", []),
+        None,
+    )
 
 
 def test_negatives(store: Store, made: Negatives) -> None:
@@ -117,6 +159,7 @@ def test_an_ablation_ends_with_its_best_row() -> None:
     results.labels = ["without", "with"]
     results.figures = [
         {"row": row, "seed": seed, "run": "r", "split": "test", "metric": "R1@0.5", "value": value + seed}
-        for row, value in (("without", 20.0), ("with", 30.0)) for seed in (0, 1)
-    ]  # fmt: skip
+        for row, value in (("without", 20.0), ("with", 30.0))
+        for seed in (0, 1)
+    ]
     assert results.outcome.endswith("2 rows, 0 trainings; highest R1@0.5 on test: with, 30.50")

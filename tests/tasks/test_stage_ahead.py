@@ -106,9 +106,12 @@ if __name__ == "__main__":
     (tmp_path / "long.py").write_text(code)
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {
-        **os.environ, "TOYS": str(toys), "PENUMBRA_ARTIFACTS": str(tmp_path / "artifacts"), "PYTHONPATH": path,
+        **os.environ,
+        "TOYS": str(toys),
+        "PENUMBRA_ARTIFACTS": str(tmp_path / "artifacts"),
+        "PYTHONPATH": path,
         "PREFECT_API_URL": str(PREFECT_API_URL.value()),
-    }  # fmt: skip
+    }
     process = subprocess.Popen([sys.executable, str(tmp_path / "long.py")], env=environment)
     until = time.monotonic() + DEADLINE
     while len(list(toys.iterdir())) < 2:

@@ -35,8 +35,12 @@ class Drafts:
 
     def write(self, encoded: Encoded, thumbnail: bytes) -> None:
         """Keep a video's features or its refusal."""
-        facts = {"vid": encoded.video.vid, "summary": asdict(encoded.summary), "reason": encoded.reason,
-                "value": encoded.value}  # fmt: skip
+        facts = {
+            "vid": encoded.video.vid,
+            "summary": asdict(encoded.summary),
+            "reason": encoded.reason,
+            "value": encoded.value,
+        }
         features = encoded.features if encoded.features is not None else np.zeros((0, 0), np.float16)
         data = io.BytesIO()
         np.savez(data, features=features, facts=_bytes(json.dumps(facts).encode()), thumbnail=_bytes(thumbnail))

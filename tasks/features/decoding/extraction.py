@@ -33,15 +33,23 @@ class Extraction:
         self._tick: Callable[[int], None] = uncounted
 
     @contextmanager
-    def start(self, encoder: Encoder, workers: int, clip_length: float, device: str, seconds: float, memory: int,
-              batch_size: int, most: int) -> Iterator[None]:  # fmt: skip
+    def start(
+        self,
+        encoder: Encoder,
+        workers: int,
+        clip_length: float,
+        device: str,
+        seconds: float,
+        memory: int,
+        batch_size: int,
+        most: int,
+    ) -> Iterator[None]:
         """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for.
 
         An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
         """
         frames = encoder.frames
-        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames,
-                    most)  # fmt: skip
+        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames, most)
         seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
         finished = FrameEncoder(encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
         self._finished, self._tick = finished, counting("videos", len(self.files), whole=True)

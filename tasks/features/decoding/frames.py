@@ -179,8 +179,9 @@ def _check(frame: Any) -> None:
     if sides[0] < 1 or sides[0] * sides[1] > LARGEST:
         raise VideoError("picture is too large", f"{frame.width} x {frame.height}")
     if sides[1] > NARROWEST * sides[0]:
-        raise VideoError(f"picture is more than {NARROWEST} times as long as it is wide",
-                         f"{frame.width} x {frame.height}")  # fmt: skip
+        raise VideoError(
+            f"picture is more than {NARROWEST} times as long as it is wide", f"{frame.width} x {frame.height}"
+        )
 
 
 def _picture(frame: Any, summary: VideoSummary) -> Picture:

@@ -110,9 +110,13 @@ class Worker:
     def _send(self, job: dict[str, str]) -> None:
         if self.process is None:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a process of one thread can be confined
-            )  # fmt: skip
+            )
             self._rest.clear()
         try:
             self.process.stdin.write(json.dumps(job).encode() + b"\n")  # type: ignore[union-attr]
@@ -184,9 +188,15 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, clip_length: float, device: str, seconds: float, memory: int, ahead: int = 256,
+        self,
+        workers: int,
+        clip_length: float,
+        device: str,
+        seconds: float,
+        memory: int,
+        ahead: int = 256,
         most: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.budget = FrameBudget(memory, ahead)
         self._workers = [Worker(clip_length, device, seconds, most) for _ in range(workers)]
         self._answers: queue.SimpleQueue[DecoderMessage | BaseException | None] = queue.SimpleQueue()

@@ -23,14 +23,7 @@ from penumbra.artifacts.digests import file_digest, named_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import is_inside
-from penumbra.tasks.features.imports.sources import (
-    MOST,
-    Array,
-    FeatureFault,
-    FeatureFolder,
-    Hdf5File,
-    open_source,
-)
+from penumbra.tasks.features.imports.sources import MOST, Array, FeatureFault, FeatureFolder, Hdf5File, open_source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
 from penumbra.tasks.stage import Parameters, Stage, after, logger, run
@@ -202,8 +195,12 @@ class ImportedFeatures(Stage):
     def parameters(self) -> dict[str, Any]:
         """How the sources are read."""
         sources = [source.model_dump(exclude={"path"}) | {"name": source.called()} for source in self.imports.sources]
-        return {"imported": sources, "clip_length": self.clip_length, "tolerance": self.imports.tolerance,
-                "videos_a_part": VIDEOS_A_PART}  # fmt: skip
+        return {
+            "imported": sources,
+            "clip_length": self.clip_length,
+            "tolerance": self.imports.tolerance,
+            "videos_a_part": VIDEOS_A_PART,
+        }
 
     def determines(self) -> dict[str, Any]:
         """All of them, and the ceiling where it isn't the usual one."""

@@ -30,9 +30,20 @@ SUFFIXES = (".npz", ".npy")
 MOST = 1 << 30  # bytes of a video's array
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DAMAGE = (  # what numpy, zipfile and h5py are known to raise of a damaged file
-    ArithmeticError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
-    struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+    ArithmeticError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 Array = npt.NDArray[Any]
 

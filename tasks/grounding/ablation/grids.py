@@ -31,12 +31,21 @@ from penumbra.tasks.text.tags import Tagging
 
 FILE = Path(__file__).with_name("grids.yaml")
 NEGATIVES: dict[str, type[Parameters]] = {
-    "sourcing": Sourcing, "tagging": Tagging, "masking": Masking, "filling": Filling, "encoding": Encoding,
-    "choosing": Choosing, "pairing": Pairing,
-}  # fmt: skip
+    "sourcing": Sourcing,
+    "tagging": Tagging,
+    "masking": Masking,
+    "filling": Filling,
+    "encoding": Encoding,
+    "choosing": Choosing,
+    "pairing": Pairing,
+}
 FEATURES: dict[str, type[Parameters]] = {
-    "clip": Clip, "texts": Texts, "videos": Videos, "imports": Imports, "simulation": Simulation,
-}  # fmt: skip
+    "clip": Clip,
+    "texts": Texts,
+    "videos": Videos,
+    "imports": Imports,
+    "simulation": Simulation,
+}
 TRAINING = tuple(Settings.model_fields)
 GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
 PRESET, HARD = "preset", "hard_negatives"  # what a row may say beside groups

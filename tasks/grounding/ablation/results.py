@@ -26,9 +26,10 @@ METRICS = ("R1@0.5", "R1@0.7", "mIoU")
 WHOLE = ""  # the split of figures about a whole run
 PARAMETERS, TRAINING_SECONDS, MILLISECONDS = "parameters", "training seconds", "milliseconds a query"
 COSTS = {
-    PARAMETERS: ("parameters, M", 1e-6, 2), TRAINING_SECONDS: ("training, s", 1.0, 1),
+    PARAMETERS: ("parameters, M", 1e-6, 2),
+    TRAINING_SECONDS: ("training, s", 1.0, 1),
     MILLISECONDS: ("inference, ms a query", 1.0, 2),
-}  # fmt: skip
+}
 BETTER, WORSE = "↑", "↓"
 Rows = list[dict[str, Any]]
 Scores = dict[tuple[str, str], "Scored"]  # by split and metric

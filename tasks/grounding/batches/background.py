@@ -59,9 +59,18 @@ class BackgroundData(DeviceData):
     """Training queries of BM-DETR on one device. `lonely` is what a query without a negative of its own gets."""
 
     def __init__(
-        self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, batch_size: int,
-        negatives: Negatives, lonely: Lonely = "none", shifting: Shifting | None = None, fixed_size: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        examples: Examples,
+        videos: Features,
+        texts: Features,
+        device: torch.device,
+        *,
+        batch_size: int,
+        negatives: Negatives,
+        lonely: Lonely = "none",
+        shifting: Shifting | None = None,
+        fixed_size: bool = False,
+    ) -> None:
         super().__init__(examples, videos, texts, device, batch_size=batch_size, fixed_size=fixed_size)
         self.negatives, self.lonely, self.shifting = negatives, lonely, shifting
         rows, offsets = negative_pools(examples, negatives)
@@ -89,8 +98,9 @@ class BackgroundData(DeviceData):
             inputs = self.with_negatives(inputs, rows, first=False)
         if self.shifting is None:
             return Batch(inputs, targets)
-        return both(inputs, targets, *shift(inputs, targets, self.columns["extremes"][index], self.clip_length,
-                                            self.shifting))  # fmt: skip
+        return both(
+            inputs, targets, *shift(inputs, targets, self.columns["extremes"][index], self.clip_length, self.shifting)
+        )
 
     def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> Inputs:
         """A negative drawn for each query, or the first it has; a query that has none gets a text without a token."""
@@ -120,8 +130,11 @@ def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Tar
     """Two branches as one batch: they share texts."""
     hard_text, hard_mask = inputs.hard_text, inputs.hard_mask
     stacked = Inputs(
-        torch.cat((inputs.video, shifted.video)), inputs.video_mask.repeat(2, 1), inputs.text.repeat(2, 1, 1),
-        inputs.text_mask.repeat(2, 1), None if hard_text is None else hard_text.repeat(1, 2, 1, 1),
+        torch.cat((inputs.video, shifted.video)),
+        inputs.video_mask.repeat(2, 1),
+        inputs.text.repeat(2, 1, 1),
+        inputs.text_mask.repeat(2, 1),
+        None if hard_text is None else hard_text.repeat(1, 2, 1, 1),
         None if hard_mask is None else hard_mask.repeat(1, 2, 1),
-    )  # fmt: skip
+    )
     return Batch(stacked, targets.beside(shifted_targets))

@@ -105,9 +105,17 @@ class DeviceData:
     """Examples and their features on one device; batches hold hard negatives where `hard`."""
 
     def __init__(
-        self, examples: Examples, videos: Features, texts: Features, device: torch.device, *, batch_size: int = 32,
-        hard: bool = False, fixed_size: bool = False, group_by_length: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        examples: Examples,
+        videos: Features,
+        texts: Features,
+        device: torch.device,
+        *,
+        batch_size: int = 32,
+        hard: bool = False,
+        fixed_size: bool = False,
+        group_by_length: bool = False,
+    ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
         self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
         self.videos = Ragged(videos.values, videos.offsets, device)

@@ -71,10 +71,14 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
 
 
 def prepare(
-    rows: Iterable[Mapping[str, Any]], negatives: Mapping[str, Mapping[int, str]], videos: Features, texts: Features,
-    stage: str = STAGE, in_video: Mapping[str, Sequence[str]] | None = None,
+    rows: Iterable[Mapping[str, Any]],
+    negatives: Mapping[str, Mapping[int, str]],
+    videos: Features,
+    texts: Features,
+    stage: str = STAGE,
+    in_video: Mapping[str, Sequence[str]] | None = None,
     parts: Mapping[str, tuple[str, str]] | None = None,
-) -> Prepared:  # fmt: skip
+) -> Prepared:
     """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
 
     `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; `parts` the two of its
@@ -87,12 +91,18 @@ def prepare(
         if reason:
             rejected.append(rejection(row["qid"], stage, reason, value))
             continue
-        levels = {level: text for level, text in negatives.get(row["qid"], {}).items()
-                  if text in texts.index and text not in unusable["text"]}  # fmt: skip
+        levels = {
+            level: text
+            for level, text in negatives.get(row["qid"], {}).items()
+            if text in texts.index and text not in unusable["text"]
+        }
         if negatives and len(levels) < LEVELS:
             notes[f"query with {len(levels)} of {LEVELS} hard negatives"] += 1
-        others = [text for text in (in_video or {}).get(row["qid"], ()) if text in texts.index
-                  and text not in unusable["text"]]  # fmt: skip
+        others = [
+            text
+            for text in (in_video or {}).get(row["qid"], ())
+            if text in texts.index and text not in unusable["text"]
+        ]
         if in_video is not None and not others and row.get("split", "train") == "train":
             notes["query without a negative in its video"] += 1
         good.append((row, levels, others))

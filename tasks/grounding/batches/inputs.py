@@ -83,11 +83,15 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
         patches = _patches(store, dataset, model.patches_of)
     tags = (newest_tags(annotations) or store.newest(dataset, "tags")) if model.reads_parts else None
     return Sources(
-        annotations, named.get("text_features") or store.newest(dataset, "text_features"),
+        annotations,
+        named.get("text_features") or store.newest(dataset, "text_features"),
         named.get("video_features") or (store.newest(dataset, "video_features"),),
-        find("negatives", model.reads_negatives), find("in_video_negatives", model.reads_in_video), None,
-        patches if model.patches_of else None, tags,
-    )  # fmt: skip
+        find("negatives", model.reads_negatives),
+        find("in_video_negatives", model.reads_in_video),
+        None,
+        patches if model.patches_of else None,
+        tags,
+    )
 
 
 def newest_tags(annotations: Artifact) -> Artifact | None:
@@ -103,9 +107,15 @@ def newest_tags(annotations: Artifact) -> Artifact | None:
 def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
     """What there is to train on after build-negatives and extract-features."""
     return Sources(
-        negatives.annotations, features.text_features, features.video_features, negatives.negatives,
-        negatives.in_video_negatives, None, features.patch_features, negatives.tags,
-    )  # fmt: skip
+        negatives.annotations,
+        features.text_features,
+        features.video_features,
+        negatives.negatives,
+        negatives.in_video_negatives,
+        None,
+        features.patch_features,
+        negatives.tags,
+    )
 
 
 def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
@@ -191,9 +201,7 @@ def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]]
     return {row["qid"]: (row["static"], row["dynamic"]) for row in rows}
 
 
-def _in_video(
-    store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]
-) -> dict[str, list[str]] | None:  # fmt: skip
+def _in_video(store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]) -> dict[str, list[str]] | None:
     """The texts of each query's negatives in its own video."""
     if pairs is None:
         return None

@@ -30,10 +30,19 @@ class MapData:
     """Queries by video, and their features, on one device. A batch is `batch_size` videos."""
 
     def __init__(
-        self, examples: Examples, videos: Features, texts: Features, device: torch.device, sizes: MMNSettings, *,
-        batch_size: int, full_epochs: int = 0, most_sentences: int | None = None, hard: bool = False,
+        self,
+        examples: Examples,
+        videos: Features,
+        texts: Features,
+        device: torch.device,
+        sizes: MMNSettings,
+        *,
+        batch_size: int,
+        full_epochs: int = 0,
+        most_sentences: int | None = None,
+        hard: bool = False,
         in_video: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.examples, self.device, self.sizes, self.hard = examples, device, sizes, hard
         self.batch_size, self.full_epochs, self.most_sentences = batch_size, full_epochs, most_sentences
         self.videos = Ragged(videos.values, videos.offsets, device)
@@ -41,10 +50,13 @@ class MapData:
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
         windows, present = true_windows(examples)
         self.columns = {
-            "windows": windows.to(device), "present": present.to(device),
-            "duration": examples.duration.float().to(device), "text": examples.text.to(device),
-            "hard": examples.hard.to(device), "hard_present": examples.hard_present.to(device),
-        }  # fmt: skip
+            "windows": windows.to(device),
+            "present": present.to(device),
+            "duration": examples.duration.float().to(device),
+            "text": examples.text.to(device),
+            "hard": examples.hard.to(device),
+            "hard_present": examples.hard_present.to(device),
+        }
         listed = examples.in_video if in_video else None
         self.listed = None if listed is None else Ragged(listed, examples.in_video_offsets, device)
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
@@ -102,9 +114,11 @@ class MapData:
             words = max(words, self.texts.longest(self.host_hard[:, host]))
         hard_text = self.text(self.columns["hard"][:, index], words) if hard else (None, None)
         found = MapInputs(
-            self.segments(videos), *self.text(self.columns["text"][index], words),
-            video_of.to(self.device, non_blocking=True), *hard_text,
-        )  # fmt: skip
+            self.segments(videos),
+            *self.text(self.columns["text"][index], words),
+            video_of.to(self.device, non_blocking=True),
+            *hard_text,
+        )
         return found, index
 
     def text(self, rows: Tensor, longest: int) -> tuple[Tensor, Tensor]:

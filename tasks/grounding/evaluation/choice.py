@@ -61,9 +61,14 @@ def sources_of_run(
     parents = work_of(metrics).parents
     of = {parent.stage: parent for parent in parents}
     return Sources(
-        annotations, of["text_features"], tuple(it for it in parents if it.stage == "video_features"),
-        of.get("negatives", negatives), of.get("in_video_negatives"), of.get("visual_dynamic_queries"), tags=tags,
-    )  # fmt: skip
+        annotations,
+        of["text_features"],
+        tuple(it for it in parents if it.stage == "video_features"),
+        of.get("negatives", negatives),
+        of.get("in_video_negatives"),
+        of.get("visual_dynamic_queries"),
+        tags=tags,
+    )
 
 
 def newest_negatives(dataset: str) -> Artifact | None:

@@ -146,11 +146,15 @@ def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
     columns = [name for name in shown() if any(metric == name for _, _, metric in values)]
     lines = [
-        (split, subset, f"{values[split, subset, 'queries']:,.0f}",
-         *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns))
+        (
+            split,
+            subset,
+            f"{values[split, subset, 'queries']:,.0f}",
+            *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns),
+        )
         for split, subset, metric in values
         if metric == "queries"
-    ]  # fmt: skip
+    ]
     return ("split", "subset", "queries", *columns), lines
 
 

@@ -126,9 +126,11 @@ class Predictions(Stage):
                 "sentence": asked[row["qid"]]["query"],
                 "truth, s": [list(window) for window in asked[row["qid"]]["windows"]] or "hidden",
                 "prediction, s": "; ".join(map(_told, row["windows"][:SHOWN])),
-                "split": row["split"], "qid": row["qid"],
-            } for row in rows
-        ]  # fmt: skip
+                "split": row["split"],
+                "qid": row["qid"],
+            }
+            for row in rows
+        ]
 
     @cached_property
     def pieces(self) -> Sequence[str]:

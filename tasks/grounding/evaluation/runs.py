@@ -70,9 +70,15 @@ class Run:
     def about(self) -> dict[str, Any]:
         """What is known of it, but for its figures."""
         return {
-            "run": self.run, "dataset": self.dataset, "key": self.metrics.key, "model": self.model,
-            "negatives": self.negatives, "finished": self.finished, "seconds": self.seconds, "size": self.size,
-        }  # fmt: skip
+            "run": self.run,
+            "dataset": self.dataset,
+            "key": self.metrics.key,
+            "model": self.model,
+            "negatives": self.negatives,
+            "finished": self.finished,
+            "seconds": self.seconds,
+            "size": self.size,
+        }
 
     def row(self) -> dict[str, Any]:
         """The same and each figure, as `SPLIT METRIC`."""
@@ -82,8 +88,11 @@ class Run:
     def described(self) -> dict[str, Any]:
         """The same for JSON: figures by split, and how far a run is that is not finished."""
         ended = {"finished": self.finished and self.finished.isoformat(timespec="seconds")}
-        return self.about() | ended | {"epoch": self.epoch, "epochs": self.epochs, "damaged": self.damaged,
-                                      "figures": self.figures}  # fmt: skip
+        return (
+            self.about()
+            | ended
+            | {"epoch": self.epoch, "epochs": self.epochs, "damaged": self.damaged, "figures": self.figures}
+        )
 
     def lines(self) -> list[tuple[str, ...]]:
         """The figures that tables show: a line a split, at least one."""
@@ -155,10 +164,18 @@ class Runs:
         rows = judged or named or []  # none of one that took others' weights as they are
         name = rows[0]["run"] if rows else _name(settings, metrics)
         return Run(
-            metrics, name, name.rpartition("-")[0], self._negatives(manifest), manifest.ended, manifest.seconds,
-            size=self._size(own, run_folder(metrics)), damaged=None in (named, judged), figures=dict(figures),
-            settings=settings, artifacts=own,
-        )  # fmt: skip
+            metrics,
+            name,
+            name.rpartition("-")[0],
+            self._negatives(manifest),
+            manifest.ended,
+            manifest.seconds,
+            size=self._size(own, run_folder(metrics)),
+            damaged=None in (named, judged),
+            figures=dict(figures),
+            settings=settings,
+            artifacts=own,
+        )
 
     def _read(self, artifact: Artifact, columns: list[str]) -> list[dict[str, Any]] | None:
         """An artifact's rows; None where it is damaged, which `verify` tells more of."""
@@ -178,10 +195,15 @@ class Runs:
         own = tuple(it for it in (metrics,) if _below(self.store, it))  # what a kill left, or one that is damaged
         name = _name(state, metrics)
         return Run(
-            metrics, name, name.rpartition("-")[0], epoch=last_epoch(folder),
-            epochs=state.get("training", {}).get("epochs"), size=self._size(own, folder), settings=state,
+            metrics,
+            name,
+            name.rpartition("-")[0],
+            epoch=last_epoch(folder),
+            epochs=state.get("training", {}).get("epochs"),
+            size=self._size(own, folder),
+            settings=state,
             artifacts=own,
-        )  # fmt: skip
+        )
 
     def _size(self, artifacts: Iterable[Artifact], folder: Path) -> int:
         checkpoints = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

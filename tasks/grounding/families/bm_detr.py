@@ -108,9 +108,16 @@ class BMDETRSystem(DETRSystem[BMDETR]):
         if end is not None:
             examples = replace(examples, duration=examples.duration.clamp(max=end))
         return BackgroundData(
-            examples, videos, texts, device, batch_size=training.batch_size, negatives=losses.negatives,
-            lonely=losses.without_negative, shifting=self.config.moves, fixed_size=training.compiled != "no",
-        )  # fmt: skip
+            examples,
+            videos,
+            texts,
+            device,
+            batch_size=training.batch_size,
+            negatives=losses.negatives,
+            lonely=losses.without_negative,
+            shifting=self.config.moves,
+            fixed_size=training.compiled != "no",
+        )
 
     def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]
         """See `System.predict`. No window ends after the last clip that a video may have."""

@@ -163,10 +163,15 @@ class DETRSystem(System[ADETR]):
         """See `System.data`."""
         training, hard = self.settings.training, self.config.loss_settings.needs_hard
         return DeviceData(
-            examples, videos, texts, device,
-            batch_size=training.batch_size, hard=hard, fixed_size=training.compiled != "no",
+            examples,
+            videos,
+            texts,
+            device,
+            batch_size=training.batch_size,
+            hard=hard,
+            fixed_size=training.compiled != "no",
             group_by_length=training.group_by_length,
-        )  # fmt: skip
+        )
 
     def objective(self, model: nn.Module) -> Objective:
         """See `System.objective`."""

@@ -28,9 +28,7 @@ def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: 
         saliency = outputs.saliency.half().float().cpu().numpy()  # the published files hold halves, ties and all
         lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
         for place, row in enumerate(rows.tolist()):
-            found[row] = Prediction(
-                data.examples.qids[row], windows[place].numpy(), saliency[place, : lengths[place]]
-            )  # fmt: skip
+            found[row] = Prediction(data.examples.qids[row], windows[place].numpy(), saliency[place, : lengths[place]])
     return [prediction for prediction in found if prediction is not None]
 
 
@@ -56,9 +54,14 @@ def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) ->
 
 
 def outputs_of(
-    model: GroundingModel, data: DeviceData, size: int, gather: Callable[[Tensor], Inputs], *, bf16: bool = False,
+    model: GroundingModel,
+    data: DeviceData,
+    size: int,
+    gather: Callable[[Tensor], Inputs],
+    *,
+    bf16: bool = False,
     negative: bool = False,
-) -> Iterator[tuple[Tensor, Outputs]]:  # fmt: skip
+) -> Iterator[tuple[Tensor, Outputs]]:
     """Rows of the data and what the model says of them in evaluation; `gather` gives the inputs of some rows."""
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
     was_training = model.training

@@ -158,10 +158,17 @@ class MMNSystem(System[AnMMN]):
         """See `System.data`."""
         losses = self.config.losses
         return MapData(
-            examples, videos, texts, device, self.config.sizes(videos.channels, texts.channels),
-            batch_size=self.settings.training.batch_size, full_epochs=losses.full_epochs,
-            most_sentences=losses.most_sentences, hard=self.config.loss_settings.needs_hard, in_video=losses.in_video,
-        )  # fmt: skip
+            examples,
+            videos,
+            texts,
+            device,
+            self.config.sizes(videos.channels, texts.channels),
+            batch_size=self.settings.training.batch_size,
+            full_epochs=losses.full_epochs,
+            most_sentences=losses.most_sentences,
+            hard=self.config.loss_settings.needs_hard,
+            in_video=losses.in_video,
+        )
 
     def objective(self, model: nn.Module) -> nn.Module:
         """See `System.objective`."""

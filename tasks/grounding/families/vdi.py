@@ -121,10 +121,17 @@ class VDIData(MapData):
     ) -> None:
         losses = config.losses
         super().__init__(
-            examples, videos, ids, device, config.of_clip(videos.channels), batch_size=batch_size,
-            full_epochs=losses.full_epochs, most_sentences=losses.most_sentences,
-            hard=config.loss_settings.needs_hard, in_video=losses.in_video,
-        )  # fmt: skip
+            examples,
+            videos,
+            ids,
+            device,
+            config.of_clip(videos.channels),
+            batch_size=batch_size,
+            full_epochs=losses.full_epochs,
+            most_sentences=losses.most_sentences,
+            hard=config.loss_settings.needs_hard,
+            in_video=losses.in_video,
+        )
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
         self.patches, self.clip_length = videos.patches if config.patches_of else None, videos.clip_length

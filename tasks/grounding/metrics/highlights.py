@@ -23,9 +23,11 @@ class Saliency:
 
 
 def align_saliency(
-    predicted: Sequence[Sequence[float]], durations: Sequence[float], clips: Sequence[Sequence[int]],
+    predicted: Sequence[Sequence[float]],
+    durations: Sequence[float],
+    clips: Sequence[Sequence[int]],
     scores: Sequence[Sequence[Sequence[int]]],
-) -> Saliency:  # fmt: skip
+) -> Saliency:
     """Arrays of predicted saliency and of the annotators' scores (0 to 4) of the clips that they judged."""
     length = np.array([int(duration / CLIP_SECONDS) for duration in durations])
     longest = max(int(length.max(initial=0)), max(map(len, predicted), default=0))
@@ -92,10 +94,11 @@ def highlights_of(split: Split) -> Figures:
     if not all(row["saliency"] for row in truth):
         return lambda _: {}
     saliency = align_saliency(
-        [row["saliency"] for row in split.predictions.values()], [row["duration"] for row in truth],
+        [row["saliency"] for row in split.predictions.values()],
+        [row["duration"] for row in truth],
         [[clip["clip"] for clip in row["saliency"]] for row in truth],
         [[clip["scores"] for clip in row["saliency"]] for row in truth],
-    )  # fmt: skip
+    )
     return partial(highlight_metrics, saliency)
 
 

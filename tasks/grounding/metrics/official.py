@@ -27,9 +27,12 @@ def printed(value: float) -> float:
 
 
 def report(
-    submission: Rows, truth: Rows, ranges: Sequence[str] = tuple(RANGES), recall_ious: Sequence[float] = IOUS,
+    submission: Rows,
+    truth: Rows,
+    ranges: Sequence[str] = tuple(RANGES),
+    recall_ious: Sequence[float] = IOUS,
     end: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The figures of a submission by length of the true windows, and of its highlights where both sides have them.
 
     True windows are cut at `end` seconds, as BM-DETR's evaluation does (see `Ranking.truth_ends`).
@@ -68,10 +71,12 @@ def _highlights(submission: Rows, truth: Rows) -> dict[str, dict[str, float]]:
     saliency = {str(row["qid"]): row["pred_saliency_scores"] for row in submission}
     figures = highlight_metrics(
         align_saliency(
-            [saliency[str(row["qid"])] for row in truth], [row["duration"] for row in truth],
-            [row["relevant_clip_ids"] for row in truth], [row["saliency_scores"] for row in truth],
+            [saliency[str(row["qid"])] for row in truth],
+            [row["duration"] for row in truth],
+            [row["relevant_clip_ids"] for row in truth],
+            [row["saliency_scores"] for row in truth],
         )
-    )  # fmt: skip
+    )
     levels = sorted({name.split("-")[1] for name in figures})
     return {
         f"HL-min-{level}": {f"HL-{kind}": printed(figures[f"HL-{level}-{kind}"]) for kind in ("mAP", "Hit1")}

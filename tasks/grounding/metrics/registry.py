@@ -19,10 +19,7 @@ from penumbra.tasks.grounding.metrics.retrieval import RETRIEVAL
 from penumbra.tasks.grounding.metrics.windows import Floats
 
 GROUP = "penumbra.metrics"
-SHIPPED: dict[str, Metric] = {
-    "retrieval": RETRIEVAL,
-    "highlights": HIGHLIGHTS,
-}
+SHIPPED: dict[str, Metric] = {"retrieval": RETRIEVAL, "highlights": HIGHLIGHTS}
 
 
 class MetricError(PenumbraError):

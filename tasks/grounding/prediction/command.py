@@ -49,6 +49,4 @@ def as_rows(found: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, s
     """Query (once), start, end and score of the best windows of each."""
     for one in found:
         for place, window in enumerate(one.windows[:most]):
-            yield (
-                "" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}",
-            )  # fmt: skip
+            yield ("" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}")

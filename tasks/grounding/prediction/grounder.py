@@ -77,9 +77,14 @@ class Grounder:
     """
 
     def __init__(
-        self, name: str, model: nn.Module, settings: Settings, video_encoders: Sequence[Encoder],
-        text_encoder: TextEncoder, clip_length: float,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        model: nn.Module,
+        settings: Settings,
+        video_encoders: Sequence[Encoder],
+        text_encoder: TextEncoder,
+        clip_length: float,
+    ) -> None:
         self.name, self.settings, self.clip_length = name, settings, clip_length
         self.video_encoders, self.text_encoder = video_encoders, text_encoder
         self.device, self.system = device_of("auto"), system_of(settings)
@@ -146,9 +151,7 @@ class Grounder:
 
     def _videos(self, watched: Watched) -> Features:
         longest = self.settings.inputs.longest_video
-        return joined(
-            [normalised(_features([VIDEO], [one], self.clip_length), longest) for one in watched.features]
-        )  # fmt: skip
+        return joined([normalised(_features([VIDEO], [one], self.clip_length), longest) for one in watched.features])
 
     def _texts(self, texts: Sequence[str]) -> Features:
         distinct = list(dict.fromkeys(texts))

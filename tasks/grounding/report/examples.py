@@ -126,15 +126,13 @@ def pick(values: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 def overlap_examples(
     predictions: Mapping[str, Row], annotations: Mapping[str, Row], end: float | None
-) -> Iterator[tuple[str, str, str, float]]:  # fmt: skip
+) -> Iterator[tuple[str, str, str, float]]:
     """(split, place, qid, IoU of the first window) for each split of the rows of `predictions`, by qid.
 
     `end`: see `Ranking.truth_ends`.
     """
     for split in dict.fromkeys(row["split"] for row in predictions.values()):
-        judged = [
-            row for row in predictions.values() if row["split"] == split and annotations[row["qid"]]["windows"]
-        ]  # fmt: skip
+        judged = [row for row in predictions.values() if row["split"] == split and annotations[row["qid"]]["windows"]]
         windows = aligned(judged, annotations, end)
         if not windows.qids:
             continue

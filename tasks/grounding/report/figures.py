@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 def saliency_figure(
     title: str, example: Example, runs: Sequence[tuple[str, Mapping[str, np.ndarray], float]]
-) -> Drawing:  # fmt: skip
+) -> Drawing:
     """Figure 6 of a query: a panel for each run (its name, saliency [clips] by text, seconds of a clip).
 
     The true windows are shaded.
@@ -59,7 +59,10 @@ def windows_figure(title: str, truth: Row, runs: Sequence[tuple[str, Row]]) -> D
 
 def ordering_chart(rows: Sequence[Row], run: str) -> Drawing | None:
     """How often saliency inside the moment (MMN: its score) is in SHINE's order, from rows of `evaluation`."""
-    found = [Bar(row["metric"].removeprefix("ordering ").replace("ordering", "all of it"), row["value"] / 100)
-             for row in rows if row["metric"].startswith("ordering")]  # fmt: skip
+    found = [
+        Bar(row["metric"].removeprefix("ordering ").replace("ordering", "all of it"), row["value"] / 100)
+        for row in rows
+        if row["metric"].startswith("ordering")
+    ]
     title = f"{run}: share of queries under which the moment is rated in this order"
     return bars(title, found, 1.0, (0, 0.25, 0.5, 0.75, 1)) if found else None

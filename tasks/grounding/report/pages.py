@@ -23,21 +23,9 @@ from penumbra.tasks.grounding.evaluation.figures import results
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.evaluation.runs import ALL
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
-from penumbra.tasks.grounding.report.examples import (
-    RunOnData,
-    ordering_candidates,
-    overlap_examples,
-    pick,
-    steepness,
-)
+from penumbra.tasks.grounding.report.examples import RunOnData, ordering_candidates, overlap_examples, pick, steepness
 from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
-from penumbra.tasks.grounding.training.curves import (
-    best_epoch,
-    curves_of,
-    curves_section,
-    figures_in_words,
-    headline,
-)
+from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.live import FLOW as TRAINING
 from penumbra.tasks.grounding.training.run import name_of
@@ -189,11 +177,12 @@ def saliency_section(runs: Sequence[RunOnData]) -> Section:
     shown = [(run.name, run.saliency(examples), run.clip_length) for run in reversed(runs)]  # before, after
     drawings = [
         saliency_figure(
-            f"{_ordered(place, falls[number])}: “{example.row['query']}” ({example.row['qid']})", example,
+            f"{_ordered(place, falls[number])}: “{example.row['query']}” ({example.row['qid']})",
+            example,
             [(name, found[index], clip_length) for name, found, clip_length in shown],
         )
         for index, ((place, number), example) in enumerate(zip(chosen, examples, strict=True))
-    ]  # fmt: skip
+    ]
     told = (
         f"Of {len(candidates):,} {kind} queries with three negatives, by the smallest of the four falls of "
         "mean saliency inside the moment, from the query to a random text: above 0 the order is right. The moment is "

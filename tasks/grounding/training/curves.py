@@ -14,19 +14,35 @@ FIRST, LAST, UNPLOTTED = ("total",), ("gradient_norm", "learning_rate"), ("secon
 SHOWN = ("R1@0.3", "R1@0.5", "R1@0.7", "mIoU", "mAP")
 HEADLINE = ("R1@0.5", "R1@0.7", "mIoU")
 TITLES = {  # what a term is, for who has not read the code; a decoder layer's number follows some
-    "total": "all losses, weighted", "gradient_norm": "gradient norm", "learning_rate": "learning rate",
-    "span": "windows: L1 distance", "giou": "windows: 1 − gIoU", "label": "moment or background",
-    "class_error": "matched as background, %", "align": "moment queries with words", "saliency": "saliency, all terms",
-    "pair_hinge": "saliency: inside, outside", "rank_contrastive": "saliency: rank contrast",
-    "negative_pair": "saliency: other video's text", "probability": "clips' probability",
-    "semantic": "video with text", "iou": "moments: overlap", "among_sentences": "moment among sentences",
-    "among_moments": "sentence among moments", "hard_order": "SHINE: order of negatives",
+    "total": "all losses, weighted",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "span": "windows: L1 distance",
+    "giou": "windows: 1 − gIoU",
+    "label": "moment or background",
+    "class_error": "matched as background, %",
+    "align": "moment queries with words",
+    "saliency": "saliency, all terms",
+    "pair_hinge": "saliency: inside, outside",
+    "rank_contrastive": "saliency: rank contrast",
+    "negative_pair": "saliency: other video's text",
+    "probability": "clips' probability",
+    "semantic": "video with text",
+    "iou": "moments: overlap",
+    "among_sentences": "moment among sentences",
+    "among_moments": "sentence among moments",
+    "hard_order": "SHINE: order of negatives",
     "hard_overlap": "hard negatives: overlap",
-    "coarse_intra": "SHINE coarse: in the video", "coarse_inter": "SHINE coarse: between texts",
-    "fine_1": "SHINE fine: truth, query", "fine_2": "SHINE fine: query, level 1", "fine_3": "SHINE fine: levels 1, 2",
-    "fine_4": "SHINE fine: levels 2, 3", "fine_5": "SHINE fine: level 3, random",
-    "visual_context": "VDI: visual context", "spatial_dynamics": "VDI: spatial dynamics",
-}  # fmt: skip
+    "coarse_intra": "SHINE coarse: in the video",
+    "coarse_inter": "SHINE coarse: between texts",
+    "fine_1": "SHINE fine: truth, query",
+    "fine_2": "SHINE fine: query, level 1",
+    "fine_3": "SHINE fine: levels 1, 2",
+    "fine_4": "SHINE fine: levels 2, 3",
+    "fine_5": "SHINE fine: level 3, random",
+    "visual_context": "VDI: visual context",
+    "spatial_dynamics": "VDI: spatial dynamics",
+}
 LAYER = re.compile(r"(.+)_(\d+)$")
 LONGEST_OF_THREE = 28  # characters of a title that has room above a third of the width
 MOST_POINTS = 200  # of a line: more can't be seen
@@ -56,8 +72,11 @@ def figures_in_words(figures: Mapping[str, float]) -> str:
 def headline(curves: Curves) -> str:
     """The validation figures of the epoch that was kept; empty where nothing was validated."""
     best = best_epoch(curves)
-    found = {name: dict(points)[best] for (split, name), points in curves.items()
-             if split == VALIDATION and best in dict(points)}  # fmt: skip
+    found = {
+        name: dict(points)[best]
+        for (split, name), points in curves.items()
+        if split == VALIDATION and best in dict(points)
+    }
     told = figures_in_words(found)
     return f"{told} on the validation queries, epoch {best}" if told else ""
 

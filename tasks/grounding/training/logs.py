@@ -75,14 +75,27 @@ def _wandb(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     wandb = _package("wandb", "wandb")
     quiet = wandb.Settings(
-        console="off", silent=True, disable_git=True, disable_code=True, disable_job_creation=True,
-        x_disable_meta=True, x_disable_machine_info=True, x_disable_stats=True, x_save_requirements=False,
-    )  # fmt: skip
+        console="off",
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        disable_job_creation=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
     try:
         opened = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "penumbra"), name=run, group=dataset, id=folder.name,
-            resume="allow", dir=str(folder), config=settings.model_dump(mode="json"), settings=quiet,
-        )  # fmt: skip
+            project=os.environ.get("WANDB_PROJECT", "penumbra"),
+            name=run,
+            group=dataset,
+            id=folder.name,
+            resume="allow",
+            dir=str(folder),
+            config=settings.model_dump(mode="json"),
+            settings=quiet,
+        )
     except wandb.Error as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "set WANDB_API_KEY, or WANDB_MODE=offline"

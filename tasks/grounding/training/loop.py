@@ -160,9 +160,13 @@ class Trainer:
         weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         moments = {f"optimiser.{n}": value for n, value in optimiser_tensors(self.model, self.optimiser).items()}
         state = {
-            "epoch": self.epoch, "step": self.step_number, "best": None if self.best == -torch.inf else self.best,
-            "waited": self.waited, "processes": self.accelerator.num_processes, "history": self.history,
-        }  # fmt: skip
+            "epoch": self.epoch,
+            "step": self.step_number,
+            "best": None if self.best == -torch.inf else self.best,
+            "waited": self.waited,
+            "processes": self.accelerator.num_processes,
+            "history": self.history,
+        }
         if improved:
             write_checkpoint(self.job.folder, "best", Checkpoint(weights, state))
         write_checkpoint(self.job.folder, "last", Checkpoint(weights | moments | states, state))

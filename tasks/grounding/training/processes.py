@@ -56,10 +56,15 @@ def _torchrun(job: Job, training: Training, told: Any) -> None:
     """The processes of this host, started by torchrun's agent once all hosts have come."""
     endpoint = training.rendezvous or f"127.0.0.1:{_free_port()}"
     how = LaunchConfig(
-        min_nodes=training.nodes, max_nodes=training.nodes, nproc_per_node=training.processes, run_id=job.folder.name,
-        rdzv_backend="static", rdzv_endpoint=endpoint, max_restarts=0,
+        min_nodes=training.nodes,
+        max_nodes=training.nodes,
+        nproc_per_node=training.processes,
+        run_id=job.folder.name,
+        rdzv_backend="static",
+        rdzv_endpoint=endpoint,
+        max_restarts=0,
         rdzv_configs={"rank": training.node_rank, "timeout": int(GATHER.total_seconds())},
-    )  # fmt: skip
+    )
     try:
         elastic_launch(how, _recorded)(job, told)
     except ChildFailedError as error:

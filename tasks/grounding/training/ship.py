@@ -32,8 +32,11 @@ def keep(run: Path, folder: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m penumbra.tasks.grounding.training.ship", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m penumbra.tasks.grounding.training.ship",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("metrics", type=Path, metavar="METRICS", help="the folder of the run's metrics")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where its weights go; made if need be")
     options = parser.parse_args(arguments)

@@ -17,9 +17,7 @@ def make_optimiser(
 class TrainingStep:
     """Calls add up to training; `objective` (`System.objective`) may be compiled, or wrapped for several devices."""
 
-    def __init__(
-        self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward
-    ) -> None:  # fmt: skip
+    def __init__(self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward) -> None:
         self.objective, self.optimiser, self.clip_norm, self.backward = objective, optimiser, clip_norm, backward
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:

@@ -117,9 +117,12 @@ def _abreast(offered: Sequence[Sequence[Candidate]]) -> Iterator[Chain]:
 
 
 def gather(
-    annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table], judge: Judge,
+    annotations: pa.Table,
+    queries: Iterable[MaskedQuery],
+    fills: Iterable[pa.Table],
+    judge: Judge,
     checks: Sequence[Check],
-) -> list[Query]:  # fmt: skip
+) -> list[Query]:
     """Each query of a part with its fills as candidates, in the providers' order."""
     texts = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
     filled: dict[tuple[str, int], list[Candidate]] = {}

@@ -70,9 +70,11 @@ class Nearness:
 
 
 def first_that_hold(
-    queries: Iterable[tuple[Query, Iterator[Chain]]], nearness: Nearness, rules: Rules,
+    queries: Iterable[tuple[Query, Iterator[Chain]]],
+    nearness: Nearness,
+    rules: Rules,
     tick: Callable[[int], None] = uncounted,
-) -> list[tuple[Query, Together]]:  # fmt: skip
+) -> list[tuple[Query, Together]]:
     """For each query the first of its chains that holds, where one does.
 
     All queries try their first chain, those for which it does not hold their second, and so on. Of each chain the

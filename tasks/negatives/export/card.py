@@ -24,23 +24,33 @@ FORM = (
 
 
 def write_card(
-    store: Store, negatives: Artifact, name: str, licence: str, files: Mapping[str, Mapping[str, str]],
+    store: Store,
+    negatives: Artifact,
+    name: str,
+    licence: str,
+    files: Mapping[str, Mapping[str, str]],
     notes: Sequence[str],
-) -> str:  # fmt: skip
+) -> str:
     """The card's markdown; `files` are those of each split by configuration, `notes` what was left out."""
     made = store.manifest(negatives)
     title = f"{made.dataset}: hierarchical hard negatives for temporal grounding"
     sections = [
-        ("", "Sentences that are false of their moment, three a query, each further from it than the one before, after "
-             "[SHINE](https://arxiv.org/abs/2407.05118) (ECCV 2024). Made with Penumbra."),
+        (
+            "",
+            "Sentences that are false of their moment, three a query, each further from it than the one before, after "
+            "[SHINE](https://arxiv.org/abs/2407.05118) (ECCV 2024). Made with Penumbra.",
+        ),
         ("", "".join(f"- {plain(note)}\n" for note in notes)),
         ("Load", _loading(name)),
-        ("Columns", markdown_table(("column", "what it is"), FORM, cell=str)
-         + f"\n\n`{QUERIES}` has `qid`, `vid`, `query`, `duration` and `windows` (seconds) of every split."),
+        (
+            "Columns",
+            markdown_table(("column", "what it is"), FORM, cell=str)
+            + f"\n\n`{QUERIES}` has `qid`, `vid`, `query`, `duration` and `windows` (seconds) of every split.",
+        ),
         ("How good they are", _quality(store, negatives)),
         ("How they were made", _making(store, negatives, made)),
         ("Licence", f"`{licence}`. The queries are those of {plain(made.dataset)}, and under its licence."),
-    ]  # fmt: skip
+    ]
     text = [(f"## {heading}\n\n" if heading else "") + content for heading, content in sections if content]
     return "\n\n".join([f"---\n{_head(title, licence, files)}---", f"# {plain(title)}", *text]) + "\n"
 
@@ -48,10 +58,13 @@ def write_card(
 def _head(title: str, licence: str, files: Mapping[str, Mapping[str, str]]) -> str:
     """What the Hub and `datasets` read: which files are which splits."""
     configs = [
-        {"config_name": name, "default": name == NEGATIVES,
-         "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
+        {
+            "config_name": name,
+            "default": name == NEGATIVES,
+            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
+        }
         for name, splits in files.items()
-    ]  # fmt: skip
+    ]
     about = {"pretty_name": title, "license": licence, "language": ["en"]}
     tags = {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"]}
     head: str = yaml.safe_dump(about | tags | {"configs": configs}, sort_keys=False, allow_unicode=True)
@@ -83,10 +96,13 @@ def _making(store: Store, negatives: Artifact, made: Manifest) -> str:
     inputs = {name: digest for it in several for name, digest in it.inputs.items()}
     read = [(plain(_public(name)), f"`{digest}`") for name, digest in inputs.items()]
     versions = ", ".join(f"{name} {version}" for name, version in made.software.items())
-    return "\n\n".join([
-        markdown_table(("stage", "key", "rows", "finished", "parameters"), rows, cell=str),
-        markdown_table(("read", "SHA-256"), read, cell=str), f"With {versions}.",
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            markdown_table(("stage", "key", "rows", "finished", "parameters"), rows, cell=str),
+            markdown_table(("read", "SHA-256"), read, cell=str),
+            f"With {versions}.",
+        ]
+    )
 
 
 def _code(parameters: Mapping[str, Any]) -> str:

@@ -32,9 +32,13 @@ class HubError(PenumbraError):
 
 
 def write_folder(
-    store: Store, dataset: str, folder: Path, name: str, licence: str = UNKNOWN,
+    store: Store,
+    dataset: str,
+    folder: Path,
+    name: str,
+    licence: str = UNKNOWN,
     told: Callable[[str], None] = lambda line: None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Write the newest negatives of a data set, and return the names of the files.
 
     `name` is what the card has to be loaded by; `told` is as in `export_rows`. Raises what that raises.
@@ -92,9 +96,12 @@ def push(folder: Path, repository: str, files: list[str]) -> str:
     try:
         hub.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
         hub.upload_folder(
-            repo_id=repository, folder_path=folder, repo_type="dataset", allow_patterns=files,
+            repo_id=repository,
+            folder_path=folder,
+            repo_type="dataset",
+            allow_patterns=files,
             commit_message="Negatives exported by Penumbra",
-        )  # fmt: skip
+        )
     except (HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise HubError(f"--push {repository}: {without_secrets(reason.replace(token, '…'))}") from None

@@ -128,9 +128,13 @@ class Answers:
         self.folder = folder or answers_folder()
         try:
             self.cache = diskcache.Cache(
-                str(self.folder), disk=JSONText, eviction_policy="none", cull_limit=0, size_limit=WITHOUT_LIMIT,
+                str(self.folder),
+                disk=JSONText,
+                eviction_policy="none",
+                cull_limit=0,
+                size_limit=WITHOUT_LIMIT,
                 statistics=0,
-            )  # fmt: skip
+            )
         except (sqlite3.DatabaseError, OSError) as error:
             raise AnswersError(
                 f"{self.folder}: the cache of answers can't be opened ({error}): restore the folder from a copy, or "

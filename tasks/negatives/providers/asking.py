@@ -70,9 +70,15 @@ class Client:
     """Asks one service everything that the cache does not know yet."""
 
     def __init__(
-        self, service: Service, answers: Answers, settings: ServiceSettings, budget: Budget, run: str,
-        queries_a_request: int, total: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        service: Service,
+        answers: Answers,
+        settings: ServiceSettings,
+        budget: Budget,
+        run: str,
+        queries_a_request: int,
+        total: int = 0,
+    ) -> None:
         self.service, self.answers, self.settings = service, answers, settings
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
         self.price = settings.known_price

@@ -93,9 +93,15 @@ class BatchSettings(Hosted):
         """What requests and jobs go to."""
 
     def client(
-        self, prompt: Prompt, answers: Answers, budget: Budget, run: str, queries_a_request: int, store: Store,
+        self,
+        prompt: Prompt,
+        answers: Answers,
+        budget: Budget,
+        run: str,
+        queries_a_request: int,
+        store: Store,
         total: int = 0,
-    ) -> ServiceClient:  # fmt: skip
+    ) -> ServiceClient:
         """What asks live or through jobs, as the mode says."""
         if self.mode == "live":
             return super().client(prompt, answers, budget, run, queries_a_request, store, total)
@@ -106,9 +112,16 @@ class BatchClient:
     """Asks a service everything that the cache does not know yet, through batch jobs."""
 
     def __init__(
-        self, service: BatchService, answers: Answers, settings: BatchSettings, budget: Budget, run: str,
-        queries_a_request: int, store: Store, total: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        service: BatchService,
+        answers: Answers,
+        settings: BatchSettings,
+        budget: Budget,
+        run: str,
+        queries_a_request: int,
+        store: Store,
+        total: int = 0,
+    ) -> None:
         self.service, self.answers, self.settings = service, answers, settings
         self.jobs = store.json_folder(JOBS)
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request

@@ -95,9 +95,11 @@ class CorpusProvider:
             words = np.array(self.language.ids(offer.words), dtype=np.int64)
             lemmas = [self.dictionary.lemma(*key, word) for word in offer.words]
             self._offers[key] = _Offer(
-                SlotScorer(self.language, words), Fit.of(self.relation_index, lemmas),
-                np.array(self.relation_index.ids(lemmas), dtype=np.int64), self.dictionary,
-            )  # fmt: skip
+                SlotScorer(self.language, words),
+                Fit.of(self.relation_index, lemmas),
+                np.array(self.relation_index.ids(lemmas), dtype=np.int64),
+                self.dictionary,
+            )
         return self._offers[key]
 
 

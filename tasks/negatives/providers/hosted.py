@@ -46,9 +46,15 @@ class Hosted(ServiceSettings):
         """What requests go to; its library is imported only now."""
 
     def client(
-        self, prompt: Prompt, answers: Answers, budget: Budget, run: str, queries_a_request: int, store: Store,
+        self,
+        prompt: Prompt,
+        answers: Answers,
+        budget: Budget,
+        run: str,
+        queries_a_request: int,
+        store: Store,
         total: int = 0,
-    ) -> ServiceClient:  # fmt: skip
+    ) -> ServiceClient:
         """What asks the service `total` questions of this prompt; `store` is where it may write down what it awaits."""
         return Client(self.service(prompt), answers, self, budget, run, queries_a_request, total)
 

@@ -63,10 +63,13 @@ class RateLimiter:
     """
 
     def __init__(
-        self, requests_a_minute: float | None, tokens_a_minute: float | None,
-        clock: Callable[[], float] = time.monotonic, longest: float = LONGEST,
+        self,
+        requests_a_minute: float | None,
+        tokens_a_minute: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        longest: float = LONGEST,
         tell: Callable[[float], object] = lambda seconds: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.clock, self.longest, self.tell = clock, longest, tell
         self.requests, self.tokens = (Bucket(most, clock, longest) for most in (requests_a_minute, tokens_a_minute))
         self.resume = 0.0

@@ -107,9 +107,13 @@ class LlamaProvider:
 
 
 def fill_slots(
-    scorer: "WordScorer", options: Options, queries: Sequence[MaskedQuery], candidate: int, temperature: float,
+    scorer: "WordScorer",
+    options: Options,
+    queries: Sequence[MaskedQuery],
+    candidate: int,
+    temperature: float,
     seed: int,
-) -> Iterator[Fill]:  # fmt: skip
+) -> Iterator[Fill]:
     """One candidate of every query and level: first every query's first slot, then every second one, and so on."""
     offers = options.draw(queries, candidate)
     courses = [_Course(query, lists) for query, lists in zip(queries, offers, strict=True)]
@@ -423,9 +427,13 @@ def load(settings: Llama) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.model, local_files_only=local, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            settings.model, dtype=getattr(torch, wanted), use_safetensors=True, local_files_only=local,
-            trust_remote_code=False, output_loading_info=True,
-        )  # fmt: skip
+            settings.model,
+            dtype=getattr(torch, wanted),
+            use_safetensors=True,
+            local_files_only=local,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise LlamaError(_why_not(settings.model, local, error)) from None
     model, report = loaded

@@ -33,9 +33,13 @@ class Options:
     """Draws the lists; `count` words a slot, fewer where the dictionary has fewer."""
 
     def __init__(
-        self, sentences: Iterable[Sequence[str]], dictionary: Dictionary, count: int, seed: int,
+        self,
+        sentences: Iterable[Sequence[str]],
+        dictionary: Dictionary,
+        count: int,
+        seed: int,
         answers: Answers | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.language, self.answers = KneserNey.of(sentences), answers
         self.dictionary, self.count, self.seed = dictionary, count, seed
         self._scorers: dict[Class, SlotScorer] = {}

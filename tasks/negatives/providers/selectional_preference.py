@@ -19,8 +19,11 @@ NONE = -1  # key of "no such relation"
 KINDS = (*CLASSES, "verb-preposition-noun", "noun-preposition-noun")
 ROLES = ("head", "preposition", "dependent")
 T = TypeVar("T", int, Ids)
-OTHERS = {"head": ("dependent", "preposition"), "preposition": ("head", "dependent"),
-          "dependent": ("head", "preposition")}  # fmt: skip
+OTHERS = {
+    "head": ("dependent", "preposition"),
+    "preposition": ("head", "dependent"),
+    "dependent": ("head", "preposition"),
+}
 
 
 class RelationIndex:

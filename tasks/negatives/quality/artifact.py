@@ -116,9 +116,16 @@ def _join(queries: pa.Table, masks: pa.Table | None, negatives: pa.Table) -> Ite
         qid = row["qid"]
         mask = masked.get((qid, row["level"]))
         yield Negative(
-            qid, about[qid]["vid"], row["level"], about[qid]["query"], row["query"], row["provider"],
-            mask and mask["masked_query"], mask and _slots(mask["slots"], lemmas[qid]), row.get("similarity"),
-        )  # fmt: skip
+            qid,
+            about[qid]["vid"],
+            row["level"],
+            about[qid]["query"],
+            row["query"],
+            row["provider"],
+            mask and mask["masked_query"],
+            mask and _slots(mask["slots"], lemmas[qid]),
+            row.get("similarity"),
+        )
 
 
 def _lemmas(tokens: pa.ChunkedArray) -> list[list[str]]:

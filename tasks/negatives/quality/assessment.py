@@ -70,9 +70,14 @@ def human_lines(path: Path | None, judges: Judges) -> list[tuple[str, Tokens]]:
 
 
 def quality_part(
-    negatives: ArtifactNegatives | FileNegatives, measures: Sequence[Artifact], data: AnnotatedDataset,
-    encoding: Encoding, judging: Judging, human: Path | None = None, sheet: Sheet | None = None,
-) -> Part:  # fmt: skip
+    negatives: ArtifactNegatives | FileNegatives,
+    measures: Sequence[Artifact],
+    data: AnnotatedDataset,
+    encoding: Encoding,
+    judging: Judging,
+    human: Path | None = None,
+    sheet: Sheet | None = None,
+) -> Part:
     """Judge negatives; the notes of the part say what could not be judged.
 
     `measures` are those of an artifact, and then of what each provider had drawn.
@@ -151,9 +156,13 @@ class Quality(Stage):
 
 
 def judge_now(
-    negatives: ArtifactNegatives | FileNegatives, data: AnnotatedDataset, encoding: Encoding, judging: Judging,
-    human: Path | None = None, sheet: Sheet | None = None,
-) -> Artifact:  # fmt: skip
+    negatives: ArtifactNegatives | FileNegatives,
+    data: AnnotatedDataset,
+    encoding: Encoding,
+    judging: Judging,
+    human: Path | None = None,
+    sheet: Sheet | None = None,
+) -> Artifact:
     """The report's artifact, made now where it is not there: needs no Prefect."""
     several = (negatives, *negatives.drawn()) if isinstance(negatives, ArtifactNegatives) else ()
     measures = tuple(build(Measures(each, data)) for each in several)
@@ -168,9 +177,14 @@ def page_of(store: Store, quality: Artifact) -> str:
 
 
 def assess(
-    negatives: Artifact, fills: Sequence[Artifact], annotations: Artifact, tags: Artifact, embeddings: Artifact,
-    encoding: Encoding, judging: Judging,
-) -> Artifact | None:  # fmt: skip
+    negatives: Artifact,
+    fills: Sequence[Artifact],
+    annotations: Artifact,
+    tags: Artifact,
+    embeddings: Artifact,
+    encoding: Encoding,
+    judging: Judging,
+) -> Artifact | None:
     """Judge the negatives of a run, beside the fills they were chosen from, where that is asked for."""
     if not judging.judge:
         return None

@@ -39,9 +39,13 @@ class Verdict:
 
 
 def judge(
-    positives: Sequence[str], negatives: Sequence[str], videos: Sequence[int] | Ids, classifier: str = "words",
-    vectors: NDArray[np.float32] | None = None, seed: int = 0,
-) -> Verdict | None:  # fmt: skip
+    positives: Sequence[str],
+    negatives: Sequence[str],
+    videos: Sequence[int] | Ids,
+    classifier: str = "words",
+    vectors: NDArray[np.float32] | None = None,
+    seed: int = 0,
+) -> Verdict | None:
     """Score every text by a classifier that was fitted on other videos; None where there are too few videos or words.
 
     `negatives[i]` belongs to `positives[i]` and to the video `videos[i]`. `sentences` needs `vectors`

@@ -67,9 +67,12 @@ def settings_of(settings: Mapping[str, Any]) -> Judging:
 
 
 def judge_reference(
-    reference: str, dataset: str | None, settings: Mapping[str, Any], human: Path | None = None,
+    reference: str,
+    dataset: str | None,
+    settings: Mapping[str, Any],
+    human: Path | None = None,
     review: Path | None = None,
-) -> QualityTables:  # fmt: skip
+) -> QualityTables:
     """Judge what `reference` names; an artifact by the data set that it was made from unless another is named."""
     store, judging = Store(), settings_of(settings)
     if human and not human.is_file():

@@ -112,9 +112,14 @@ def _spread(counts: Counts, level: int, name: str, provider: str | None, figures
 
 
 def blind(
-    rows: Sequence[Negative], classifier: Classifier, vectors: Vectors, videos: dict[str, int], resamples: Resamples,
-    seed: int, figures: Figures,
-) -> None:  # fmt: skip
+    rows: Sequence[Negative],
+    classifier: Classifier,
+    vectors: Vectors,
+    videos: dict[str, int],
+    resamples: Resamples,
+    seed: int,
+    figures: Figures,
+) -> None:
     """Put down the AUC of a classifier; `blind_auc` is the definition's, the others carry their names."""
     for level, name, several in groups(rows):
         matrix = None
@@ -123,8 +128,14 @@ def blind(
         if classifier == "sentences":
             texts = [*(row.positive for row in several), *(row.negative for row in several)]
             matrix = np.stack([vectors[text] for text in texts])
-        verdict = judge([row.positive for row in several], [row.negative for row in several],
-                        [videos[row.vid] for row in several], classifier, matrix, seed)  # fmt: skip
+        verdict = judge(
+            [row.positive for row in several],
+            [row.negative for row in several],
+            [videos[row.vid] for row in several],
+            classifier,
+            matrix,
+            seed,
+        )
         if verdict:
             metric = "blind_auc" if classifier == "words" else f"blind_auc.{classifier}"
             area = resamples.area(verdict.videos, verdict.labels, verdict.scores, verdict.folds)
@@ -150,31 +161,37 @@ class LanguageModels:
 
 
 def plausible(
-    rows: Sequence[Negative], randoms: Sequence[Negative], variants: Mapping[str, bool], models: LanguageModels,
-    videos: dict[str, int], resamples: Resamples, figures: Figures,
-) -> None:  # fmt: skip
+    rows: Sequence[Negative],
+    randoms: Sequence[Negative],
+    variants: Mapping[str, bool],
+    models: LanguageModels,
+    videos: dict[str, int],
+    resamples: Resamples,
+    figures: Figures,
+) -> None:
     """Put down plausibility against these random fills, over the rows that have one.
 
     `variants` maps a metric to whether every token weighs alike, not every sentence.
     """
     filled = {(row.qid, row.level): row.negative for row in randoms}
     for level, name, several in groups([row for row in rows if (row.qid, row.level) in filled]):
-        texts = ([row.negative for row in several], [filled[row.qid, row.level] for row in several],
-                 [row.positive for row in several])  # fmt: skip
+        texts = (
+            [row.negative for row in several],
+            [filled[row.qid, row.level] for row in several],
+            [row.positive for row in several],
+        )
         sums = np.concatenate([models.score(several, side) for side in texts], axis=1)
-        means = np.stack([sums[:, i // 2 * 2] / sums[:, i // 2 * 2 + 1] if i % 2 == 0 else np.ones(len(sums))
-                          for i in range(6)], axis=1)  # fmt: skip
+        means = np.stack(
+            [sums[:, i // 2 * 2] / sums[:, i // 2 * 2 + 1] if i % 2 == 0 else np.ones(len(sums)) for i in range(6)],
+            axis=1,
+        )
         numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
         for metric, by_token in variants.items():
             figures.put(level, name, metric, resamples.estimate(numbers, sums if by_token else means, plausibility))
 
 
 def log_probability(
-    rows: Sequence[Negative],
-    models: LanguageModels,
-    videos: dict[str, int],
-    resamples: Resamples,
-    figures: Figures,
+    rows: Sequence[Negative], models: LanguageModels, videos: dict[str, int], resamples: Resamples, figures: Figures
 ) -> None:
     """Put down the mean natural log-probability a token."""
     for level, name, several in groups(rows):
@@ -184,9 +201,13 @@ def log_probability(
 
 
 def related(
-    rows: Sequence[Negative], parsed: dict[str, Tokens], reference: Reference, videos: dict[str, int],
-    resamples: Resamples, figures: Figures,
-) -> None:  # fmt: skip
+    rows: Sequence[Negative],
+    parsed: dict[str, Tokens],
+    reference: Reference,
+    videos: dict[str, int],
+    resamples: Resamples,
+    figures: Figures,
+) -> None:
     """Put down the share of attested relations; of the originals, of all their relations."""
     for level, name, several in groups(rows):
         pairs = []
@@ -201,9 +222,13 @@ def related(
 
 
 def same_class_parsed(
-    rows: Sequence[Negative], parsed: dict[str, Tokens], reference: Reference, videos: dict[str, int],
-    resamples: Resamples, figures: Figures,
-) -> None:  # fmt: skip
+    rows: Sequence[Negative],
+    parsed: dict[str, Tokens],
+    reference: Reference,
+    videos: dict[str, int],
+    resamples: Resamples,
+    figures: Figures,
+) -> None:
     """Put down how many fills a parse of the whole negative gives their slot's class and fine tag."""
     for level, name, several in groups(rows):
         counts = []

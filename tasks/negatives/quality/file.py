@@ -74,9 +74,16 @@ def _negatives(path: Path, number: int, row: Any) -> Iterator[Negative]:
     vid = str(row.get("vid") or qid)
     if SHINE not in row:
         yield Negative(
-            qid, vid, row["level"], positive, row["negative"].strip(), str(row.get("provider") or "file"),
-            row.get("masked_query"), None, row.get("similarity"),
-        )  # fmt: skip
+            qid,
+            vid,
+            row["level"],
+            positive,
+            row["negative"].strip(),
+            str(row.get("provider") or "file"),
+            row.get("masked_query"),
+            None,
+            row.get("similarity"),
+        )
         return
     masked = row.get("masked_queries") or [None] * len(row[SHINE])
     for level, (negative, mask) in enumerate(zip(row[SHINE], masked, strict=True), 1):

@@ -27,14 +27,19 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     words = words_of(row.negative)
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
     return {
-        "qid": row.qid, "level": row.level, "provider": row.provider, "vid": row.vid,
+        "qid": row.qid,
+        "level": row.level,
+        "provider": row.provider,
+        "vid": row.vid,
         "known_query": row.positive in reference.positives.get(row.vid, ()),
-        "template_kept": None if row.masked is None else fills is not None, "words": fills or (),
+        "template_kept": None if row.masked is None else fills is not None,
+        "words": fills or (),
         **_slots(row, fills, reference),
-        "length": len(words), "closed_vocabulary": all(word in reference.vocabulary for word in words),
+        "length": len(words),
+        "closed_vocabulary": all(word in reference.vocabulary for word in words),
         **_equals(row, reference),
         "similarity": row.similarity,
-    }  # fmt: skip
+    }
 
 
 def _slots(row: Negative, fills: tuple[str, ...] | None, reference: Reference) -> dict[str, int | None]:

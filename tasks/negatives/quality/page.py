@@ -48,13 +48,26 @@ MEASURES = {
     "review.empty_rows": "people: rows left empty",
 }
 SHARES = {
-    "template_kept", "closed_vocabulary", "same_slot_class", "same_slot_class.parsed", "equal_to_original",
-    "paraphrases", "attested_relations", "ten_commonest", "yield", "hierarchy", "review.false_of_this_moment",
+    "template_kept",
+    "closed_vocabulary",
+    "same_slot_class",
+    "same_slot_class.parsed",
+    "equal_to_original",
+    "paraphrases",
+    "attested_relations",
+    "ten_commonest",
+    "yield",
+    "hierarchy",
+    "review.false_of_this_moment",
     "review.natural_english",
-}  # fmt: skip
+}
 WHOLE = {"rows", "distinct_fills", "review.empty_rows"}
-CLASSIFIERS = {"blind_auc": "words", "blind_auc.characters": "characters", "blind_auc.sentences": "SentenceBERT",
-               "blind_auc.gru": "GRU"}  # fmt: skip
+CLASSIFIERS = {
+    "blind_auc": "words",
+    "blind_auc.characters": "characters",
+    "blind_auc.sentences": "SentenceBERT",
+    "blind_auc.gru": "GRU",
+}
 
 A_COIN = 0.5
 BELOW_A_COIN = (
@@ -141,8 +154,13 @@ def fell(figures: Known) -> str:
 
 def leaks(figures: Known) -> str:
     """Leaks by test split and what the test splits hold out: of the negatives, and of the fills as drawn."""
-    metrics = sorted({m for _, _, m in figures if m.split(".")[0] in ("leaks", "held_out") and m.count(".") < 2
-                      and not m.endswith((".low", ".high"))})  # fmt: skip
+    metrics = sorted(
+        {
+            m
+            for _, _, m in figures
+            if m.split(".")[0] in ("leaks", "held_out") and m.count(".") < 2 and not m.endswith((".low", ".high"))
+        }
+    )
     makers = [ALL, *sorted({p for _, p, _ in figures if p.startswith(AS_DRAWN)})]
     rows = [
         (maker, level, *(cell(figures, level, maker, metric).split(" ")[0] for metric in metrics))

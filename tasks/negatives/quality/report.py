@@ -87,9 +87,13 @@ class Report:
 
 
 def assess_rows(
-    negatives: Negatives, measures: pa.Table, drawn: Sequence[pa.Table], reference: Reference, judges: Judges,
+    negatives: Negatives,
+    measures: pa.Table,
+    drawn: Sequence[pa.Table],
+    reference: Reference,
+    judges: Judges,
     judging: Judging,
-) -> Report:  # fmt: skip
+) -> Report:
     """Judge negatives with what was measured of each.
 
     `drawn` is what was measured of the providers' first fills, of which only what equals what is counted.
@@ -169,9 +173,13 @@ class SampleAssessor:
         same_class_parsed(few, parsed, self.reference, self.videos, self.resamples, self.figures)
 
     def _controls(
-        self, randoms: Sequence[Negative], some: Sequence[Negative], few: Sequence[Negative], vectors: Vectors,
+        self,
+        randoms: Sequence[Negative],
+        some: Sequence[Negative],
+        few: Sequence[Negative],
+        vectors: Vectors,
         models: LanguageModels,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Random fills of the same masks, the nearest other queries of the sample's, and the queries themselves."""
         known = {row.positive: vectors[row.positive] for row in few}  # where nothing else has been encoded
         nearest = list(nearest_rows(few, vectors, chain([known], self.judges.training()), self.reference))
@@ -201,9 +209,11 @@ def notes(
     rows = sum(int(counts.chosen(level, None).sum()) for level in counts.levels)
     lines = []
     if not reference.tests:
-        lines += [f"{reference.dataset} has no test split: leaks are not judged",
-                  "plausibility and relations are judged by other folds of the training queries, which the filler "
-                  "may have drawn from"]  # fmt: skip
+        lines += [
+            f"{reference.dataset} has no test split: leaks are not judged",
+            "plausibility and relations are judged by other folds of the training queries, which the filler "
+            "may have drawn from",
+        ]
     if not reference.labelled:
         lines.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
     for metric, why in UNKNOWN_REASONS.items():

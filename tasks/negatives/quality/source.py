@@ -70,11 +70,19 @@ def own_dataset(store: Store, rows: Iterable[Negative]) -> AnnotatedDataset:
     annotations = table_of(
         ANNOTATIONS,
         [
-            {"qid": row.qid, "vid": row.vid, "split": TRAINING, "query": row.positive, "duration": 0.0,
-             "windows": [], "novel": [], "saliency": None}
+            {
+                "qid": row.qid,
+                "vid": row.vid,
+                "split": TRAINING,
+                "query": row.positive,
+                "duration": 0.0,
+                "windows": [],
+                "novel": [],
+                "saliency": None,
+            }
             for row in queries.values()
         ],
-    )  # fmt: skip
+    )
     tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
     return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])
 

@@ -51,10 +51,16 @@ class Yield:
         each = max(1, complete)
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in self.problems.most_common(5))
         return (
-            ", ".join(model for model, _ in self.models.most_common(3)), f"{self.filled:,}",
-            f"{self.filled / max(1, self.rows):.1%}", f"{self.asked_again:,}", reasons or "–", f"{self.tokens:,}",
-            f"{self.tokens / each:,.0f}", f"{self.cost_usd:.4f}", f"{1000 * self.cost_usd / each:.3f}",
-        )  # fmt: skip
+            ", ".join(model for model, _ in self.models.most_common(3)),
+            f"{self.filled:,}",
+            f"{self.filled / max(1, self.rows):.1%}",
+            f"{self.asked_again:,}",
+            reasons or "–",
+            f"{self.tokens:,}",
+            f"{self.tokens / each:,.0f}",
+            f"{self.cost_usd:.4f}",
+            f"{1000 * self.cost_usd / each:.3f}",
+        )
 
 
 def yields(store: Store, fills: Sequence[Artifact]) -> str:
@@ -71,9 +77,17 @@ def yields(store: Store, fills: Sequence[Artifact]) -> str:
         "cost_usd",
     ]
     header = (
-        "provider", "answered by", "fills", "yield", "asked again", "problems", "tokens", "tokens a query", "USD",
+        "provider",
+        "answered by",
+        "fills",
+        "yield",
+        "asked again",
+        "problems",
+        "tokens",
+        "tokens a query",
+        "USD",
         "USD a 1,000 queries",
-    )  # fmt: skip
+    )
     rows = []
     for artifact in fills:
         counted = Yield()

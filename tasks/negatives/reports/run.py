@@ -22,15 +22,17 @@ def write_report(store: Store, made: Negatives, summary: Artifact) -> str:
     for manifest in manifests:
         refused.update(manifest.rejected)
     whole = "" if made.masks else " that are whole sentences"
-    return "\n\n".join([
-        f"# {made.annotations.dataset}: hard negatives{whole}",
-        f"{lead['text']} They lie in `{made.negatives.path}`.",
-        *(f"## {it['section']}\n\n{it['text']}" for it in counted),
-        "## Stages",
-        stage_table(manifests),
-        f"## Rejected: {reasons.rows:,}",
-        markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            f"# {made.annotations.dataset}: hard negatives{whole}",
+            f"{lead['text']} They lie in `{made.negatives.path}`.",
+            *(f"## {it['section']}\n\n{it['text']}" for it in counted),
+            "## Stages",
+            stage_table(manifests),
+            f"## Rejected: {reasons.rows:,}",
+            markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
+        ]
+    )
 
 
 def stage_table(manifests: Iterable[Manifest]) -> str:

@@ -114,10 +114,15 @@ class WholeNegatives(Stage):
         proposal = Proposal(masked, sentence.level, words, sentence.text, query["vid"])
         passed = [check.__name__ for check in self.choosing.checks if check(proposal, judge) is True]
         return {
-            "qid": sentence.qid, "level": sentence.level, "positive": query["query"], "query": sentence.text,
-            "words": list(words), "provider": self.sourcing.source, "model": sentence.model,
+            "qid": sentence.qid,
+            "level": sentence.level,
+            "positive": query["query"],
+            "query": sentence.text,
+            "words": list(words),
+            "provider": self.sourcing.source,
+            "model": sentence.model,
             "checks": passed if "template" in passed else [name for name in passed if name not in OF_SLOTS],
-        }  # fmt: skip
+        }
 
     def _put_similarity(self, rows: Sequence[dict[str, Any]]) -> None:
         """Put in each cosine, and whether it is below the ceiling and falls from level to level."""

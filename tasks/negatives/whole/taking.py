@@ -10,9 +10,14 @@ from penumbra.tasks.text.embeddings import Encoding
 
 
 def take_negatives(
-    annotations: Artifact, tags: Artifact, dictionary: Artifact, embeddings: Artifact, sourcing: Sourcing,
-    choosing: Choosing, encoding: Encoding,
-) -> Artifact:  # fmt: skip
+    annotations: Artifact,
+    tags: Artifact,
+    dictionary: Artifact,
+    embeddings: Artifact,
+    sourcing: Sourcing,
+    choosing: Choosing,
+    encoding: Encoding,
+) -> Artifact:
     """Take the negatives, of a file that is not named those that were imported last."""
     if sourcing.source == IMPORTED and not sourcing.file:
         return newest_imported(annotations)

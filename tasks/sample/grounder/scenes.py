@@ -38,16 +38,19 @@ def queries_of_tests() -> set[str]:
 def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
     """So many scenes with sentences as the data set's training split has them; the same seed gives the same."""
     held, tests = hold_out(random.Random(generate.SEED)), queries_of_tests()
-    return annotated_videos(
-        count, lambda it: held.isdisjoint(it.pairs) and it.text not in tests, random.Random(seed)
-    )  # fmt: skip
+    return annotated_videos(count, lambda it: held.isdisjoint(it.pairs) and it.text not in tests, random.Random(seed))
 
 
 def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
     """A scene's queries."""
     for number, sentence in enumerate(video.sentences):
-        yield {"qid": f"{vid}_{number}", "query": sentence.text, "vid": vid, "duration": video.script.duration,
-               "relevant_windows": [list(sentence.window)]}  # fmt: skip
+        yield {
+            "qid": f"{vid}_{number}",
+            "query": sentence.text,
+            "vid": vid,
+            "duration": video.script.duration,
+            "relevant_windows": [list(sentence.window)],
+        }
 
 
 @torch.inference_mode()
@@ -81,8 +84,11 @@ def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m penumbra.tasks.sample.grounder.scenes", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m penumbra.tasks.sample.grounder.scenes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the data set goes; made if need be")
     parser.add_argument("--scenes", type=int, default=2000, metavar="N", help="scenes (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7, metavar="S", help="any whole number (default: %(default)s)")

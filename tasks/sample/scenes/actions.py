@@ -25,10 +25,15 @@ class Action:
     bare: bool = True  # whether the verb may stand without direction and target
 
 
-def _action(verbs: str, seconds: float, manners: str, relations: str = "", directions: str = "",
-            *, bare: bool = True) -> Action:  # fmt: skip
-    return Action(*(tuple(verbs.split()), seconds, tuple(manners.split())),
-                  tuple(relations.split()), tuple(directions.split()), bare)  # fmt: skip
+def _action(
+    verbs: str, seconds: float, manners: str, relations: str = "", directions: str = "", *, bare: bool = True
+) -> Action:
+    return Action(
+        *(tuple(verbs.split()), seconds, tuple(manners.split())),
+        tuple(relations.split()),
+        tuple(directions.split()),
+        bare,
+    )
 
 
 _ALL = "slowly quickly gently suddenly carefully"
@@ -60,14 +65,20 @@ ACTIONS = {
     "hug": _action("hug", 2.0, "slowly gently suddenly"),
 }
 NOVEL_ACTIONS = ("bounce", "hug")
-NOVEL_VERBS = {"throw": ("toss",), "pull": ("drag",), "jump": ("hop",), "close": ("shut",), "bounce": ("bounce",),
-               "hug": ("hug",)}  # fmt: skip
+NOVEL_VERBS = {
+    "throw": ("toss",),
+    "pull": ("drag",),
+    "jump": ("hop",),
+    "close": ("shut",),
+    "bounce": ("bounce",),
+    "hug": ("hug",),
+}
 NOVEL_ADVERBS = {"slowly": "gradually", "quickly": "hastily", "gently": "softly"}
 SIZE_WORDS = {"small": ("small",), "big": ("big", "large")}
 NOVEL_SIZE_WORDS = {"small": "tiny"}
 
 PREPOSITIONS = {  # relation -> the prepositions for it, the one for motion last
-    "in": ("in", "into"),
+    "in": ("in", "into")
 }
 NOVEL_PREPOSITIONS = {"in": "inside", "on": "onto", "under": "beneath", "to": "toward"}
 MOTION = frozenset(("put", "drop", "throw"))  # what is moved into or onto

@@ -139,8 +139,12 @@ def _walking(person: Person, to: Spot, speed: float, look: float | None) -> Upda
         person.y = start[1] + (to[1] - start[1]) * share
         person.lift, person.depth = lift * max(1 - 4 * share, 0), None
         stepping = length > 1 and share < 1
-        person.posture = replace(person.posture, sits=None, stride=_stride(share * steps, speed) if stepping else 0,
-                                 lean=4 if stepping and speed > WALKING else 0)  # fmt: skip
+        person.posture = replace(
+            person.posture,
+            sits=None,
+            stride=_stride(share * steps, speed) if stepping else 0,
+            lean=4 if stepping and speed > WALKING else 0,
+        )
         if share >= 1 and look is not None:
             face(person, look)
 
@@ -152,8 +156,16 @@ def _stride(steps: float, speed: float) -> int:
     return round(2 * (abs((steps % 2) - 1) * 2 - 1)) * widest // 2
 
 
-def fly(thing: Thing, start: Pose, end: Callable[[], Pose], *, arc: float = 0, turns: float = 0,
-        person: Person | None = None, easing: Easing = lambda share: share) -> Update:  # fmt: skip
+def fly(
+    thing: Thing,
+    start: Pose,
+    end: Callable[[], Pose],
+    *,
+    arc: float = 0,
+    turns: float = 0,
+    person: Person | None = None,
+    easing: Easing = lambda share: share,
+) -> Update:
     """Move a thing on a curve `arc` pixels high from one pose to another; the hands of the person, if any, follow."""
 
     def update(share: float) -> None:

@@ -83,12 +83,25 @@ def _count(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = _Parser(prog="python -m penumbra.tasks.sample.scenes.generate", description=__doc__,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR",
-                        help="folder for the five files (default: the shipped one, %(default)s)")  # fmt: skip
-    parser.add_argument("--videos", type=_count, default=VIDEOS, metavar="N",
-                        help=f"videos in all, at least {FEWEST_VIDEOS} (default: %(default)s)")  # fmt: skip
+    parser = _Parser(
+        prog="python -m penumbra.tasks.sample.scenes.generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=DATA,
+        metavar="DIR",
+        help="folder for the five files (default: the shipped one, %(default)s)",
+    )
+    parser.add_argument(
+        "--videos",
+        type=_count,
+        default=VIDEOS,
+        metavar="N",
+        help=f"videos in all, at least {FEWEST_VIDEOS} (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="S", help="any whole number (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:

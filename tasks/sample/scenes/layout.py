@@ -119,8 +119,10 @@ def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: 
 
 def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
     """The spot where an agent hides least, above all of what must be seen; of equal ones the nearest."""
-    others = [(box, name, name in scene.things and scene.pose(scene.things[name]).depth)
-              for box, name in scene.boxes(person.id, person.holding or "")]  # fmt: skip
+    others = [
+        (box, name, name in scene.things and scene.pose(scene.things[name]).depth)
+        for box, name in scene.boxes(person.id, person.holding or "")
+    ]
 
     def cost(spot: Spot) -> float:
         box = person_box(person, *spot)

@@ -65,10 +65,23 @@ def body_of(scene: Scene, person: Person) -> list[float]:
     held = posture(scene, person)
     (a, b), (c, d) = held.hands
     return [
-        person.x / UNIT, (person.y - person.lift) / UNIT, person.lift / UNIT, float(person.facing),
-        *one_of(VIEWS, held.view), *one_of(SEATS, held.sits), held.stride / 30, held.crouch / 10, held.lean / 10,
-        held.kick / 30, a / 10, b / 10, c / 10, d / 10, float(person.holding is not None), float(person.overhead),
-    ]  # fmt: skip
+        person.x / UNIT,
+        (person.y - person.lift) / UNIT,
+        person.lift / UNIT,
+        float(person.facing),
+        *one_of(VIEWS, held.view),
+        *one_of(SEATS, held.sits),
+        held.stride / 30,
+        held.crouch / 10,
+        held.lean / 10,
+        held.kick / 30,
+        a / 10,
+        b / 10,
+        c / 10,
+        d / 10,
+        float(person.holding is not None),
+        float(person.overhead),
+    ]
 
 
 def state_of(scene: Scene, thing: Thing) -> list[float]:
@@ -76,10 +89,16 @@ def state_of(scene: Scene, thing: Thing) -> list[float]:
     pose = scene.pose(thing)
     turned = np.deg2rad(pose.angle)
     return [
-        pose.x / UNIT, pose.y / UNIT, pose.depth / UNIT, float(pose.hidden), float(np.sin(turned)),
-        float(np.cos(turned)), thing.squeeze, thing.opened if thing.opened is not None else -0.5,
+        pose.x / UNIT,
+        pose.y / UNIT,
+        pose.depth / UNIT,
+        float(pose.hidden),
+        float(np.sin(turned)),
+        float(np.cos(turned)),
+        thing.squeeze,
+        thing.opened if thing.opened is not None else -0.5,
         *one_of(RELATIONS, thing.relation),
-    ]  # fmt: skip
+    ]
 
 
 class ObservedScript:
@@ -157,8 +176,11 @@ def _course(states: Numbers, origin: Numbers) -> Numbers:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line. Exit status 2 for bad arguments."""
-    parser = Parser(prog="python -m penumbra.tasks.sample.scenes.observe", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = Parser(
+        prog="python -m penumbra.tasks.sample.scenes.observe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the .npy files go; made if need be")
     parser.add_argument("--scripts", type=Path, default=SCRIPTS, metavar="FILE", help="scripts as generate writes them")
     parser.add_argument("--clip-length", type=float, default=0.5, metavar="S", help="seconds of a clip")

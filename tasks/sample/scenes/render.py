@@ -55,8 +55,10 @@ class Rendering:
     def __str__(self) -> str:
         new, size = sum(video.new for video in self.videos), sum(video.bytes for video in self.videos)
         kept = len(self.videos) - new - len(self.failed)
-        return (f"{new} videos rendered, {kept} there already, {len(self.failed)} failed; "
-                f"{size / 1e6:.1f} MB in {self.folder}; {self.seconds:.1f} s")  # fmt: skip
+        return (
+            f"{new} videos rendered, {kept} there already, {len(self.failed)} failed; "
+            f"{size / 1e6:.1f} MB in {self.folder}; {self.seconds:.1f} s"
+        )
 
 
 def read_scripts(path: Path = SCRIPTS, splits: tuple[str, ...] = (), limit: int | None = None) -> list[Record]:
@@ -87,8 +89,12 @@ def _script(line: bytes, where: str) -> Record:
     return script
 
 
-def render(scripts: list[Record], folder: Path, processes: int | None = None,
-           progress: Callable[[Rendered], None] = lambda video: None) -> Rendering:  # fmt: skip
+def render(
+    scripts: list[Record],
+    folder: Path,
+    processes: int | None = None,
+    progress: Callable[[Rendered], None] = lambda video: None,
+) -> Rendering:
     """Make the video of each script that has none yet; `progress` is called after each. A bad script stops no other.
 
     Args:
@@ -175,8 +181,11 @@ class _Counter:
 
 
 def _arguments() -> Parser:
-    parser = Parser(prog="python -m penumbra.tasks.sample.scenes.render", description=__doc__,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = Parser(
+        prog="python -m penumbra.tasks.sample.scenes.render",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the mp4 files go; made if need be")
     splits = "train, test_trivial, novel_composition or novel_word; again for more (default: all)"
     parser.add_argument("--split", action="append", default=[], metavar="SPLIT", help=splits)

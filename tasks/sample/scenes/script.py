@@ -14,9 +14,33 @@ SPEED = 0.35  # room widths a second, walking
 LAST_START = 25.0  # no event starts later
 LONGEST = 30.0
 
-_WEIGHTS = {"take": 6, "pick": 5, "lift": 4, "open": 6, "close": 4, "push": 5, "pull": 5, "roll": 5, "kick": 5,
-            "put": 9, "drop": 5, "throw": 9, "carry": 5, "give": 5, "spin": 2, "turn": 4, "stand": 9, "shake": 4,
-            "wave": 2, "jump": 2, "walk": 4, "run": 4, "sit": 2, "bounce": 9, "hug": 6}  # fmt: skip
+_WEIGHTS = {
+    "take": 6,
+    "pick": 5,
+    "lift": 4,
+    "open": 6,
+    "close": 4,
+    "push": 5,
+    "pull": 5,
+    "roll": 5,
+    "kick": 5,
+    "put": 9,
+    "drop": 5,
+    "throw": 9,
+    "carry": 5,
+    "give": 5,
+    "spin": 2,
+    "turn": 4,
+    "stand": 9,
+    "shake": 4,
+    "wave": 2,
+    "jump": 2,
+    "walk": 4,
+    "run": 4,
+    "sit": 2,
+    "bounce": 9,
+    "hug": 6,
+}
 _IN_PLACE = ("jump", "wave", "spin", "shake", "turn")  # what a second agent does meanwhile
 _WITH_FULL_HANDS = ("put", "drop", "throw", "carry", "give", "shake")
 _RELATIONS = {"in": 5, "on": 5, "under": 4, "at": 8, "around": 3, "to": 3, "from": 4}  # the more, the likelier; else 2

@@ -184,8 +184,11 @@ def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedV
     train = annotated_videos(counts["train"], lambda sentence: held.isdisjoint(sentence.pairs), chance)
     for sentence in _sentences(train):
         seen.add(sentence)
-    trivial = annotated_videos(counts["test_trivial"], lambda it: it.pairs <= seen.pairs and it.text not in seen.texts
-                    and seen.words.issuperset(words_of(it.text)), chance)  # fmt: skip
+    trivial = annotated_videos(
+        counts["test_trivial"],
+        lambda it: it.pairs <= seen.pairs and it.text not in seen.texts and seen.words.issuperset(words_of(it.text)),
+        chance,
+    )
     composition = _composition(counts["novel_composition"], held, seen, chance)
     word = annotated_videos(counts["novel_word"], _accept_novel_word(held, seen), chance, novel=True)
     for video in composition:

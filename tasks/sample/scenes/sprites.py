@@ -255,8 +255,9 @@ def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) 
         cos, sin = np.cos(np.radians(transform.angle)), np.sin(np.radians(transform.angle))
         u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
     u = u / (transform.scale * max(transform.squeeze, 0.1)) * (-1 if transform.mirror else 1)
-    colour, alpha = _paint(shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32),
-                           turned=bool(transform.angle))  # fmt: skip
+    colour, alpha = _paint(
+        shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32), turned=bool(transform.angle)
+    )
     fine = np.concatenate([colour * alpha, alpha], axis=2)
     rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
     small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))

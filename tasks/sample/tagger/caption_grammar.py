@@ -14,8 +14,31 @@ from penumbra.tasks.sample.tagger.treebank import Word
 
 AGENTS = ("person", "man", "woman", "boy", "girl", "guy", "child", "dog", "player", "lady")
 PARTICLES = ("up", "down", "off", "out", "away", "back", "over", "around")
-PREPOSITIONS = ("in", "on", "at", "into", "with", "from", "to", "of", "through", "onto", "behind", "under", "near",
-                "for", "by", "towards", "around", "inside", "next", "across", "over", "off", "out")  # fmt: skip
+PREPOSITIONS = (
+    "in",
+    "on",
+    "at",
+    "into",
+    "with",
+    "from",
+    "to",
+    "of",
+    "through",
+    "onto",
+    "behind",
+    "under",
+    "near",
+    "for",
+    "by",
+    "towards",
+    "around",
+    "inside",
+    "next",
+    "across",
+    "over",
+    "off",
+    "out",
+)
 START = ("start", "begin", "continue", "stop", "keep", "finish")
 DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("his", "PRP$"), ("her", "PRP$"))
 
@@ -71,8 +94,14 @@ class TreebankLexicon:
             gerunds = [form for form in forms[lemma] if form.endswith("ing")]
             pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
             gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
-            self.verbs[lemma] = {"VB": lemma, "VBP": lemma, "VBZ": _third_person(lemma), "VBG": gerund,
-                                 "VBD": pasts[0], "VBN": pasts[-1]}  # fmt: skip
+            self.verbs[lemma] = {
+                "VB": lemma,
+                "VBP": lemma,
+                "VBZ": _third_person(lemma),
+                "VBG": gerund,
+                "VBD": pasts[0],
+                "VBN": pasts[-1],
+            }
             self.transitive.append(lemma)
             self.intransitive.append(lemma)
         self.words["NN"] += [(noun, noun) for noun in sorted(words["noun"])]

@@ -62,6 +62,12 @@ def _attributes(record: Record, event: Record, middle: float) -> dict[str, str |
     done = (middle - event["start"]) / (event["end"] - event["start"])
     own = {name: event[name] for name in ("action", "direction", "manner", "relation")}
     look = {name: thing.get(name) for name in ("colour", "size", "material", "modifier")}
-    return {**own, **look, "object": thing.get("noun"), "agent": agents[event["agent"]]["noun"],
-            "target": at["noun"], "target_colour": at.get("colour"),
-            "phase": "begin" if done < BEGUN else "end" if done > ALMOST else "middle"}  # fmt: skip
+    return {
+        **own,
+        **look,
+        "object": thing.get("noun"),
+        "agent": agents[event["agent"]]["noun"],
+        "target": at["noun"],
+        "target_colour": at.get("colour"),
+        "phase": "begin" if done < BEGUN else "end" if done > ALMOST else "middle",
+    }

@@ -80,8 +80,13 @@ def moments(seed: int, scenes: int) -> Iterator[Moment]:
     """The events of so many new scenes; the same seed gives the same."""
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
-        drawn = [[event.start + (event.end - event.start) * (quarter + 0.5) / QUARTERS - LENGTH / 2
-                  for quarter in range(QUARTERS)] for event in script.events]  # fmt: skip
+        drawn = [
+            [
+                event.start + (event.end - event.start) * (quarter + 0.5) / QUARTERS - LENGTH / 2
+                for quarter in range(QUARTERS)
+            ]
+            for event in script.events
+        ]
         firsts = [[max(round(start * FPS), 0) for start in starts] for starts in drawn]
         wanted = frames_of_clips(record, {first for several in firsts for first in several})
         seen = _filmed(record, wanted)
@@ -110,8 +115,11 @@ def told(script: Script, chance: random.Random, *, novel: bool) -> list[list[str
 
 def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
     """First frames of clips, some in each event and some anywhere."""
-    drawn = {min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
-             for event in script.events for _ in range(CLIPS)}  # fmt: skip
+    drawn = {
+        min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
+        for event in script.events
+        for _ in range(CLIPS)
+    }
     return drawn | {chance.randrange(count) for _ in range(IDLE)}
 
 
@@ -133,8 +141,13 @@ def _clips(record: Record, firsts: Iterable[int], sentences: list[list[str]]) ->
         start, end = first / FPS, (first + SPREAD[-1]) / FPS
         events = events_within(record, start, end)
         before, middle, after = (states[index] for index in indices)
-        yield Clip(np.stack([seen[index] for index in indices]), maps[indices[1]], middle.since(before, after),
-                   attributes(record, events, (start + end) / 2), [sentences[event] for event in events])  # fmt: skip
+        yield Clip(
+            np.stack([seen[index] for index in indices]),
+            maps[indices[1]],
+            middle.since(before, after),
+            attributes(record, events, (start + end) / 2),
+            [sentences[event] for event in events],
+        )
 
 
 def pictures_of_video(record: Record) -> Pictures:
@@ -147,8 +160,11 @@ def _filmed(record: Record, wanted: dict[int, list[int]]) -> dict[int, Pictures]
     """The frames of clips (FRAMES, SIDE, SIDE, 3) by the first one of each."""
     needed = {index for indices in wanted.values() for index in indices}
     painter = Painter(background_of(record["setting"]["place"]))
-    seen = {index: as_filmed(painter.paint(scene)) for index, (scene, _) in enumerate(scenes_by_frame(record))
-            if index in needed}  # fmt: skip
+    seen = {
+        index: as_filmed(painter.paint(scene))
+        for index, (scene, _) in enumerate(scenes_by_frame(record))
+        if index in needed
+    }
     return {first: np.stack([seen[index] for index in indices]) for first, indices in wanted.items()}
 
 

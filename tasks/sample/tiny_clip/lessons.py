@@ -51,8 +51,10 @@ class Lessons(nn.Module):
 
     def names_loss(self, patches: Tensor, maps: Tensor) -> Tensor:
         """Cross-entropy of patches [B, K, WIDTH] against kinds and colours [B, K, 2]."""
-        losses = [functional.cross_entropy(head(patches).flatten(0, 1).float(), maps[..., i].flatten(), weight)
-                  for i, (head, weight) in enumerate(zip(self.patches, self.weights, strict=True))]  # fmt: skip
+        losses = [
+            functional.cross_entropy(head(patches).flatten(0, 1).float(), maps[..., i].flatten(), weight)
+            for i, (head, weight) in enumerate(zip(self.patches, self.weights, strict=True))
+        ]
         return torch.stack(losses).sum()
 
     def states_loss(self, patches: Tensor, clips: Tensor, owners: Tensor, numbers: Tensor) -> Tensor:
@@ -71,8 +73,13 @@ class Lessons(nn.Module):
 
 def _known(agents: Tensor, things: Tensor) -> Tensor:
     """Which numbers [..., NUMBERS] are known, where an agent's and where a thing's are [...]."""
-    return torch.cat([agents[..., None].expand(*agents.shape, OF_AGENT),
-                      things[..., None].expand(*things.shape, NUMBERS - OF_AGENT)], -1)  # fmt: skip
+    return torch.cat(
+        [
+            agents[..., None].expand(*agents.shape, OF_AGENT),
+            things[..., None].expand(*things.shape, NUMBERS - OF_AGENT),
+        ],
+        -1,
+    )
 
 
 def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:

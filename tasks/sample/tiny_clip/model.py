@@ -24,14 +24,32 @@ Patches = npt.NDArray[np.uint8]  # (…, GRID · GRID, FRAMES · 3 · PATCH · P
 
 def new_model(tokenizer: Any) -> Any:
     """A `CLIPModel` with random weights that sees FRAMES frames at once."""
-    special = {"bos_token_id": tokenizer.convert_tokens_to_ids(START),
-               "eos_token_id": tokenizer.convert_tokens_to_ids(END)}  # fmt: skip
+    special = {
+        "bos_token_id": tokenizer.convert_tokens_to_ids(START),
+        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
+    }
     shared: dict[str, Any] = {"projection_dim": SHARED, "hidden_act": "relu"}
-    text = {**shared, **special, "pad_token_id": special["eos_token_id"], "vocab_size": len(tokenizer),
-            "hidden_size": TEXT_WIDTH, "num_attention_heads": 4, "num_hidden_layers": 3,
-            "intermediate_size": 2 * TEXT_WIDTH, "max_position_embeddings": POSITIONS}  # fmt: skip
-    vision = {**shared, "num_channels": 3 * FRAMES, "image_size": SIDE, "patch_size": PATCH, "hidden_size": WIDTH,
-              "num_attention_heads": 3, "num_hidden_layers": 5, "intermediate_size": 3 * WIDTH}  # fmt: skip
+    text = {
+        **shared,
+        **special,
+        "pad_token_id": special["eos_token_id"],
+        "vocab_size": len(tokenizer),
+        "hidden_size": TEXT_WIDTH,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 2 * TEXT_WIDTH,
+        "max_position_embeddings": POSITIONS,
+    }
+    vision = {
+        **shared,
+        "num_channels": 3 * FRAMES,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "hidden_size": WIDTH,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 5,
+        "intermediate_size": 3 * WIDTH,
+    }
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=SHARED))
     model.set_attn_implementation("eager")  # whose products of halves are fast on a CPU, backwards as well
     with torch.no_grad():
@@ -85,8 +103,9 @@ def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.
 
 def _levels() -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and deviation, in levels of 255, of each number of a patch."""
-    mean, deviation = ((255 * torch.tensor(values)).repeat(FRAMES).repeat_interleave(PATCH**2)
-                       for values in (MEAN, DEVIATION))  # fmt: skip
+    mean, deviation = (
+        (255 * torch.tensor(values)).repeat(FRAMES).repeat_interleave(PATCH**2) for values in (MEAN, DEVIATION)
+    )
     return mean, deviation
 
 
@@ -106,8 +125,12 @@ def look_closely(model: Any, patches: Patches) -> None:
         (down + across + 4.5 * (colour > 0) + 1.2 * (time > 0), time, colour, down, across)
         for time, colour, down, across in product(range(3), range(3), range(SLOW), range(SLOW))
     )
-    filters = torch.stack([torch.einsum("t,c,y,x->tcyx", times[time], colours[colour], cosines[down], cosines[across])
-                           for _, time, colour, down, across in order[:WIDTH]])  # fmt: skip
+    filters = torch.stack(
+        [
+            torch.einsum("t,c,y,x->tcyx", times[time], colours[colour], cosines[down], cosines[across])
+            for _, time, colour, down, across in order[:WIDTH]
+        ]
+    )
     mean, deviation = _levels()
     found = ((torch.from_numpy(patches).float() - mean) / deviation) @ filters.flatten(1).T
     filters /= (found.std(0) + 1e-3)[:, None, None, None, None]

@@ -28,14 +28,7 @@ from penumbra.tasks.sample.scenes.script import write_script
 from penumbra.tasks.sample.tiny_clip.batches import BATCH, Batch, Batches
 from penumbra.tasks.sample.tiny_clip.clips import NOVEL, Clip, clips, moments, told
 from penumbra.tasks.sample.tiny_clip.lessons import Lessons, deviations
-from penumbra.tasks.sample.tiny_clip.model import (
-    DEVIATION,
-    MEAN,
-    look_closely,
-    new_model,
-    see,
-    to_patches,
-)
+from penumbra.tasks.sample.tiny_clip.model import DEVIATION, MEAN, look_closely, new_model, see, to_patches
 from penumbra.tasks.sample.tiny_clip.patches import GRID
 from penumbra.tasks.sample.tiny_clip.tokenizer import train_tokenizer
 from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
@@ -96,9 +89,12 @@ class Training:
         texts = self.model.get_text_features(**tokens).pooler_output
         attributes = lessons.attributes_loss(seen, batch.attributes)
         attributes = attributes + lessons.stirring_loss(states, batch.stirs, batch.attributes)
-        return (contrastive_loss(seen[batch.busy], texts, self.model.logit_scale), attributes,
-                lessons.names_loss(states, batch.maps),
-                lessons.states_loss(states, seen, batch.owners, batch.numbers))  # fmt: skip
+        return (
+            contrastive_loss(seen[batch.busy], texts, self.model.logit_scale),
+            attributes,
+            lessons.names_loss(states, batch.maps),
+            lessons.states_loss(states, seen, batch.owners, batch.numbers),
+        )
 
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: int) -> None:
@@ -132,18 +128,31 @@ def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> No
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     side = {"height": SIDE, "width": SIDE}
-    processing = {"image_processor_type": "CLIPImageProcessor", "do_resize": True, "size": {"shortest_edge": SIDE},
-                  "resample": 3, "do_center_crop": True, "crop_size": side, "do_rescale": True,
-                  "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": MEAN, "image_std": DEVIATION,
-                  "do_convert_rgb": True}  # fmt: skip
+    processing = {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": SIDE},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": side,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": MEAN,
+        "image_std": DEVIATION,
+        "do_convert_rgb": True,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(processing, indent=1) + "\n")
     (folder / "retrieval.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m penumbra.tasks.sample.tiny_clip.train", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m penumbra.tasks.sample.tiny_clip.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="DIR")
     parser.add_argument("--scenes", type=int, default=1800, metavar="N", help="scenes to train on")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="scenes to test on")
@@ -163,8 +172,12 @@ def main(arguments: list[str] | None = None) -> None:
     sentences = [moment.sentence for moment in held]
     report = retrieval(*embed_moments(model, tokenizer, held, sentences), sentences)
     sys.stdout.write(json.dumps(report) + "\n")
-    save(model, tokenizer, options.output, {**report, "scenes": options.scenes, "steps": options.steps,
-                                            "seconds": round(time.monotonic() - begun)})  # fmt: skip
+    save(
+        model,
+        tokenizer,
+        options.output,
+        {**report, "scenes": options.scenes, "steps": options.steps, "seconds": round(time.monotonic() - begun)},
+    )
 
 
 if __name__ == "__main__":

@@ -208,8 +208,9 @@ def test_parameters_come_from_a_file_and_what_is_typed_beats_it(
     typed = ("train-grounding", "scenes", "--config", str(file), "--param")
     assert asked(monkeypatch, *typed, "training.epochs=5") == asked(monkeypatch, *typed, "epochs=5")
     assert asked(monkeypatch, *typed, "training.epochs=5") == {
-        "training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}},
-    }  # fmt: skip
+        "training": {"seed": 7, "epochs": 5},
+        "model": {"hidden": 8, "losses": {"shine": True}},
+    }
     file.write_text("model: {name: mmn}\nclips: 8\n")
     assert asked(monkeypatch, *typed, "clips=16") == {"model": {"name": "mmn", "clips": 16}}
     file.write_text("")
@@ -419,9 +420,15 @@ def test_export_and_run_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     (data / "my_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     root = tmp_path / "artifacts"
     done = penumbra(
-        "run", "build-negatives", "mine", "--param", "filling.candidates=8", root=root,
-        PENUMBRA_DATA=str(data.parent), PREFECT_API_URL=str(PREFECT_API_URL.value()),
-    )  # fmt: skip
+        "run",
+        "build-negatives",
+        "mine",
+        "--param",
+        "filling.candidates=8",
+        root=root,
+        PENUMBRA_DATA=str(data.parent),
+        PREFECT_API_URL=str(PREFECT_API_URL.value()),
+    )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.splitlines()[-1]) == Path(Store(str(root)).newest("mine", "negatives").path)
     monkeypatch.setenv("PENUMBRA_DATA", str(data.parent))
@@ -480,16 +487,18 @@ def test_a_parameter_finds_its_group_in_the_model_that_is_named() -> None:
     from penumbra.flows.train_grounding import train_grounding
 
     assert in_groups(train_grounding, {"shine": True, "epochs": 2}) == {
-        "model": {"losses": {"shine": True}}, "training": {"epochs": 2}
-    }  # fmt: skip
+        "model": {"losses": {"shine": True}},
+        "training": {"epochs": 2},
+    }
     assert in_groups(train_grounding, {"losses": {"shine": True}}) == {"model": {"losses": {"shine": True}}}
     named = {"clips": 8, "model": {"name": "mmn"}}
     assert in_groups(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
     usual = {"preset": "scenes-mmn"}
     assert in_groups(train_grounding, {"clips": 8}, usual) == {"model": {"name": "mmn", "clips": 8}}
     assert in_groups(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, usual) == {
-        "preset": "scenes-qd_detr", "model": {"hidden": 8}
-    }  # fmt: skip
+        "preset": "scenes-qd_detr",
+        "model": {"hidden": 8},
+    }
     with pytest.raises(ParameterError, match=r"'clips' is for model mmn, vdi, and this is qd_detr: say model\.name"):
         in_groups(train_grounding, {"clips": 8})
     with pytest.raises(ParameterError, match=r"model\.losses\.negatives or inputs\.negatives"):

@@ -30,8 +30,12 @@ def annotations(store: Store) -> Artifact:
 
 @pytest.fixture
 def negatives(store: Store, annotations: Artifact) -> Artifact:
-    rows = [negative("b1", 1, "a cat sleeps."), negative("a1", 3, "a cow eats the moon.", plausibility=None),
-            negative("a1", 1, "a person shuts the door."), negative("a1", 2, "a person shuts the box.")]  # fmt: skip
+    rows = [
+        negative("b1", 1, "a cat sleeps."),
+        negative("a1", 3, "a cow eats the moon.", plausibility=None),
+        negative("a1", 1, "a person shuts the door."),
+        negative("a1", 2, "a person shuts the box."),
+    ]
     refused = [("b1", "no candidate is left", "level 2: a dog sleeps."), ("b1", "leaks", "level 3: other words")]
     return build(store, "negatives", rows, (annotations,), refused)
 

@@ -34,8 +34,9 @@ class Shown:
             tab.call(f"{domain}.enable")
         tab.events.clear()
         tab.open(file.as_uri())
-        tab.wait_for(f"location.pathname == {json.dumps(file.as_posix())} && "
-                     "document.documentElement.dataset.ready == 'yes'")  # fmt: skip
+        tab.wait_for(
+            f"location.pathname == {json.dumps(file.as_posix())} && document.documentElement.dataset.ready == 'yes'"
+        )
         self.settle()
 
     def __call__(self, script: str) -> Any:
@@ -54,9 +55,12 @@ class Shown:
 
     def choose(self, name: str, value: str) -> None:
         """Choose from a menu, as a hand does."""
-        assert self(f"""(() => {{ const menu = document.getElementById('filters').elements[{json.dumps(name)}];
+        assert (
+            self(f"""(() => {{ const menu = document.getElementById('filters').elements[{json.dumps(name)}];
             menu.value = {json.dumps(value)}; menu.dispatchEvent(new Event('change'));
-            return menu.value; }})()""") == value  # fmt: skip
+            return menu.value; }})()""")
+            == value
+        )
         self.settle()
 
     def press(self, *keys: str) -> None:
@@ -92,14 +96,19 @@ def some(store: Store) -> list[str]:
     """Negatives of two queries, one of which lacks a level, and two runs on two others; returns the runs' keys."""
     novel = [{"type": "v-n", "words": ["shut", "box"]}]
     queries = [
-        annotation("a1", "a person opens the door."), annotation("b1", "a dog sleeps on the mat."),
+        annotation("a1", "a person opens the door."),
+        annotation("b1", "a dog sleeps on the mat."),
         annotation("c1", "a person shuts the box.", "composition", novel=novel),
         annotation("d1", "a cup falls.", "test"),
-    ]  # fmt: skip
+    ]
     annotations = build(store, "annotations", queries)
-    rows = [negative("a1", 1, "a person shuts the door.", similarity=0.8), negative("a1", 2, "a cow shuts the door."),
-            negative("a1", 3, "a cow shuts the moon."), negative("b1", 1, "a dog wakes on the mat.", similarity=0.6),
-            negative("b1", 3, "a cat wakes on the sofa.", similarity=0.1, provider="openai")]  # fmt: skip
+    rows = [
+        negative("a1", 1, "a person shuts the door.", similarity=0.8),
+        negative("a1", 2, "a cow shuts the door."),
+        negative("a1", 3, "a cow shuts the moon."),
+        negative("b1", 1, "a dog wakes on the mat.", similarity=0.6),
+        negative("b1", 3, "a cat wakes on the sofa.", similarity=0.1, provider="openai"),
+    ]
     build(store, "negatives", rows, (annotations,), [("b1", "leaks a test query", "level 2: a dog runs on the mat.")])
     good, bad = (5.0, 10.0, 0.9), (12.0, 15.0, 0.4)
     first = run_of(store, annotations, [prediction("c1", [good, bad], [0.1, 2.0, 0.3]), prediction("d1", [bad])])
@@ -152,8 +161,10 @@ class TestUsual:
     def test_a_query_stands_with_its_negatives_and_what_was_refused(self, page: Shown) -> None:
         assert page.queries()[0] == "a person opens the door."
         assert page.texts("#row-0 .line .text") == [
-            "a person shuts the door.", "a cow shuts the door.", "a cow shuts the moon."
-        ]  # fmt: skip
+            "a person shuts the door.",
+            "a cow shuts the door.",
+            "a cow shuts the moon.",
+        ]
         assert page.texts("#row-0 .cosine") == ["0.80", "0.50", "0.25"]
         assert page.texts("#row-1 .level") == ["1", "3", "2"]
         assert page.texts("#row-1 .refused") == ["negatives: leaks a test query"]
@@ -323,8 +334,11 @@ def test_hostile_texts_do_nothing(
         annotation("e", "", vid="javascript:alert(1)"),
     ]
     annotations = build(store, "annotations", queries)
-    rows = [negative(qid, level, text, provider=HOSTILE, model=HOSTILE, checks=[HOSTILE])
-            for qid, text in ((HOSTILE, HOSTILE[::-1]), ("h", HUGE[5:])) for level in (1, 2, 3, 100)]  # fmt: skip
+    rows = [
+        negative(qid, level, text, provider=HOSTILE, model=HOSTILE, checks=[HOSTILE])
+        for qid, text in ((HOSTILE, HOSTILE[::-1]), ("h", HUGE[5:]))
+        for level in (1, 2, 3, 100)
+    ]
     refused = [(qid, HOSTILE, text) for qid in (HOSTILE, "nobody") for text in (HOSTILE, f"level 2: {HUGE}")]
     build(store, "negatives", rows, (annotations,), refused)
     page = Shown(tab, written(store, tmp_path), *size)
@@ -369,8 +383,11 @@ def test_a_page_that_was_tampered_with_runs_nothing(store: Store, tmp_path: Path
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page, size: tuple[int, int]) -> None:
     queries = [annotation(f"q{n}", f"person {n} opens the {n % 97} doors of a house.") for n in range(MANY)]
-    rows = [negative(f"q{n}", level, f"person {n} shuts the {n % 89} doors of a {level}.", similarity=n / MANY)
-            for n in range(MANY) for level in (1, 2, 3)]  # fmt: skip
+    rows = [
+        negative(f"q{n}", level, f"person {n} shuts the {n % 89} doors of a {level}.", similarity=n / MANY)
+        for n in range(MANY)
+        for level in (1, 2, 3)
+    ]
     build(store, "negatives", rows, (build(store, "annotations", queries),))
     file = written(store, tmp_path)
     assert file.stat().st_size < 1_000_000
@@ -390,7 +407,7 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
             most = Math.max(most, rows.length);
         }}
         return most;
-    }})()""")  # fmt: skip
+    }})()""")
     assert most < 40, "only what is in sight is drawn"
     page.press("End")
     assert page.chosen() == queries[-1]["query"]

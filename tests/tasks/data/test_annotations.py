@@ -104,8 +104,12 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
 
 
 def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
-    row = {**LINE, "relevant_windows": [[0, 2], [4, 6]], "relevant_clip_ids": [0, 2],
-           "saliency_scores": [[4, 3, 2], [1, 0, 1]]}  # fmt: skip
+    row = {
+        **LINE,
+        "relevant_windows": [[0, 2], [4, 6]],
+        "relevant_clip_ids": [0, 2],
+        "saliency_scores": [[4, 3, 2], [1, 0, 1]],
+    }
     hidden = {"qid": 7, "query": "a dog.", "duration": 150, "vid": "v7"}
     lines(tmp_path, hidden, name="highlight_test_release.jsonl")
     lines(tmp_path, {**LINE, "qid": 2}, name="highlight_val_release.jsonl")
@@ -119,9 +123,15 @@ def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
 
 
 def test_shines_lines_become_rows(tmp_path: Path) -> None:
-    row = {"qid": "IG_train_0", "query": "person starts.", "duration": 33.12, "vid": "IG",
-           "relevant_windows": [[22.7, 34.0]], "masked_queries": ["person <mask>."] * 3,
-           "recomposed_queries": ["person stops."] * 3}  # fmt: skip
+    row = {
+        "qid": "IG_train_0",
+        "query": "person starts.",
+        "duration": 33.12,
+        "vid": "IG",
+        "relevant_windows": [[22.7, 34.0]],
+        "masked_queries": ["person <mask>."] * 3,
+        "recomposed_queries": ["person stops."] * 3,
+    }
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     found = outcome(Dataset(name="own", folder=str(tmp_path), files={"train": "a.jsonl"}))
     assert [(row["qid"], row["query"], row["windows"]) for row in found.rows] == [
@@ -176,10 +186,7 @@ def test_activitynet_cg_train(shared: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "splits"),
-    [
-        ("charades-sta", {"train": 12404, "test": 3720}),
-        ("qvhighlights", {"train": 7218, "val": 1550, "test": 1542}),
-    ],
+    [("charades-sta", {"train": 12404, "test": 3720}), ("qvhighlights", {"train": 7218, "val": 1550, "test": 1542})],
 )
 def test_moment_detr_family(shared: Path, name: str, splits: dict[str, int]) -> None:
     found = outcome(Dataset(name=name, folder=str(shared / "data" / name)))
@@ -356,9 +363,19 @@ ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
         '"B2": {"sentences": ["a man runs."], "timestamps": [[1, 2]]}',
         '"B2": null',
     ],
-    ids=["half an emoji in the query", "half an emoji in the id", "vast duration", "vast window", "endless number",
-         "labels no list", "labels a number", "half an emoji in a label", "no duration", "no video"],
-)  # fmt: skip
+    ids=[
+        "half an emoji in the query",
+        "half an emoji in the id",
+        "vast duration",
+        "vast window",
+        "endless number",
+        "labels no list",
+        "labels a number",
+        "half an emoji in a label",
+        "no duration",
+        "no video",
+    ],
+)
 def test_one_bad_video_never_stops_a_run(tmp_path: Path, member: str) -> None:
     text = f'{json_of(("A1", VIDEO))[:-1]}, {member}, "C3": {ONE}}}'
     (tmp_path / "train.json").write_text(text)
@@ -381,9 +398,19 @@ def test_one_bad_video_never_stops_a_run(tmp_path: Path, member: str) -> None:
         {"relevant_clip_ids": [0], "saliency_scores": [5]},
         {"relevant_clip_ids": [2**40], "saliency_scores": [[1, 1, 1]]},
     ],
-    ids=["half an emoji in the query", "half an emoji in the id", "half an emoji in the qid", "vast duration",
-         "vast window", "clip no number", "scores a text", "score too large", "scores a number", "clip too large"],
-)  # fmt: skip
+    ids=[
+        "half an emoji in the query",
+        "half an emoji in the id",
+        "half an emoji in the qid",
+        "vast duration",
+        "vast window",
+        "clip no number",
+        "scores a text",
+        "score too large",
+        "scores a number",
+        "clip too large",
+    ],
+)
 def test_one_bad_row_never_stops_a_run(tmp_path: Path, changes: Row) -> None:
     found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
     assert found.taken == 3
@@ -397,8 +424,33 @@ def test_one_line_that_python_cannot_read_never_stops_a_run(tmp_path: Path, bad:
     assert found.taken == 3
 
 
-ODD: list[Any] = [None, True, "", "  ", 0, -1, 3.5, math.nan, math.inf, [], {}, [1], [[1]], "a man runs.", "走る", "🙂",
-                  [[0, 5]], [[5, 0]], [["a", 1]], "x/y", "..", [0, 5], [5, 0], [0, 99], "<mask>"]  # fmt: skip
+ODD: list[Any] = [
+    None,
+    True,
+    "",
+    "  ",
+    0,
+    -1,
+    3.5,
+    math.nan,
+    math.inf,
+    [],
+    {},
+    [1],
+    [[1]],
+    "a man runs.",
+    "走る",
+    "🙂",
+    [[0, 5]],
+    [[5, 0]],
+    [["a", 1]],
+    "x/y",
+    "..",
+    [0, 5],
+    [5, 0],
+    [0, 99],
+    "<mask>",
+]
 
 
 def sound(found: Outcome, expected: int) -> None:
@@ -464,8 +516,10 @@ def test_damaged_lines_lose_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows_a_part", [1, 2, 3, 7, 100])
 def test_a_videos_rows_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
-    videos = [(f"v{i}", {**VIDEO, "sentences": ["a man."] * (i % 4 + 1), "timestamps": [[0, 1]] * (i % 4 + 1)})
-              for i in range(12)]  # fmt: skip
+    videos = [
+        (f"v{i}", {**VIDEO, "sentences": ["a man."] * (i % 4 + 1), "timestamps": [[0, 1]] * (i % 4 + 1)})
+        for i in range(12)
+    ]
     whole = outcome(compositional(tmp_path, *videos))
     found = outcome(compositional(tmp_path, *videos), rows_a_part)
     assert found.rows == whole.rows

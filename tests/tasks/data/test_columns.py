@@ -20,12 +20,26 @@ ROW = "a person opens the door.,0:02,8.5,a,30\n"
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        (3, 3.0), ("3", 3.0), ("3,5", 3.5), ("4.25 s", 4.25), ("1:02", 62.0), ("01:02.5", 62.5), ("1:00:02", 3602.0),
-        ("61:00", 3660.0), (datetime.timedelta(minutes=1), 60.0), (datetime.time(0, 1, 2), 62.0), ("-1", -1.0),
-        ("1:75", None), ("", None), ("n/a", None), (True, None), (float("nan"), None),
-        ("2 days", None), (None, None),
+        (3, 3.0),
+        ("3", 3.0),
+        ("3,5", 3.5),
+        ("4.25 s", 4.25),
+        ("1:02", 62.0),
+        ("01:02.5", 62.5),
+        ("1:00:02", 3602.0),
+        ("61:00", 3660.0),
+        (datetime.timedelta(minutes=1), 60.0),
+        (datetime.time(0, 1, 2), 62.0),
+        ("-1", -1.0),
+        ("1:75", None),
+        ("", None),
+        ("n/a", None),
+        (True, None),
+        (float("nan"), None),
+        ("2 days", None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_a_time_is_seconds_or_a_clock(cell: Any, expected: float | None) -> None:
     assert seconds(cell) == expected
 
@@ -33,12 +47,20 @@ def test_a_time_is_seconds_or_a_clock(cell: Any, expected: float | None) -> None
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        ([[1, 2], [3, 4]], [[1.0, 2.0], [3.0, 4.0]]), ([1, 2], [[1.0, 2.0]]), ("[[1, 2]]", [[1.0, 2.0]]),
-        ("(1, 2)", [[1.0, 2.0]]), ('["0:01", "0:02"]', [[1.0, 2.0]]), ("0:01-0:02; 3 - 4.5", [[1.0, 2.0], [3.0, 4.5]]),
-        ([{"start": 1, "end": "2"}], [[1.0, 2.0]]), ([], []), ("a person", None), (7, None), ([[1, 2, 3]], None),
+        ([[1, 2], [3, 4]], [[1.0, 2.0], [3.0, 4.0]]),
+        ([1, 2], [[1.0, 2.0]]),
+        ("[[1, 2]]", [[1.0, 2.0]]),
+        ("(1, 2)", [[1.0, 2.0]]),
+        ('["0:01", "0:02"]', [[1.0, 2.0]]),
+        ("0:01-0:02; 3 - 4.5", [[1.0, 2.0], [3.0, 4.5]]),
+        ([{"start": 1, "end": "2"}], [[1.0, 2.0]]),
+        ([], []),
+        ("a person", None),
+        (7, None),
+        ([[1, 2, 3]], None),
         ([["a", "b"]], None),
     ],
-)  # fmt: skip
+)
 def test_windows_are_a_list_a_pair_or_text(cell: Any, expected: Any) -> None:
     assert windows_in(cell) == expected
 
@@ -47,9 +69,14 @@ def table_file(folder: Path, suffix: str) -> Path:
     """The same two rows of one query as each kind of file."""
     path = folder / f"own{suffix}"
     frame = pd.DataFrame(
-        {"sentence": ["Öffnet die door; she says, \"hi\"."] * 2, "start": [1.0, 5.0], "end": [2.5, 6.0],
-         "video": ["a", "a"], "duration": [30.0, 30.0]}
-    )  # fmt: skip
+        {
+            "sentence": ['Öffnet die door; she says, "hi".'] * 2,
+            "start": [1.0, 5.0],
+            "end": [2.5, 6.0],
+            "video": ["a", "a"],
+            "duration": [30.0, 30.0],
+        }
+    )
     if suffix == ".parquet":
         frame.to_parquet(path)
     elif suffix in (".jsonl", ".ndjson"):
@@ -66,9 +93,12 @@ def test_every_kind_of_file_gives_the_same_queries(tmp_path: Path, suffix: str) 
     assert set(columns.by.values()) == {"name"}
     [query] = queries_of(table, columns)
     assert query.line() == {
-        "qid": "0", "query": "Öffnet die door; she says, \"hi\".", "vid": "a", "duration": 30.0,
+        "qid": "0",
+        "query": 'Öffnet die door; she says, "hi".',
+        "vid": "a",
+        "duration": 30.0,
         "relevant_windows": [[1.0, 2.5], [5.0, 6.0]],
-    }  # fmt: skip
+    }
 
 
 def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
@@ -92,8 +122,11 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
     row = {"text": 7, "caption": "a person sits.", "timestamp": 3, "moment": [1, 2], "clip": "a", "length": 9}
     path.write_text(json.dumps(row))
     assert find_columns(read_table(path), {}).of == {
-        "query": "caption", "windows": "moment", "video": "clip", "duration": "length"
-    }  # fmt: skip
+        "query": "caption",
+        "windows": "moment",
+        "video": "clip",
+        "duration": "length",
+    }
     assert find_columns(read_table(path), {"video": "caption", "query": "clip"}).of["query"] == "clip"
 
 
@@ -108,11 +141,14 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 is no JSON object; it has .1.: write one object a line"),
         ("a.parquet", "text", "is no Parquet file"),
         ("a.xlsx", "text", "is no .csv, .tsv, .jsonl or .parquet file by its name"),
-        ("a.csv", "t0,t1,clip\n1,2,a\n", "no column that looks like sentences for query: name it with --query; "
-         "there is: t0, t1, clip"),
+        (
+            "a.csv",
+            "t0,t1,clip\n1,2,a\n",
+            "no column that looks like sentences for query: name it with --query; there is: t0, t1, clip",
+        ),
         ("a.csv", "text,clip\na person sits.,a\n", "no column that looks like seconds or mm:ss for start"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_table_is_told_in_one_line(
     tmp_path: Path, name: str, text: str | bytes, message: str
 ) -> None:

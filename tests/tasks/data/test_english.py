@@ -11,10 +11,20 @@ from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.data.english import foreign
 
 OTHERS = {
-    "German": ["der Koch schält eine Kartoffel", "Die Frau geht in die Küche.", "Er wirft den Ball.",
-               "Ein Mann sitzt auf dem Sofa und liest ein Buch.", "Person schließt das Fenster"],
-    "French": ["une personne ouvre la porte.", "On voit une table et une chaise.", "Il lance le ballon.",
-               "la personne ferme l'ordinateur portable", "le cuisinier épluche une pomme de terre"],
+    "German": [
+        "der Koch schält eine Kartoffel",
+        "Die Frau geht in die Küche.",
+        "Er wirft den Ball.",
+        "Ein Mann sitzt auf dem Sofa und liest ein Buch.",
+        "Person schließt das Fenster",
+    ],
+    "French": [
+        "une personne ouvre la porte.",
+        "On voit une table et une chaise.",
+        "Il lance le ballon.",
+        "la personne ferme l'ordinateur portable",
+        "le cuisinier épluche une pomme de terre",
+    ],
     "Spanish": ["una persona abre la puerta.", "Él lanza la pelota.", "una persona bebe un vaso de agua"],
     "Italian": ["La donna entra in cucina.", "il cuoco sbuccia una patata", "Un uomo è seduto sul divano."],
     "Portuguese": ["uma pessoa abre a porta.", "A mulher entra na cozinha.", "o cozinheiro descasca uma batata"],
@@ -32,15 +42,24 @@ OTHERS = {
     "Vietnamese": ["một người mở cửa."],
     "Tagalog": ["binubuksan ng tao ang pinto."],
     "Swahili": ["mtu anafungua mlango."],
-}  # fmt: skip
+}
 ENGLISH = [
-    "person laughs.", "cheerleading", "t", "person opend the door,sneezed.", "PERSON OPENS THE DOOR.",
+    "person laughs.",
+    "cheerleading",
+    "t",
+    "person opend the door,sneezed.",
+    "PERSON OPENS THE DOOR.",
     "peolpe are running wearing stilts in an avenue.",
-    "litle kid is riding a bicycle.", "BLM protestor chanting there slogans", "person fixing pantry door.",
-    '"Salerno Dal 14 Luglio Al 4 Agosto La Tradizione Continua" animates on screen.', "a persno is laughing.",
-    "American girl havinfg desi breakfast poori terkari in Delhi", "Vlogger tours the Siwa Oasis.",
-    "A man in a pub dices a die.", "Justine Bieber giving TV interview",
-]  # fmt: skip
+    "litle kid is riding a bicycle.",
+    "BLM protestor chanting there slogans",
+    "person fixing pantry door.",
+    '"Salerno Dal 14 Luglio Al 4 Agosto La Tradizione Continua" animates on screen.',
+    "a persno is laughing.",
+    "American girl havinfg desi breakfast poori terkari in Delhi",
+    "Vlogger tours the Siwa Oasis.",
+    "A man in a pub dices a die.",
+    "Justine Bieber giving TV interview",
+]
 
 
 @pytest.mark.parametrize("sentence", [sentence for several in OTHERS.values() for sentence in several])

@@ -22,19 +22,24 @@ def test_sentences_are_training_queries_of_a_video_each(tmp_path: Path) -> None:
     dataset = Dataset(name="mine", folder=str(tmp_path), files=files)
     found = list(read_rows(dataset.split_files()["train"], "train"))
     assert [(row.qid, row.query, row.vid) for row in found] == [
-        ("0", "a person opens the door.", "video-0"), ("1", "„Tür“ zu.", "video-1"),
-    ]  # fmt: skip
+        ("0", "a person opens the door.", "video-0"),
+        ("1", "„Tür“ zu.", "video-1"),
+    ]
     assert not found[0].labelled
 
 
 def test_a_frame_s_columns_are_taken_where_they_are_there(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
-            "query": ["opens.", "closes.", "sits."], "qid": [7, 8, 9], "vid": ["a", "a", None],
-            "split": ["train", "test", "train"], "duration": [9.5, 9.5, np.nan],
-            "windows": [[[0, 4]], np.array([[1.5, 2.0]]), None], "colour": ["red", "red", "red"],
+            "query": ["opens.", "closes.", "sits."],
+            "qid": [7, 8, 9],
+            "vid": ["a", "a", None],
+            "split": ["train", "test", "train"],
+            "duration": [9.5, 9.5, np.nan],
+            "windows": [[[0, 4]], np.array([[1.5, 2.0]]), None],
+            "colour": ["red", "red", "red"],
         }
-    )  # fmt: skip
+    )
     assert write_queries(frame, tmp_path) == {"train": "train.jsonl", "test": "test.jsonl"}
     first, last = rows(tmp_path)
     assert first == {"qid": "7", "query": "opens.", "vid": "a", "duration": 9.5, "relevant_windows": [[0.0, 4.0]]}

@@ -65,8 +65,9 @@ def test_texts_have_their_pooled_states(store: Store) -> None:
     import pyarrow as pa
 
     tokens, pooled = [matrix(4, 6), matrix(2, 6)], matrix(2, 5)
-    table = pa.table({"text": ["x", "y"], "encoder": ["clip"] * 2, "tokens": lists_of(tokens, 6),
-                      "pooled": vectors_of(pooled)})  # fmt: skip
+    table = pa.table(
+        {"text": ["x", "y"], "encoder": ["clip"] * 2, "tokens": lists_of(tokens, 6), "pooled": vectors_of(pooled)}
+    )
     found = read_features(build(store, "text_features", [table]))
     assert np.array_equal(found["y"], tokens[1])
     assert found.pooled is not None

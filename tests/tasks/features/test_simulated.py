@@ -31,13 +31,28 @@ def world(**changes: Any) -> World:
 
 
 def token(lemma: str, primitive: str | None, is_subject: bool = False) -> dict[str, Any]:
-    return {"text": lemma, "space_after": True, "lemma": lemma, "pos": "X", "tag": "X", "dep": "dep", "head": 0,
-            "primitive": primitive, "is_subject": is_subject}  # fmt: skip
+    return {
+        "text": lemma,
+        "space_after": True,
+        "lemma": lemma,
+        "pos": "X",
+        "tag": "X",
+        "dep": "dep",
+        "head": 0,
+        "primitive": primitive,
+        "is_subject": is_subject,
+    }
 
 
 def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
-    tokens = [token("person", "noun", is_subject=True), token("be", None), token("open", "verb"),
-              token("big", "adjective"), token("door", "noun"), token("door", "noun")]  # fmt: skip
+    tokens = [
+        token("person", "noun", is_subject=True),
+        token("be", None),
+        token("open", "verb"),
+        token("big", "adjective"),
+        token("door", "noun"),
+        token("door", "noun"),
+    ]
     assert concepts_of(tokens, Simulation().weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
 
 
@@ -89,8 +104,10 @@ def test_difficulties_are_numbers_and_beaten_by_what_is_said() -> None:
 
 def made(dataset: str, rows: list[dict[str, Any]], tokens: list[list[dict[str, Any]]]) -> tuple[Artifact, Artifact]:
     store = Store()
-    full = [{"qid": str(i), "split": "train", "query": "q", "novel": [], "saliency": None, **row}
-            for i, row in enumerate(rows)]  # fmt: skip
+    full = [
+        {"qid": str(i), "split": "train", "query": "q", "novel": [], "saliency": None, **row}
+        for i, row in enumerate(rows)
+    ]
     tags = [{"qid": str(i), "tokens": several} for i, several in enumerate(tokens)]
     several = (("annotations", full), ("tags", tags))
     found = [

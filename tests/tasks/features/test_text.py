@@ -15,8 +15,21 @@ TINY = Clip(encoder="tiny-clip", device="cpu")
 
 
 def negatives(store: Store, queries: list[str], version: int = 1) -> None:
-    rows = [{"qid": str(i), "level": 1, "positive": "a", "query": query, "words": [], "provider": "p", "model": "m",
-             "similarity": 0.5, "plausibility": None, "checks": []} for i, query in enumerate(queries)]  # fmt: skip
+    rows = [
+        {
+            "qid": str(i),
+            "level": 1,
+            "positive": "a",
+            "query": query,
+            "words": [],
+            "provider": "p",
+            "model": "m",
+            "similarity": 0.5,
+            "plausibility": None,
+            "checks": [],
+        }
+        for i, query in enumerate(queries)
+    ]
     table = table_of("negatives", rows)
     store.build(Work("mine", "negatives", version), [lambda: Part(table, len(rows), len(rows))])
 

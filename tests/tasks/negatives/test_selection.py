@@ -21,8 +21,17 @@ TAG = {"noun": "NN", "verb": "VBZ"}
 
 
 def token(text: str, primitive: str | None = None, space: bool = True) -> dict[str, object]:
-    return {"text": text, "space_after": space, "lemma": text.rstrip("s"), "pos": "X", "dep": "dep", "head": 0,
-            "tag": TAG.get(primitive or "", "."), "primitive": primitive, "is_subject": False}  # fmt: skip
+    return {
+        "text": text,
+        "space_after": space,
+        "lemma": text.rstrip("s"),
+        "pos": "X",
+        "dep": "dep",
+        "head": 0,
+        "tag": TAG.get(primitive or "", "."),
+        "primitive": primitive,
+        "is_subject": False,
+    }
 
 
 TOKENS = [token("person", "noun"), token("opens", "verb"), token("door", "noun", space=False), token(".")]
@@ -56,30 +65,58 @@ def cosines(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 def annotations(others: tuple[str, ...] = ()) -> pa.Table:
     rows = [
-        {"qid": f"q{i}", "vid": "v", "split": "train", "query": text, "duration": 9.0, "windows": [[0.0, 3.0]],
-         "novel": [], "saliency": None}
+        {
+            "qid": f"q{i}",
+            "vid": "v",
+            "split": "train",
+            "query": text,
+            "duration": 9.0,
+            "windows": [[0.0, 3.0]],
+            "novel": [],
+            "saliency": None,
+        }
         for i, text in enumerate((TEXT, *others))
-    ]  # fmt: skip
+    ]
     return table_of("annotations", rows)
 
 
 def masks() -> pa.Table:
     rows = [
-        {"qid": "q0", "level": level, "ratio": 0.25 * level, "masked_query": "",
-         "slots": [{"token": i, "primitive": TOKENS[i]["primitive"], "tag": TOKENS[i]["tag"], "word": TOKENS[i]["text"]}
-                   for i in at]}
+        {
+            "qid": "q0",
+            "level": level,
+            "ratio": 0.25 * level,
+            "masked_query": "",
+            "slots": [
+                {"token": i, "primitive": TOKENS[i]["primitive"], "tag": TOKENS[i]["tag"], "word": TOKENS[i]["text"]}
+                for i in at
+            ],
+        }
         for level, at in SLOTS.items()
-    ]  # fmt: skip
+    ]
     return table_of("masks", rows)
 
 
 def fills(provider: str, *candidates: tuple[int, str, str]) -> pa.Table:
     rows = [
-        {"qid": "q0", "level": level, "provider": provider, "model": "m", "prompt": None, "words": words.split(),
-         "query": text, "status": "filled", "problem": None, "attempts": 1, "prompt_tokens": 0, "completion_tokens": 0,
-         "cost_usd": 0.0, "cached": False}
+        {
+            "qid": "q0",
+            "level": level,
+            "provider": provider,
+            "model": "m",
+            "prompt": None,
+            "words": words.split(),
+            "query": text,
+            "status": "filled",
+            "problem": None,
+            "attempts": 1,
+            "prompt_tokens": 0,
+            "completion_tokens": 0,
+            "cost_usd": 0.0,
+            "cached": False,
+        }
         for level, words, text in candidates
-    ]  # fmt: skip
+    ]
     return table_of("fills", rows)
 
 
@@ -92,9 +129,13 @@ FALLING = {"person closes door.": 0.8, "person closes box.": 0.6, "man closes bo
 
 
 def choose(
-    dictionary: Dictionary, *tables: pa.Table, others: tuple[str, ...] = (), tests: tuple[str, ...] = (),
-    choosing: Choosing | None = None, labels: tuple[list[str], ...] = (),
-) -> tuple[dict[int, str], dict[str, str]]:  # fmt: skip
+    dictionary: Dictionary,
+    *tables: pa.Table,
+    others: tuple[str, ...] = (),
+    tests: tuple[str, ...] = (),
+    choosing: Choosing | None = None,
+    labels: tuple[list[str], ...] = (),
+) -> tuple[dict[int, str], dict[str, str]]:
     """The chosen text by level, and the reason by rejected level."""
     first = annotations(others)
     tags = table_of("tags", [{"qid": q, "tokens": TOKENS if q == "q0" else []} for q in first["qid"].to_pylist()])
@@ -240,10 +281,18 @@ def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
         "f": ("v1", "two", [[5.0, 9.0]]),  # b once more
     }
     rows = [
-        {"qid": qid, "vid": vid, "split": "train", "query": text, "duration": 9.0, "windows": windows, "novel": [],
-         "saliency": None}
+        {
+            "qid": qid,
+            "vid": vid,
+            "split": "train",
+            "query": text,
+            "duration": 9.0,
+            "windows": windows,
+            "novel": [],
+            "saliency": None,
+        }
         for qid, (vid, text, windows) in spec.items()
-    ]  # fmt: skip
+    ]
     vectors = {"one": [1.0, 0.0, 0.0], "one too": [0.99, 0.14, 0.0], "two": [0.0, 1.0, 0.0], "three": [0.0, 0.0, 1.0]}
     embeddings = table_of("embeddings", [{"text": t, "encoder": "e", "embedding": v} for t, v in vectors.items()])
     part = pair_part(table_of("annotations", rows), embeddings, Pairing())

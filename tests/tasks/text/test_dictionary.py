@@ -54,10 +54,7 @@ def test_only_training_words_that_are_primitives_count() -> None:
     second = tagged(
         ("composition", [DOOR]), ("train", [("opens", "verb", "VBZ", "open"), ("Door", "noun", "NN", "door")])
     )
-    assert count_words([first, second]) == {
-        ("verb", "VBZ", "opens", "open"): 2,
-        ("noun", "NN", "door", "door"): 2,
-    }
+    assert count_words([first, second]) == {("verb", "VBZ", "opens", "open"): 2, ("noun", "NN", "door", "door"): 2}
 
 
 def test_one_word_under_two_classes_is_two_entries() -> None:

@@ -72,10 +72,18 @@ def test_nothing_gives_nothing() -> None:
 def test_a_part_holds_each_training_text_once() -> None:
     spec = [("train", TEXTS[0]), ("train", TEXTS[0]), ("test", TEXTS[1]), ("train", TEXTS[2])]
     rows = [
-        {"qid": str(i), "vid": "v", "split": split, "query": text, "duration": 9.0, "windows": [[0.0, 1.0]],
-         "novel": [], "saliency": None}
+        {
+            "qid": str(i),
+            "vid": "v",
+            "split": split,
+            "query": text,
+            "duration": 9.0,
+            "windows": [[0.0, 1.0]],
+            "novel": [],
+            "saliency": None,
+        }
         for i, (split, text) in enumerate(spec)
-    ]  # fmt: skip
+    ]
     part = embed_part(table_of("annotations", rows), Encoding())
     vectors = vectors_by_text(part.rows)
     assert list(vectors) == sorted([TEXTS[0], TEXTS[2]])

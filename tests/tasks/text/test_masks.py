@@ -133,8 +133,10 @@ def test_classes_come_in_the_order_that_is_said() -> None:
     assert said == ("noun", "verb", "adjective")
     assert [tokens[i]["text"] for i in masking_order(tokens, said)] == ["box", "opens", "red"]
     assert [[slot["word"] for slot in level["slots"]] for level in mask_query(tokens, RATIOS, said)] == [
-        ["box"], ["opens", "box"], ["opens", "red", "box"]
-    ]  # fmt: skip
+        ["box"],
+        ["opens", "box"],
+        ["opens", "red", "box"],
+    ]
 
 
 def test_the_subject_is_left_out_where_three_other_primitives_are() -> None:

@@ -135,7 +135,7 @@ def test_a_video_that_fails_half_way_gives_its_reason_only(encoder: Encoder) -> 
         DecoderMessage(good, picture(9, 9, 1)),
         DecoderMessage(bad, reason="decoder failed"),
         DecoderMessage(good, summary=VideoSummary(0.5, 1)),
-    ]  # fmt: skip
+    ]
     done = {each.video.vid: each for each in FrameEncoder(encoder, 2).encode(messages)}
     assert done["bad"].reason == "decoder failed"
     assert done["bad"].features is None

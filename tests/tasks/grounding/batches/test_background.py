@@ -82,8 +82,10 @@ def test_the_order_follows_from_seed_and_epoch() -> None:
 
 def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
     """Texts that a query gets as its negative, told by their features; "" for none."""
-    names = {tuple(texts(COUNT).values[start].tolist()): name
-             for name, start in zip(texts(COUNT).index, texts(COUNT).offsets.tolist(), strict=False)}  # fmt: skip
+    names = {
+        tuple(texts(COUNT).values[start].tolist()): name
+        for name, start in zip(texts(COUNT).index, texts(COUNT).offsets.tolist(), strict=False)
+    }
     found = set()
     for _ in range(times):
         inputs = data.batch(torch.tensor([row])).inputs
@@ -138,11 +140,16 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
     """One video whose only feature is the number of the clip."""
     video = features(["v"], [clips], 0, clip_length)
     video = replace(video, values=torch.arange(float(clips))[:, None])
-    row = {"qid": "q", "vid": "v", "query": "text 0", "duration": clips * clip_length, "windows": windows,
-           "saliency": changes.pop("saliency", None)}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "query": "text 0",
+        "duration": clips * clip_length,
+        "windows": windows,
+        "saliency": changes.pop("saliency", None),
+    }
     examples = prepare([row], {}, video, texts(1)).examples
-    return BackgroundData(examples, video, texts(1), CPU, batch_size=1, negatives="none",
-                          shifting=Shifting(**changes))  # fmt: skip
+    return BackgroundData(examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=Shifting(**changes))
 
 
 def clips_of(batch: Batch) -> tuple[list[int], list[int], list[float]]:
@@ -156,9 +163,14 @@ def clips_of(batch: Batch) -> tuple[list[int], list[int], list[float]]:
 
 @pytest.mark.parametrize(
     ("window", "clip_length", "moving", "inside"),
-    [([2.4, 6.6], 1.0, [2, 3, 4, 5, 6], [2, 3, 4, 5]), ([3.0, 3.9], 1.0, [3], [3]), ([3.0, 4.0], 1.0, [3], [3]),
-     ([1.0, 3.0], 0.5, [2, 3, 4, 5], [2, 3, 4, 5]), ([4.0, 40.0], 2.0, [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7])],
-)  # fmt: skip
+    [
+        ([2.4, 6.6], 1.0, [2, 3, 4, 5, 6], [2, 3, 4, 5]),
+        ([3.0, 3.9], 1.0, [3], [3]),
+        ([3.0, 4.0], 1.0, [3], [3]),
+        ([1.0, 3.0], 0.5, [2, 3, 4, 5], [2, 3, 4, 5]),
+        ([4.0, 40.0], 2.0, [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7]),
+    ],
+)
 def test_the_moment_moves_whole_and_its_window_with_it(
     window: list[float], clip_length: float, moving: list[int], inside: list[int]
 ) -> None:
@@ -195,9 +207,13 @@ def test_endpoints_stay_at_their_place_or_move_as_published() -> None:
 
 @pytest.mark.parametrize(
     ("windows", "changes"),
-    [([[0.0, 9.0]], {}), ([[0.0, 2.0], [5.0, 6.0]], {}), ([[1.0, 3.0]], {"below": 8.0}),
-     ([[1.0, 3.0]], {"saliency": [{"clip": 1, "scores": [3, 2, 1]}, {"clip": 2, "scores": [1, 0, 1]}]})],
-)  # fmt: skip
+    [
+        ([[0.0, 9.0]], {}),
+        ([[0.0, 2.0], [5.0, 6.0]], {}),
+        ([[1.0, 3.0]], {"below": 8.0}),
+        ([[1.0, 3.0]], {"saliency": [{"clip": 1, "scores": [3, 2, 1]}, {"clip": 2, "scores": [1, 0, 1]}]}),
+    ],
+)
 def test_what_can_not_be_shifted_stays(windows: list[list[float]], changes: dict[str, Any]) -> None:
     """A moment as long as the video, several windows, a long video, graded clips: none is rejected."""
     data = numbered(windows, 8, 1.0, **changes)
@@ -227,10 +243,15 @@ def test_a_run_that_goes_on_has_the_same_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"model": {"frame_matcher": False}}, {"model": {"learnable_spans": False}}, {"model": {"alignment": 0}},
-     {"losses": {"negatives": "none"}}, {"model": {"shifting": False}, "training": {"precision": "bf16"}},
-     {"losses": {"probability": 0.0, "pair_hinge": False, "class_error": 1.0}}],
-)  # fmt: skip
+    [
+        {"model": {"frame_matcher": False}},
+        {"model": {"learnable_spans": False}},
+        {"model": {"alignment": 0}},
+        {"losses": {"negatives": "none"}},
+        {"model": {"shifting": False}, "training": {"precision": "bf16"}},
+        {"losses": {"probability": 0.0, "pair_hinge": False, "class_error": 1.0}},
+    ],
+)
 def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, change: dict[str, Any]) -> None:
     chosen = bm_settings({"epochs": 1, **change.pop("training", {})}, **change)
     history = train(bm_job(tmp_path, chosen))
@@ -259,8 +280,9 @@ def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     for one, two in zip(system.predict(model, data), alone.predict(model, other), strict=True):
         np.testing.assert_array_equal(one.windows, two.windows)
         np.testing.assert_array_equal(one.saliency, two.saliency)
-    cut = system_of(system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(
-        update={"longest_video": 4})}))  # fmt: skip
+    cut = system_of(
+        system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(update={"longest_video": 4})})
+    )
     shorter = cut.data(prepared().examples, videos(), texts(COUNT), CPU)
     assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0

@@ -41,11 +41,16 @@ def raw_features(golden: Golden, kind: str, cut: int | None) -> Features:
             sources.setdefault(source, []).append(value[:cut])
     parts = [
         normalised(
-            Features(torch.cat(found), torch.tensor([0, *np.cumsum([len(rows) for rows in found])]),
-                     {str(n): n for n in range(len(found))}, clip_length), None,
+            Features(
+                torch.cat(found),
+                torch.tensor([0, *np.cumsum([len(rows) for rows in found])]),
+                {str(n): n for n in range(len(found))},
+                clip_length,
+            ),
+            None,
         )
         for found in (sources[name] for name in sorted(sources, reverse=True))
-    ]  # fmt: skip
+    ]
     return joined(parts)
 
 
@@ -59,9 +64,15 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
     for sample, row in enumerate(golden.config["annotations"]):
         judged = zip(row.get("relevant_clip_ids", []), row.get("saliency_scores", []), strict=True)
         annotations.append(
-            {"qid": str(row["qid"]), "vid": str(sample), "query": str(sample), "duration": row["duration"],
-             "windows": row["relevant_windows"], "saliency": [{"clip": c, "scores": s} for c, s in judged] or None}
-        )  # fmt: skip
+            {
+                "qid": str(row["qid"]),
+                "vid": str(sample),
+                "query": str(sample),
+                "duration": row["duration"],
+                "windows": row["relevant_windows"],
+                "saliency": [{"clip": c, "scores": s} for c, s in judged] or None,
+            }
+        )
     found = DeviceData(prepare(annotations, {}, video, text).examples, video, text, CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch.inputs.video, golden.tensor("in.src_vid"), 1e-6)
@@ -137,10 +148,14 @@ def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("video missing", "no features of its video"), ("text missing", "no features of its text"),
-     ("video NaN", f"features of its video {BAD}"), ("text inf", f"features of its text {BAD}"),
-     ("video empty", f"features of its video {BAD}")],
-)  # fmt: skip
+    [
+        ("video missing", "no features of its video"),
+        ("text missing", "no features of its text"),
+        ("video NaN", f"features of its video {BAD}"),
+        ("text inf", f"features of its text {BAD}"),
+        ("video empty", f"features of its video {BAD}"),
+    ],
+)
 def test_queries_without_good_features_are_left_out_and_said(fault: str, reason: str) -> None:
     video, text, found = videos(), texts(8), rows(8)
     kind, _, what = fault.partition(" ")
@@ -171,9 +186,16 @@ def test_a_negative_without_features_counts_as_missing() -> None:
 
 @pytest.mark.parametrize(
     ("window", "clips", "wanted"),
-    [((0.0, 20.0), 10, (0, 9)), ((3.9, 8.1), 10, (1, 3)), ((4.1, 4.3), 10, (1, 1)), ((0.1, 0.2), 10, (0, 0)),
-     ((19.0, 30.0), 10, (9, 9)), ((50.0, 60.0), 10, (9, 9)), ((0.0, 1.0), 1, (0, 0))],
-)  # fmt: skip
+    [
+        ((0.0, 20.0), 10, (0, 9)),
+        ((3.9, 8.1), 10, (1, 3)),
+        ((4.1, 4.3), 10, (1, 1)),
+        ((0.1, 0.2), 10, (0, 0)),
+        ((19.0, 30.0), 10, (9, 9)),
+        ((50.0, 60.0), 10, (9, 9)),
+        ((0.0, 1.0), 1, (0, 0)),
+    ],
+)
 def test_a_window_has_at_least_one_clip_inside_the_video(
     window: tuple[float, float], clips: int, wanted: tuple[int, int]
 ) -> None:

@@ -9,13 +9,7 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.evaluation.baselines import (
-    BY_VERB,
-    CONSTANT,
-    guesses,
-    whole_figures,
-    with_other_queries,
-)
+from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, guesses, whole_figures, with_other_queries
 from penumbra.tasks.grounding.evaluation.constant import STEPS, Fitted, fit, main_verbs
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.text.tags import load_pipeline, tag_part
@@ -24,8 +18,15 @@ Rows = list[dict[str, Any]]
 
 
 def query(number: int, duration: float, *windows: tuple[float, float]) -> dict[str, Any]:
-    return {"qid": f"q{number}", "vid": f"v{number}", "query": f"text {number}", "duration": duration,
-            "windows": [list(window) for window in windows], "novel": [], "split": "train"}  # fmt: skip
+    return {
+        "qid": f"q{number}",
+        "vid": f"v{number}",
+        "query": f"text {number}",
+        "duration": duration,
+        "windows": [list(window) for window in windows],
+        "novel": [],
+        "split": "train",
+    }
 
 
 DURATIONS = (10.0, 20.0, 40.0, 80.0)
@@ -127,8 +128,17 @@ def test_every_video_is_asked_a_query_of_another_one(charades: Rows) -> None:
 
 
 def token(lemma: str, primitive: str | None, dep: str) -> dict[str, Any]:
-    return {"text": lemma, "space_after": True, "lemma": lemma, "pos": "", "tag": "", "dep": dep, "head": 0,
-            "primitive": primitive, "is_subject": False}  # fmt: skip
+    return {
+        "text": lemma,
+        "space_after": True,
+        "lemma": lemma,
+        "pos": "",
+        "tag": "",
+        "dep": dep,
+        "head": 0,
+        "primitive": primitive,
+        "is_subject": False,
+    }
 
 
 def test_main_verbs_are_roots_or_the_first_verb() -> None:

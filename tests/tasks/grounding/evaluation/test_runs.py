@@ -51,9 +51,12 @@ def checkpoints(metrics: Artifact, settings: Settings, megabytes: int = 1, epoch
 def judge(store: Store, metrics: Artifact, figures: Figures) -> Artifact:
     name = store.part(metrics, 0)["run"][0].as_py()
     predictions = put(store, "predictions", [], (metrics,))
-    rows = [{"run": name, "split": split, "subset": subset, "metric": metric, "value": value + (subset != "all")}
-            for split, found in figures.items() for metric, value in ({"queries": 9.0} | dict(found)).items()
-            for subset in ("a-n", "all")]  # fmt: skip
+    rows = [
+        {"run": name, "split": split, "subset": subset, "metric": metric, "value": value + (subset != "all")}
+        for split, found in figures.items()
+        for metric, value in ({"queries": 9.0} | dict(found)).items()
+        for subset in ("a-n", "all")
+    ]
     return put(store, "evaluation", rows, (metrics, predictions))
 
 
@@ -78,8 +81,9 @@ def test_a_run_is_told_with_what_it_was_trained_on_its_figures_and_its_room(
     assert shine.run == f"qd_detr+shine-{made['shine'].key[:6]}"
     assert (shine.model, shine.negatives) == ("qd_detr+shine", f"corpus+openai/{made['negatives'].key[:6]}")
     assert shine.figures == {
-        "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0}, "word": {"queries": 9.0, "R1@0.5": 50.0},
-    }  # fmt: skip
+        "test": {"queries": 9.0, "R1@0.5": 40.0, "mIoU": 10.0},
+        "word": {"queries": 9.0, "R1@0.5": 50.0},
+    }
     assert shine.lines() == [("test", "40.00", "–", "10.00"), ("word", "50.00", "–", "–")]
     assert shine.size == sum(shine.files().values())
     assert 5e6 < shine.size < 5.1e6

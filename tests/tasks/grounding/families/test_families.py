@@ -72,9 +72,13 @@ def test_a_family_of_another_package_is_trained_through_the_same_door(tmp_path: 
     here = Path(__file__).parents[4]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", ""), str(here)])
     done = subprocess.run(
-        [sys.executable, "-c", USED], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", USED],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["placed"] == {"model": {"name": "toy", "wheels": 3}}
@@ -108,19 +112,31 @@ def test_a_new_setting_at_its_default_changes_no_key(name: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"training": {"device": "cuda"}}, {"training": {"processes": 2}}, {"training": {"compiled": "default"}},
-     {"ranking": {"batch_size": 7}}, {"inputs": {"negatives": "beef"}}, {"model": {"hidden": 256}},
-     {"model": {"losses": {"shine": False}}}],
-)  # fmt: skip
+    [
+        {"training": {"device": "cuda"}},
+        {"training": {"processes": 2}},
+        {"training": {"compiled": "default"}},
+        {"ranking": {"batch_size": 7}},
+        {"inputs": {"negatives": "beef"}},
+        {"model": {"hidden": 256}},
+        {"model": {"losses": {"shine": False}}},
+    ],
+)
 def test_where_it_is_computed_and_what_is_usual_change_no_key(change: dict[str, Any]) -> None:
     assert key_of(Settings.model_validate(change)) == key_of(Settings())
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"training": {"seed": 1}}, {"training": {"precision": "bf16"}}, {"model": {"losses": {"shine": True}}},
-     {"model": {"name": "moment_detr"}}, {"inputs": {"longest_text": 32}}, {"ranking": {"snap": False}}],
-)  # fmt: skip
+    [
+        {"training": {"seed": 1}},
+        {"training": {"precision": "bf16"}},
+        {"model": {"losses": {"shine": True}}},
+        {"model": {"name": "moment_detr"}},
+        {"inputs": {"longest_text": 32}},
+        {"ranking": {"snap": False}},
+    ],
+)
 def test_what_determines_a_run_changes_its_key(change: dict[str, Any]) -> None:
     assert key_of(Settings.model_validate(change)) != key_of(Settings())
 

@@ -19,16 +19,30 @@ from penumbra.tasks.grounding.training.settings import Settings
 from tests import grounding_data
 from tests.grounding_data import CHANNELS, features, negatives, rows
 
-SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "hidden": 16, "proposal": 16, "kernel": 3, "layers": 2,
-         "joint": 8}  # fmt: skip
+SMALL = {
+    "clips": 8,
+    "segments": 16,
+    "counts": (3, 2),
+    "hidden": 16,
+    "proposal": 16,
+    "kernel": 3,
+    "layers": 2,
+    "joint": 8,
+}
 CPU = torch.device("cpu")
 
 
 def settings(
     training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, losses: dict[str, Any] | None = None
 ) -> Settings:
-    usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1,
-             "device": "cpu"}  # fmt: skip
+    usual = {
+        "epochs": 2,
+        "batch_size": 3,
+        "learning_rate": 3e-3,
+        "clip_norm": 5.0,
+        "evaluate_every": 1,
+        "device": "cpu",
+    }
     chosen = {"name": "mmn", **SMALL, **(model or {}), "losses": losses or {}}
     return Settings.model_validate({"model": chosen, "training": {**usual, **(training or {})}})
 
@@ -203,9 +217,13 @@ def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None
 
 @pytest.mark.parametrize(
     ("group", "change", "said"),
-    [("model", {"counts": (8,)}, "too narrow"), ("model", {"pool": 3}, "do not give 8 clips"),
-     ("model", {"kernel": 2, "layers": 3}, "change the size"), ("losses", {"lowest": 0.9, "highest": 0.5}, "lowest <")],
-)  # fmt: skip
+    [
+        ("model", {"counts": (8,)}, "too narrow"),
+        ("model", {"pool": 3}, "do not give 8 clips"),
+        ("model", {"kernel": 2, "layers": 3}, "change the size"),
+        ("losses", {"lowest": 0.9, "highest": 0.5}, "lowest <"),
+    ],
+)
 def test_maps_and_losses_that_can_not_be_are_refused(group: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         settings(**{group: change})

@@ -28,10 +28,14 @@ TINY = Clip(encoder="tiny-clip", device="cpu")
 
 @pytest.mark.parametrize(
     ("query", "static", "dynamic"),
-    [("a person puts the cup under the table.", "a person the cup the table", "puts under"),
-     ("the person gently opens the window.", "the person the window", "gently opens"),
-     ("sit down.", None, None), ("a red cup.", None, None), ("...", None, None)],
-)  # fmt: skip
+    [
+        ("a person puts the cup under the table.", "a person the cup the table", "puts under"),
+        ("the person gently opens the window.", "the person the window", "gently opens"),
+        ("sit down.", None, None),
+        ("a red cup.", None, None),
+        ("...", None, None),
+    ],
+)
 def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None, dynamic: str | None) -> None:
     tokens = next(iter(tag_texts([query], load_pipeline("penumbra"))))
     found = split_query(tokens)

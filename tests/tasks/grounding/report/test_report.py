@@ -81,8 +81,11 @@ def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
 
 
 def test_the_headline_is_what_the_kept_epoch_reached() -> None:
-    found = [row for name, values in (("R1@0.5", [1, 20.5]), ("mIoU", [10, 30]), ("chosen_by", [11, 50.5]))
-             for row in metrics(name, values, "validation")]  # fmt: skip
+    found = [
+        row
+        for name, values in (("R1@0.5", [1, 20.5]), ("mIoU", [10, 30]), ("chosen_by", [11, 50.5]))
+        for row in metrics(name, values, "validation")
+    ]
     assert headline(curves_of(found)) == "R1@0.5 20.50, mIoU 30.00 on the validation queries, epoch 2"
     assert headline(curves_of(metrics("total", [1.0]))) == ""
 
@@ -107,8 +110,7 @@ def test_a_long_training_is_thinned_and_keeps_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "fall"),
-    [([5, 4, 3, 2, 1], 1.0), ([5, 4, 3, 3.5, 1], -0.5), ([1, 1, 1, 1, 1], 0.0)],
+    ("inside", "fall"), [([5, 4, 3, 2, 1], 1.0), ([5, 4, 3, 3.5, 1], -0.5), ([1, 1, 1, 1, 1], 0.0)]
 )
 def test_steepness_is_the_smallest_fall_inside_the_moment(inside: list[float], fall: float) -> None:
     assert steepness(Example(ROW, TEXTS), falling(inside), 2.0) == pytest.approx(fall)
@@ -148,9 +150,13 @@ def test_windows_are_picked_by_overlap_in_each_split() -> None:
     }
     found = [(split, place, qid) for split, place, qid, _ in overlap_examples(predictions, annotations, None)]
     assert found == [
-        ("test", "best", "q2"), ("test", "middle", "q1"), ("test", "worst", "q0"),
-        ("word", "best", "q5"), ("word", "middle", "q4"), ("word", "worst", "q3"),
-    ]  # fmt: skip
+        ("test", "best", "q2"),
+        ("test", "middle", "q1"),
+        ("test", "worst", "q0"),
+        ("word", "best", "q5"),
+        ("word", "middle", "q4"),
+        ("word", "worst", "q3"),
+    ]
     cut = [overlap for *_, overlap in overlap_examples(predictions, annotations, 2.0)]
     assert cut == pytest.approx([1, 2 / 3, 1 / 2] * 2)  # [0, 2], [0, 3] and [0, 1] of [0, 2]
 
@@ -201,8 +207,9 @@ class Page(HTMLParser):
 
 def document() -> Document:
     table = Table(("what", HOSTILE), [(HOSTILE, "1.5"), ("a|b", "−2")], HOSTILE)
-    return Document(HOSTILE, HOSTILE, [Section(HOSTILE, [HOSTILE], [table], drawings()),
-                                       Section("folded", ["hidden"], folded=True)])  # fmt: skip
+    return Document(
+        HOSTILE, HOSTILE, [Section(HOSTILE, [HOSTILE], [table], drawings()), Section("folded", ["hidden"], folded=True)]
+    )
 
 
 def test_the_html_is_one_file_in_which_no_text_is_markup() -> None:

@@ -27,8 +27,10 @@ def expected(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
 
 
 def history(epochs: int) -> list[Row]:
-    return [{"epoch": epoch, "step": 3 * epoch, "split": "train", "name": "total", "value": 1 / epoch}
-            for epoch in range(1, epochs + 1)]  # fmt: skip
+    return [
+        {"epoch": epoch, "step": 3 * epoch, "split": "train", "name": "total", "value": 1 / epoch}
+        for epoch in range(1, epochs + 1)
+    ]
 
 
 def told(log: Any, rows: list[Row]) -> None:

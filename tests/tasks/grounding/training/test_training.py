@@ -338,8 +338,10 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         train(job(tmp_path, count=8))
 
 
-@pytest.mark.parametrize(("file", "old", "new"), [("last-00001.safetensors", b"\0\0\x80?", b"\0\0\x80@"),
-                                                   ("last.json", b'"loss": 1.5', b'"loss": 2.5')])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [("last-00001.safetensors", b"\0\0\x80?", b"\0\0\x80@"), ("last.json", b'"loss": 1.5', b'"loss": 2.5')],
+)
 def test_a_checkpoint_that_was_changed_is_no_other(tmp_path: Path, file: str, old: bytes, new: bytes) -> None:
     """It would load: a weight or a figure is another one."""
     write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "loss": 1.5}))
@@ -401,9 +403,7 @@ def groups(**changes: Any) -> dict[str, Any]:
     return {**usual, **changes}
 
 
-CALLED_BY_PURPOSE = {
-    "charades-cg-simulated": "qd_detr-shine", "scenes-demo": "mmn-shine", "scenes-grounder": "mmn",
-}  # fmt: skip
+CALLED_BY_PURPOSE = {"charades-cg-simulated": "qd_detr-shine", "scenes-demo": "mmn-shine", "scenes-grounder": "mmn"}
 
 
 @pytest.mark.parametrize("name", sorted(presets()))

@@ -23,10 +23,17 @@ from penumbra.tasks.text.tags import tag_texts
 from tests.tiny_llama import build
 
 SENTENCES = [
-    "person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug.",
-    "person drops the cup.", "person washes the plate in the sink.", "person reads the book on the sofa.",
-    "person reads the letter on the sofa.", "person opens the book.", "person opens the letter.",
-]  # fmt: skip
+    "person washes the cup.",
+    "person washes the mug.",
+    "person fills the cup.",
+    "person fills the mug.",
+    "person drops the cup.",
+    "person washes the plate in the sink.",
+    "person reads the book on the sofa.",
+    "person reads the letter on the sofa.",
+    "person opens the book.",
+    "person opens the letter.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +59,10 @@ def test_a_chain_keeps_the_words_of_the_level_before() -> None:
     chains = [tuple(c.query for c in chain) for chain in some.chains((1, 2, 3), nested=True)]
     assert chains == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
     assert [tuple(c.query for c in chain) for chain in some.chains((1, 3), nested=True)] == [
-        ("a", "x k a"), ("b", "y k b"), ("a", "y k a"),
-    ]  # fmt: skip
+        ("a", "x k a"),
+        ("b", "y k b"),
+        ("a", "y k a"),
+    ]
     apart = some.chains((1, 2), nested=False)
     assert [tuple(c.query for c in chain) for chain in apart] == [("a", "x a"), ("b", "y a"), ("a", "x c")]
 
@@ -153,8 +162,19 @@ def test_corpus_keeps_words_from_level_to_level_and_prefers_what_goes_together(
     from penumbra.tasks.negatives.fills import masked_queries
     from penumbra.tasks.text.masks import mask_part
 
-    rows = [{"qid": f"q{i}", "vid": f"v{i}", "split": "train", "query": text, "duration": 9.0,
-             "windows": [[0.0, 3.0]], "novel": [], "saliency": None} for i, text in enumerate(SENTENCES)]  # fmt: skip
+    rows = [
+        {
+            "qid": f"q{i}",
+            "vid": f"v{i}",
+            "split": "train",
+            "query": text,
+            "duration": 9.0,
+            "windows": [[0.0, 3.0]],
+            "novel": [],
+            "saliency": None,
+        }
+        for i, text in enumerate(SENTENCES)
+    ]
     annotations = table_of("annotations", rows)
     tags = table_of("tags", [{"qid": f"q{i}", "tokens": tokens} for i, tokens in enumerate(parsed)])
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)

@@ -35,22 +35,61 @@ def put(store: Store, stage: str, rows: list[Row], parents: tuple[Artifact, ...]
 def built(store: Store) -> Artifact:
     """Two training queries, of which one has two negatives only, and one of a test split."""
     queries = [("a1", "train", "Jemand öffnet die Tür."), ("b1", "train", "=a bag"), ("c1", "novel-word", "a cup.")]
-    annotations = put(store, "annotations", [
-        {"qid": qid, "vid": f"v{qid}", "split": split, "query": query, "duration": 12.1, "windows": [[0.1, 4.25]],
-         "novel": [], "saliency": None} for qid, split, query in queries
-    ])  # fmt: skip
-    tags = put(store, "tags", [{"qid": qid, "tokens": []} for qid, _, _ in queries], (annotations,),
-               spacy_model="/home/anna/models/tagger")  # fmt: skip
+    annotations = put(
+        store,
+        "annotations",
+        [
+            {
+                "qid": qid,
+                "vid": f"v{qid}",
+                "split": split,
+                "query": query,
+                "duration": 12.1,
+                "windows": [[0.1, 4.25]],
+                "novel": [],
+                "saliency": None,
+            }
+            for qid, split, query in queries
+        ],
+    )
+    tags = put(
+        store,
+        "tags",
+        [{"qid": qid, "tokens": []} for qid, _, _ in queries],
+        (annotations,),
+        spacy_model="/home/anna/models/tagger",
+    )
     chosen = [("a1", 1), ("a1", 2), ("a1", 3), ("b1", 1), ("b1", 2)]
-    masks = put(store, "masks", [
-        {"qid": qid, "level": level, "ratio": 0.5, "masked_query": f"<mask> {level}", "slots": []}
-        for qid, level in chosen
-    ], (annotations, tags), base_url="https://me:geheim@host/v1")  # fmt: skip
-    return put(store, "negatives", [
-        {"qid": qid, "level": level, "positive": qid, "query": f"Jemand schließt {qid} {level}.", "words": ["schließt"],
-         "provider": "corpus", "model": "m", "similarity": 0.1 * level, "plausibility": None, "checks": []}
-        for qid, level in chosen
-    ], (annotations, tags, masks))  # fmt: skip
+    masks = put(
+        store,
+        "masks",
+        [
+            {"qid": qid, "level": level, "ratio": 0.5, "masked_query": f"<mask> {level}", "slots": []}
+            for qid, level in chosen
+        ],
+        (annotations, tags),
+        base_url="https://me:geheim@host/v1",
+    )
+    return put(
+        store,
+        "negatives",
+        [
+            {
+                "qid": qid,
+                "level": level,
+                "positive": qid,
+                "query": f"Jemand schließt {qid} {level}.",
+                "words": ["schließt"],
+                "provider": "corpus",
+                "model": "m",
+                "similarity": 0.1 * level,
+                "plausibility": None,
+                "checks": [],
+            }
+            for qid, level in chosen
+        ],
+        (annotations, tags, masks),
+    )
 
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
@@ -79,9 +118,10 @@ def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path
     negatives, queries, kind = json.loads(done.stdout)
     assert kind == "float32"
     assert [(row["qid"], row["level"], row["negative"]) for row in negatives] == [
-        (qid, level, f"Jemand schließt {qid} {level}.") for qid, levels in (("a1", 3), ("b1", 2))
+        (qid, level, f"Jemand schließt {qid} {level}.")
+        for qid, levels in (("a1", 3), ("b1", 2))
         for level in range(1, levels + 1)
-    ]  # fmt: skip
+    ]
     assert negatives[0]["words"] == ["schließt"]
     assert negatives[0]["masked_query"] == "<mask> 1"
     assert [row["query"] for row in queries["train"]] == ["Jemand öffnet die Tür.", "=a bag"]

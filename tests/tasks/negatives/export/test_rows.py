@@ -28,8 +28,16 @@ Row = dict[str, Any]
 
 
 def annotation(qid: str) -> Row:
-    return {"qid": qid, "vid": qid[:2], "split": "train", "query": f"query {qid} 🐶", "duration": 12.5,
-            "windows": [[0.5, 4.25]], "novel": [], "saliency": None}  # fmt: skip
+    return {
+        "qid": qid,
+        "vid": qid[:2],
+        "split": "train",
+        "query": f"query {qid} 🐶",
+        "duration": 12.5,
+        "windows": [[0.5, 4.25]],
+        "novel": [],
+        "saliency": None,
+    }
 
 
 def masked(qid: str, level: int, text: str = "masked") -> Row:
@@ -37,9 +45,18 @@ def masked(qid: str, level: int, text: str = "masked") -> Row:
 
 
 def negative(qid: str, level: int) -> Row:
-    return {"qid": qid, "level": level, "positive": f"query {qid} 🐶", "query": f"negative {qid} {level}",
-            "words": ["cup"], "provider": "corpus", "model": "m",
-            "similarity": 0.8765432, "plausibility": None, "checks": []}  # fmt: skip
+    return {
+        "qid": qid,
+        "level": level,
+        "positive": f"query {qid} 🐶",
+        "query": f"negative {qid} {level}",
+        "words": ["cup"],
+        "provider": "corpus",
+        "model": "m",
+        "similarity": 0.8765432,
+        "plausibility": None,
+        "checks": [],
+    }
 
 
 def build(
@@ -56,8 +73,9 @@ def built(store: Store) -> Store:
     qids = [["a1", "b1"], ["c2", "d2", "e2"]]
     chosen = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
     annotations = build(store, "annotations", [[annotation(qid) for qid in part] for part in qids])
-    masks = build(store, "masks", [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids],
-                  (annotations,))  # fmt: skip
+    masks = build(
+        store, "masks", [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids], (annotations,)
+    )
     negatives = [[negative(qid, level) for qid in part for level in chosen[qid]] for part in qids]
     build(store, "negatives", negatives, (annotations, masks))
     build(store, "masks", [[masked("a1", 1, "newer")]], version=2)
@@ -213,8 +231,11 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
     [entry] = read_entries(file)
     assert (entry.qid, entry.level, entry.positive, entry.text) == (
-        "a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"',
-    )  # fmt: skip
+        "a1",
+        1,
+        "=1+1 opens, the door",
+        '@SUM(A1) "quoted"',
+    )
 
 
 def test_a_file_stays_where_there_is_nothing_to_write(store: Store, tmp_path: Path) -> None:

@@ -18,8 +18,16 @@ from penumbra.tasks.negatives.providers.answers import Answer, Answers, AnswersE
 
 
 def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
-    values = {"problem": "", "model": "m-1", "prompt_tokens": 100, "completion_tokens": 7, "cost_usd": 0.001,
-              "seconds": 0.2, "retries": 0, "run": "r"}  # fmt: skip
+    values = {
+        "problem": "",
+        "model": "m-1",
+        "prompt_tokens": 100,
+        "completion_tokens": 7,
+        "cost_usd": 0.001,
+        "seconds": 0.2,
+        "retries": 0,
+        "run": "r",
+    }
     return Answer(text=text, questions=questions, **(values | more))  # type: ignore[arg-type]
 
 

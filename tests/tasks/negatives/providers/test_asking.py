@@ -22,8 +22,17 @@ from tests.protocol_server.openai import tokens
 from tests.talks import Talk, lines_of, masked, openai_settings, question, questions, tokens_of, well_said
 
 PRICE = Price(input=10.0, output=100.0)
-NO_LIMITS = {"latency": 0.0, "keys": None, "models": None, "requests_per_minute": None, "tokens_per_minute": None,
-             "minute": 60.0, "idempotent": False, "announce_limits": False, "max_in_flight": None}  # fmt: skip
+NO_LIMITS = {
+    "latency": 0.0,
+    "keys": None,
+    "models": None,
+    "requests_per_minute": None,
+    "tokens_per_minute": None,
+    "minute": 60.0,
+    "idempotent": False,
+    "announce_limits": False,
+    "max_in_flight": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -292,8 +301,17 @@ def test_a_wrong_answer_is_asked_for_at_most_twice_more_and_then_given_up(server
     server.script()
     assert talk.ask(some).statistics.sent == 0
     rows = [(fill.level, fill.attempts, bool(fill.problem)) for fill in talk.fills([some[1]])]
-    assert rows == [(1, 1, True), (2, 1, True), (3, 1, True), (1, 2, True), (2, 2, True), (3, 2, True), (1, 3, True),
-                    (2, 3, True), (3, 3, True)]  # fmt: skip
+    assert rows == [
+        (1, 1, True),
+        (2, 1, True),
+        (3, 1, True),
+        (1, 2, True),
+        (2, 2, True),
+        (3, 2, True),
+        (1, 3, True),
+        (2, 3, True),
+        (3, 3, True),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["refusal", "prose", "null", "no_choices"])
@@ -703,8 +721,11 @@ def test_nobody_waits_longer_than_the_setting_whatever_the_service_says(
 
 
 def test_headers_make_nobody_wait_longer_than_the_setting(server: ProtocolServer, talk: Talk) -> None:
-    quota = {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "-1e9",
-             "x-ratelimit-reset-tokens": "99999999h"}  # fmt: skip
+    quota = {
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "-1e9",
+        "x-ratelimit-reset-tokens": "99999999h",
+    }
     body = {"model": "m", "choices": [{"message": {"content": "{}"}}], "usage": {"prompt_tokens": 1}}
     server.script({"do": "body", "body": json.dumps(body), "times": 1})
     client = other(talk, server, longest_wait=1.0).client()

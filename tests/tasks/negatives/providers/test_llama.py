@@ -245,8 +245,9 @@ def test_an_empty_offer_fails_its_levels_with_the_reason(folder: Path, queries: 
     failed = {place for place, fills in filled.items() if any(fill.problem for fill in fills)}
     assert failed == {("q2", 2), ("q2", 3), ("q1", 3)}
     assert {fill.problem for place in failed for fill in filled[place]} == {
-        "no other noun than 'pillow' in the training split", "no other verb than 'puts' in the training split"
-    }  # fmt: skip
+        "no other noun than 'pillow' in the training split",
+        "no other verb than 'puts' in the training split",
+    }
     assert all(not fill.words for place in failed for fill in filled[place])
     assert all(fill.words for place in filled.keys() - failed for fill in filled[place])
 

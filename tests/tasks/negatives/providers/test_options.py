@@ -25,10 +25,19 @@ VIDEOS = 25
 def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
     videos = json.loads((SHIPPED / "train.json").read_text())
     rows = [
-        {"qid": f"{vid}_{n}", "vid": vid, "split": "train", "query": text, "duration": 9.0, "windows": [[0.0, 3.0]],
-         "novel": [], "saliency": None}
-        for vid in list(videos)[:VIDEOS] for n, text in enumerate([*videos[vid]["sentences"], "person opens it."][-8:])
-    ]  # fmt: skip
+        {
+            "qid": f"{vid}_{n}",
+            "vid": vid,
+            "split": "train",
+            "query": text,
+            "duration": 9.0,
+            "windows": [[0.0, 3.0]],
+            "novel": [],
+            "saliency": None,
+        }
+        for vid in list(videos)[:VIDEOS]
+        for n, text in enumerate([*videos[vid]["sentences"], "person opens it."][-8:])
+    ]
     annotations = table_of("annotations", rows)
     return annotations, tag_part(annotations, nlp).rows
 
@@ -155,8 +164,16 @@ def test_questions_hold_every_chain_and_candidate(offer: Options, tagged: tuple[
 
 
 def test_a_dictionary_without_another_word_offers_none(nlp: Language) -> None:
-    row = {"qid": "q", "vid": "v", "split": "train", "query": "person opens it.", "duration": 9.0,
-           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "split": "train",
+        "query": "person opens it.",
+        "duration": 9.0,
+        "windows": [[0.0, 3.0]],
+        "novel": [],
+        "saliency": None,
+    }
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, nlp).rows
     dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)

@@ -35,10 +35,18 @@ SENTENCES = [
 @pytest.fixture(scope="module")
 def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
     rows = [
-        {"qid": f"q{i}", "vid": f"v{i}", "split": "train", "query": text, "duration": 9.0, "windows": [[0.0, 3.0]],
-         "novel": [], "saliency": None}
+        {
+            "qid": f"q{i}",
+            "vid": f"v{i}",
+            "split": "train",
+            "query": text,
+            "duration": 9.0,
+            "windows": [[0.0, 3.0]],
+            "novel": [],
+            "saliency": None,
+        }
         for i, text in enumerate(SENTENCES)
-    ]  # fmt: skip
+    ]
     annotations = table_of("annotations", rows)
     return annotations, tag_part(annotations, nlp).rows
 
@@ -105,8 +113,16 @@ def test_corpus_candidates_of_a_level_differ(
 
 
 def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
-    row = {"qid": "q", "vid": "v", "split": "train", "query": "person opens it.", "duration": 9.0,
-           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "split": "train",
+        "query": "person opens it.",
+        "duration": 9.0,
+        "windows": [[0.0, 3.0]],
+        "novel": [],
+        "saliency": None,
+    }
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, nlp).rows
     queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
@@ -134,8 +150,16 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
 
 
 def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None:
-    row = {"qid": "q", "vid": "v", "split": "train", "query": "Opening a door.", "duration": 9.0,
-           "windows": [[0.0, 3.0]], "novel": [], "saliency": None}  # fmt: skip
+    row = {
+        "qid": "q",
+        "vid": "v",
+        "split": "train",
+        "query": "Opening a door.",
+        "duration": 9.0,
+        "windows": [[0.0, 3.0]],
+        "novel": [],
+        "saliency": None,
+    }
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, nlp).rows
     query = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)[0]

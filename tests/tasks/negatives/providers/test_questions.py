@@ -95,9 +95,10 @@ def test_the_key_is_the_digest_of_the_content_and_of_nothing_else() -> None:
         ASKED.key({**asked, "model": "n"}),
         ASKED.after({}).key(asked),
         Question(QUERY, (("fixes", "closes"), *OPTIONS[1:3]), 0).key(asked),
-        Question(masked("q", "Person opens|verb a red|adjective door|noun on|preposition it slowly."), OPTIONS[:3], 0)
-        .key(asked),
-    ]  # fmt: skip
+        Question(
+            masked("q", "Person opens|verb a red|adjective door|noun on|preposition it slowly."), OPTIONS[:3], 0
+        ).key(asked),
+    ]
     assert len({key, *others}) == 5
 
 

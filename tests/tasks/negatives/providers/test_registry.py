@@ -27,10 +27,13 @@ class Shouting(Echo):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (Other, "two providers are called 'echo'"), (Nameless, "Nameless: give it `provider`"),
-        (Shouting, "Shouting: give it `provider`"), (dict, "is no provider"), (Echo(), "is no provider"),
+        (Other, "two providers are called 'echo'"),
+        (Nameless, "Nameless: give it `provider`"),
+        (Shouting, "Shouting: give it `provider`"),
+        (dict, "is no provider"),
+        (Echo(), "is no provider"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_provider_is_refused(settings: Any, reason: str) -> None:
     registry = Registry()
     registry.register(Echo)
@@ -67,6 +70,7 @@ def test_local_statistics_give_many_candidates_and_models_few() -> None:
 
 def test_the_hosted_ones_are_those_among_the_providers() -> None:
     assert [settings.provider for settings in Filling(providers=["corpus", "gemini", "openai"]).hosted] == [
-        "openai", "gemini",
-    ]  # fmt: skip
+        "openai",
+        "gemini",
+    ]
     assert Filling().hosted == []

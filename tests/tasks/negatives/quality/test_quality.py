@@ -38,8 +38,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "train.json").write_text(json.dumps(videos))
     test = {"t1": {"sentences": ["a person opens the bag slowly."], "timestamps": [[0, 4]], "duration": 9}}
     (folder / "test_trivial.json").write_text(json.dumps(test))
-    novel = {"t2": {"sentences": ["a person washes the box."], "timestamps": [[0, 4]], "duration": 9,
-                    "novels": [{"v-n": [["wash", "box"]]}]}}  # fmt: skip
+    novel = {
+        "t2": {
+            "sentences": ["a person washes the box."],
+            "timestamps": [[0, 4]],
+            "duration": 9,
+            "novels": [{"v-n": [["wash", "box"]]}],
+        }
+    }
     (folder / "novel_composition.json").write_text(json.dumps(novel))
     monkeypatch.setenv("PENUMBRA_DATA", str(folder.parent))
     return folder
@@ -164,8 +170,18 @@ def rows_of(count: int) -> Iterator[Negative]:
 
 
 FORMULAS = [
-    "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0', '=HYPERLINK("a")',
-]  # fmt: skip
+    "=1+1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "＝1",
+    "'=1",
+    "''+1",
+    '=cmd|" /C calc"!A0',
+    '=HYPERLINK("a")',
+]
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])

@@ -174,9 +174,11 @@ def test_relations_of_both_schemes() -> None:
         token("table", "NOUN", "obl", 1),
     ]
     expected = {
-        ("put", "subject-verb", "", "man"), ("put", "verb-object", "", "cup"), ("cup", "adjective-noun", "", "red"),
+        ("put", "subject-verb", "", "man"),
+        ("put", "verb-object", "", "cup"),
+        ("cup", "adjective-noun", "", "red"),
         ("put", "verb-preposition-noun", "on", "table"),
-    }  # fmt: skip
+    }
     assert set(relations(penn)) == set(relations(universal)) == expected
     negative = [*penn[:3], {**penn[3], "lemma": "soup"}, *penn[4:]]
     assert attested(negative, penn, {Relation("put", "verb-object", "", "soup")}) == (1, 2), "red soup is not attested"

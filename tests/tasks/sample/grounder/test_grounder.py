@@ -37,8 +37,13 @@ def test_it_is_small_and_what_the_demo_starts_from() -> None:
 def test_other_scenes_give_away_nothing_of_the_test_splits() -> None:
     held, tests = hold_out(random.Random(SEED)), queries_of_tests()
     told = json.loads((DATA / "novel_composition.json").read_text())
-    novel = {(kind, *pair) for video in told.values() for label in video["novels"]
-             for kind, pairs in label.items() for pair in pairs}  # fmt: skip
+    novel = {
+        (kind, *pair)
+        for video in told.values()
+        for label in video["novels"]
+        for kind, pairs in label.items()
+        for pair in pairs
+    }
     assert novel <= held, "what Novel-Composition has is what is held out"
     sentences = [sentence for video in other_scenes(150, 3) for sentence in video.sentences]
     assert len(sentences) > 400

@@ -110,8 +110,9 @@ def test_another_seed_gives_other_files(other_files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--videos", "3"], ["--videos", "many"], ["--seed", "x"], ["--output", __file__]]
 )
-def test_a_bad_argument_gives_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str],
-                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_bad_argument_gives_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(generate, "data_set", lambda videos, seed: {"train.json": "{}"})
     with pytest.raises(SystemExit) as exit_:
         generate.main(arguments)
@@ -159,8 +160,12 @@ def test_the_shipped_set_is_large_and_small_enough(shipped: DataSet) -> None:
 
 def test_a_novel_composition_is_in_its_sentence_and_in_no_training_sentence(data: DataSet) -> None:
     training = [clause for text, _ in data.queries("train") for clause in clauses(text)]
-    labels = [(text, kind, *pair) for text, label in data.queries("novel_composition")
-              for kind, pairs in label.items() for pair in pairs]  # fmt: skip
+    labels = [
+        (text, kind, *pair)
+        for text, label in data.queries("novel_composition")
+        for kind, pairs in label.items()
+        for pair in pairs
+    ]
     for text, kind, first, second in labels:
         assert any(composes(clause, kind, first, second) for clause in clauses(text)), (text, kind, first, second)
     for kind, first, second in {label[1:] for label in labels}:
@@ -231,8 +236,11 @@ def check_clause(clause: list[str], event: Json, items: dict[str, Json]) -> None
     """Verb, manner, object and looks are those of the event."""
     verbs = (*ACTIONS[event["action"]].verbs, *NOVEL_VERBS.get(event["action"], ()))
     assert any(not forms(verb).isdisjoint(clause) for verb in verbs), (clause, event)
-    manners = {word for manner, word in [*zip(MANNERS, MANNERS, strict=True), *NOVEL_ADVERBS.items()]
-               if manner != event["manner"]}  # fmt: skip
+    manners = {
+        word
+        for manner, word in [*zip(MANNERS, MANNERS, strict=True), *NOVEL_ADVERBS.items()]
+        if manner != event["manner"]
+    }
     assert manners.isdisjoint(clause), (clause, event)
     involved = [items[role] for role in (event["object"], event["target"]) if role in items]
     if event["object"]:
@@ -399,8 +407,13 @@ def test_two_things_with_one_name_differ_in_colour(data: DataSet) -> None:
 @pytest.mark.parametrize("damage", ["twice", "not held", "closed", "elsewhere", "late"])
 def test_the_simulator_notices(shipped: DataSet, damage: str) -> None:
     def wanted(event: Json) -> bool:
-        return bool({"twice": event["action"] == "open", "not held": event["action"] == "put",
-                     "closed": event["action"] == "close"}.get(damage, event["object"]))  # fmt: skip
+        return bool(
+            {
+                "twice": event["action"] == "open",
+                "not held": event["action"] == "put",
+                "closed": event["action"] == "close",
+            }.get(damage, event["object"])
+        )
 
     script = next(row for row in shipped.scripts.values() if any(map(wanted, row["events"])))
     script = json.loads(json.dumps(script))

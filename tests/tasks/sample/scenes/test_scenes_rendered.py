@@ -69,8 +69,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_is_as_long_as_the_annotation_says(folder: Path) -> None:
-    durations = {vid: video["duration"] for path in DATA.glob("*.json")
-                 for vid, video in json.loads(path.read_text()).items()}  # fmt: skip
+    durations = {
+        vid: video["duration"] for path in DATA.glob("*.json") for vid, video in json.loads(path.read_text()).items()
+    }
     assert set(durations) == {script["vid"] for script in SCRIPTS}
     for script in SAMPLE:
         with av.open(str(folder / f"{script['vid']}.mp4")) as container:
@@ -157,8 +158,9 @@ def test_the_command_renders_the_split_that_is_asked_for(tmp_path: Path, capsys:
         (["--scripts", __file__], "line 1"),
     ],
 )
-def test_a_bad_argument_gives_one_line(arguments: list[str], named: str, tmp_path: Path,
-                                       capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_bad_argument_gives_one_line(
+    arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         render.main([str(tmp_path), *arguments])
     error = capsys.readouterr().err
@@ -288,8 +290,14 @@ def scene(items: list[Json], events: list[Json], *, holding: str | None = None, 
     agent = {"id": "agent1", "noun": "man", "colour": "white", "x": x, "holding": holding}
     duration = round(max(event["end"] for event in events) + 0.4, 1)
     setting = {"place": "office", "items": items}
-    return {"vid": "T1", "split": "train", "duration": duration, "setting": setting, "agents": [agent],
-            "events": events}  # fmt: skip
+    return {
+        "vid": "T1",
+        "split": "train",
+        "duration": duration,
+        "setting": setting,
+        "agents": [agent],
+        "events": events,
+    }
 
 
 def put_scene(related: str, noun: str) -> Json:
@@ -297,8 +305,16 @@ def put_scene(related: str, noun: str) -> Json:
     state = {"open": True} if "open" in NOUNS[noun].affords else {}
     held = {"relation": "held", "target": "agent1", "x": 0.2}
     items = [item(f"{noun}1", "blue", on_floor(0.5), **state), item("block1", "red", held, size="small")]
-    put = event("put", 0.5, 2.5, object="block1", relation=related, target=f"{noun}1", origin=held,
-                destination={"relation": related, "target": f"{noun}1", "x": 0.5})  # fmt: skip
+    put = event(
+        "put",
+        0.5,
+        2.5,
+        object="block1",
+        relation=related,
+        target=f"{noun}1",
+        origin=held,
+        destination={"relation": related, "target": f"{noun}1", "x": 0.5},
+    )
     return scene(items, [put, event("walk", 3.0, 5.0, direction="away", agent_x=[0.5, 0.05])], holding="block1")
 
 
@@ -356,10 +372,17 @@ def alone(script: Json, described: Json) -> Json:
 def releases() -> list[tuple[Json, Json]]:
     """The scripts and events of the shipped data set that bring a thing into relation to another thing."""
     pairs = [(script, event) for script in SCRIPTS for event in script["events"]]
-    return [(script, event) for script, event in pairs if event["destination"] and event["object"] and event["target"]
-            and event["destination"]["target"] == event["target"] and event["destination"]["relation"] != "held"
-            and event["target"] in {item["id"] for item in script["setting"]["items"]}
-            and not event["target"].startswith("tree")]  # fmt: skip
+    return [
+        (script, event)
+        for script, event in pairs
+        if event["destination"]
+        and event["object"]
+        and event["target"]
+        and event["destination"]["target"] == event["target"]
+        and event["destination"]["relation"] != "held"
+        and event["target"] in {item["id"] for item in script["setting"]["items"]}
+        and not event["target"].startswith("tree")
+    ]
 
 
 def measured(script: Json, described: Json, rendered: Callable[[Json], Frames]) -> tuple[str, str]:
@@ -375,8 +398,11 @@ def measured(script: Json, described: Json, rendered: Callable[[Json], Frames]) 
 def test_the_shipped_scripts_show_what_they_say(rendered: Callable[[Json], Frames]) -> None:
     """Each of their rooms is another one: what is seen must be what is said (measured over all 462: 459 times)."""
     sample = random.Random(5).sample(releases(), 60)
-    wrong = [(script["vid"], event["start"], *pair) for script, event in sample
-             if len(set(pair := measured(script, event, rendered))) > 1]  # fmt: skip
+    wrong = [
+        (script["vid"], event["start"], *pair)
+        for script, event in sample
+        if len(set(pair := measured(script, event, rendered))) > 1
+    ]
     assert len(wrong) <= 1, wrong
 
 
@@ -389,9 +415,19 @@ def difference(first: Frames, second: Frames) -> Mask:
 
 def test_the_colour_of_a_thing_is_seen(rendered: Callable[[Json], Frames]) -> None:
     """Not by the drawing's own numbers: each must be nearest to what it is called among plain colours."""
-    plain = {"red": (220, 30, 30), "blue": (40, 80, 230), "green": (30, 160, 50), "yellow": (255, 220, 0),
-             "white": (255, 255, 255), "black": (0, 0, 0), "brown": (120, 70, 30), "orange": (255, 140, 0),
-             "pink": (255, 130, 190), "grey": (128, 128, 128), "purple": (128, 40, 180)}  # fmt: skip
+    plain = {
+        "red": (220, 30, 30),
+        "blue": (40, 80, 230),
+        "green": (30, 160, 50),
+        "yellow": (255, 220, 0),
+        "white": (255, 255, 255),
+        "black": (0, 0, 0),
+        "brown": (120, 70, 30),
+        "orange": (255, 140, 0),
+        "pink": (255, 130, 190),
+        "grey": (128, 128, 128),
+        "purple": (128, 40, 180),
+    }
     videos = {}
     for colour in COLOURS:
         block = item("block1", colour, on_floor(0.5))
@@ -405,8 +441,10 @@ def test_the_colour_of_a_thing_is_seen(rendered: Callable[[Json], Frames]) -> No
 
 @pytest.mark.parametrize("noun", sorted(noun for noun, kind in NOUNS.items() if "open" in kind.affords))
 def test_open_and_shut_look_different(noun: str) -> None:
-    shut, opened = (scene([item(f"{noun}1", "blue", on_floor(0.5), open=state)], [event("wave", 0.5, 1.5)])
-                    for state in (False, True))  # fmt: skip
+    shut, opened = (
+        scene([item(f"{noun}1", "blue", on_floor(0.5), open=state)], [event("wave", 0.5, 1.5)])
+        for state in (False, True)
+    )
     first, second = (next(playback.frames(script)).astype(np.int16) for script in (shut, opened))
     assert (np.abs(first - second).max(-1) > 50).sum() >= 25
 
@@ -437,8 +475,17 @@ def pushed(manner: str | None, action: str = "push") -> tuple[Json, float]:
     usual = ACTIONS[action].seconds + 0.7 / SPEED
     seconds = round(usual * (MANNERS[manner] if manner else 1), 1)
     items = [item("box1", "red", on_floor(0.1), open=False)]
-    described = event(action, 0.5, 0.5 + seconds, object="box1", direction="away", manner=manner, agent_x=[0.05, 0.95],
-                 origin=on_floor(0.1), destination=on_floor(0.95))  # fmt: skip
+    described = event(
+        action,
+        0.5,
+        0.5 + seconds,
+        object="box1",
+        direction="away",
+        manner=manner,
+        agent_x=[0.05, 0.95],
+        origin=on_floor(0.1),
+        destination=on_floor(0.95),
+    )
     return scene(items, [described], x=0.05), seconds
 
 

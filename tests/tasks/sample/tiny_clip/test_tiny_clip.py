@@ -87,8 +87,9 @@ def test_clips_are_what_they_say(samples: list[Sample]) -> None:
     assert {HUES[index] for clip in samples for index in np.unique(clip.maps[..., 1])} > {"red", "blue"}
     actions = {GROUPS["action"][row[0]] for clip in samples for row in clip.attributes}
     assert len(actions) > 8
-    assert any(words in text for clip in samples for several in clip.sentences for text in several
-               for words in actions - {""})  # fmt: skip
+    assert any(
+        words in text for clip in samples for several in clip.sentences for text in several for words in actions - {""}
+    )
 
 
 def test_states_are_those_of_who_is_in_a_patch_and_change_only_where_something_happens(samples: list[Sample]) -> None:
