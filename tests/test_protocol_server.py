@@ -22,6 +22,8 @@ from tests.protocol_server.faults import Script
 from tests.protocol_server.limits import Window, duration
 from tests.protocol_server.openai import strict_problem
 
+pytestmark = pytest.mark.slow
+
 SLOTS = {"1a": ["closes", "washes", "holds"], "1b": ["cup", "table"]}
 TEXT = "[1a opens: closes, washes, holds] the [1b door: cup, table]"
 MESSAGES = [{"role": "system", "content": "Answer in JSON."}, {"role": "user", "content": TEXT}]

@@ -12,6 +12,8 @@ from google.api_core import exceptions
 from tests.protocol_server import ProtocolServer
 from tests.protocol_server.batches import read_lines
 
+pytestmark = pytest.mark.slow
+
 genai = pytest.importorskip("google.generativeai")
 SLOTS = {"1a": ["closes", "washes", "holds"], "1b": ["cup", "table"]}
 TEXT = "[1a opens: closes, washes, holds] the [1b door: cup, table]"

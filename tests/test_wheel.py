@@ -28,7 +28,7 @@ ROOMS = ("artifacts", "flows", "models", "prompts", "tasks")
 BESIDE = ("pyproject.toml", "README.md", "prefect.yaml")
 SERVE_SECONDS = 300
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ import sys
 import time
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
 
 STARTER = """
 import subprocess, time

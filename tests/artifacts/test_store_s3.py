@@ -16,6 +16,8 @@ from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 
+pytestmark = pytest.mark.slow
+
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs (pip install 'penumbra[s3]')")
 moto = pytest.importorskip("moto.server", reason="needs moto[server]")
 boto3 = pytest.importorskip("boto3", reason="needs moto[server]")

@@ -17,6 +17,8 @@ from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.registry import ProviderSettings, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 

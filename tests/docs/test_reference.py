@@ -15,6 +15,8 @@ from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.flows.running import FLOWS, flow_of
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 GUIDES = [path for path in (PROJECT / "docs").rglob("*.md") if path.stem != "extending"]  # whose parameters are new
 PAGES = ["README.md", *sorted(str(path.relative_to(PROJECT)) for path in GUIDES)]

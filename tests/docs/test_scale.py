@@ -9,6 +9,8 @@ import yaml
 
 from penumbra.artifacts.settings import PROJECT
 
+pytestmark = pytest.mark.slow
+
 PAGE = PROJECT / "docs" / "scale.md"
 
 

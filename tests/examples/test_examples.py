@@ -10,6 +10,8 @@ import pytest
 from penumbra.artifacts.settings import PROJECT
 from tests.notebooks import execute
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 EXAMPLES = sorted((PROJECT / "examples").glob("*.ipynb"))
 COMMAND = "#!{python}\nfrom penumbra.flows.commands import main\nmain()\n"
 

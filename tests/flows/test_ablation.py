@@ -30,6 +30,8 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planning
 
+pytestmark = pytest.mark.long
+
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
 SAID: dict[str, Any] = {

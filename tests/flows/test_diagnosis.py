@@ -16,6 +16,8 @@ from penumbra.flows import diagnosis, server
 from penumbra.flows.commands import app
 from penumbra.flows.diagnosis import Finding, State
 
+pytestmark = pytest.mark.slow
+
 Findings = dict[str, Finding]
 
 

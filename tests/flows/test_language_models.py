@@ -42,6 +42,8 @@ from tests.protocol_server import ProtocolServer
 from tests.talks import SLOT, lines_of, tokens_of
 from tests.tiny_llama import build
 
+pytestmark = pytest.mark.long
+
 VIDEOS = 4
 CANARIES = {"OPENAI_API_KEY": "sk-canary-openai-4711", "GEMINI_API_KEY": "AIza-canary-gemini-4711"}
 PRICE = {"input": 10.0, "output": 100.0}

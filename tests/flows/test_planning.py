@@ -26,7 +26,7 @@ from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, made_ahead, planning
 from tests.corner import cut_out, without_prefect
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SMALL = {
     "hidden": 8,

@@ -13,6 +13,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import SHIPPED
 from tests.outside.echo_provider import Echo
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 OUTSIDE = Path(__file__).parents[1] / "outside"
 VIDEOS = 12
 RUN = """

@@ -38,6 +38,8 @@ from penumbra.flows.serving import credential_for
 from tests.browser import browser, needs_chromium
 from tests.browsing_data import annotation, build, negative
 
+pytestmark = pytest.mark.slow
+
 EVIL = "http://evil.example"
 SECRET = "sk-canary-in-a-block"
 SECRETS = ("block_documents/filter", {"include_secrets": True})

@@ -27,6 +27,8 @@ from penumbra.flows.serving import _environment
 from tests.browser import browser, needs_chromium
 from tests.cluster import free_port
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 SCHEDULED = {"build-negatives", "extract-features", "full-pipeline"}
 WITHOUT_GPU = {"build-negatives", "import-negatives"}
 PENUMBRA = [sys.executable, "-m", "penumbra.flows.commands"]

@@ -14,6 +14,8 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.negatives.quality.negative import NegativesError
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
 HEAVY = {"numpy", "pandas", "prefect", "pyarrow", "spacy", "torch", "transformers"}
 COLUMNS = ["qid", "level", "positive", "query", "words", "provider", "model", "similarity", "plausibility", "checks"]

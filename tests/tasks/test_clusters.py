@@ -22,7 +22,7 @@ pytest.importorskip("prefect_dask", reason="needs the extra dask")
 pytest.importorskip("prefect_ray", reason="needs the extra ray")
 
 VIDEOS = {"train": 60, "test_trivial": 10, "novel_composition": 10, "novel_word": 10}
-pytestmark = pytest.mark.timeout(1800)  # on a busy machine
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # on a busy machine
 NewHost = Callable[..., Host]
 
 

@@ -17,6 +17,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.stage import Parameters, Stage, made_ahead, planning, run
 
+pytestmark = pytest.mark.long
+
 DEADLINE = 120
 
 

@@ -26,6 +26,8 @@ from penumbra.flows.parameters import groups_of
 from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
 from penumbra.tasks.stage import IS_THERE, merge
 
+pytestmark = pytest.mark.slow
+
 
 def penumbra(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penumbra.flows.commands", *arguments]

@@ -14,6 +14,8 @@ from penumbra.flows import completion, parameters
 from penumbra.flows.names import FLOWS
 from penumbra.tasks.grounding.training.settings import presets
 
+pytestmark = pytest.mark.slow
+
 HEAVY = {"torch", "prefect", "pandas", "pyarrow", "numpy", "transformers", "spacy", "sklearn", "mlflow", "httpx"}
 ASKED = f"""
 import sys

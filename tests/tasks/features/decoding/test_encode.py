@@ -16,6 +16,8 @@ from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
 
+pytestmark = pytest.mark.slow
+
 SIZES = [(160, 160), (48, 64), (360, 202), (97, 1500), (1, 1), (1080, 1920)]
 
 

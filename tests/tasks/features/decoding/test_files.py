@@ -7,6 +7,8 @@ import pytest
 
 from penumbra.tasks.features.decoding.files import VideoFolder
 
+pytestmark = pytest.mark.slow
+
 
 def test_links_are_followed_within_the_folder_of_all_data_and_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,8 @@ import pytest
 from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
 from tests.films import cut, film, lie_about_duration, number_of, sound, turn
 
+pytestmark = pytest.mark.slow
+
 
 def sampled(path: Path, clip_length: float) -> tuple[list[int], VideoSummary]:
     summary = VideoSummary()

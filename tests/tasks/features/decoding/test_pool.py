@@ -14,6 +14,8 @@ from penumbra.tasks.features.decoding import pool
 from penumbra.tasks.features.decoding.pool import Pool, Video
 from tests.films import film, number_of
 
+pytestmark = pytest.mark.slow
+
 MISBEHAVING = """
 import os, signal, time
 from penumbra.tasks.features.decoding import worker

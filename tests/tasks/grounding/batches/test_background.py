@@ -22,6 +22,8 @@ from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.settings import Settings
 from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 COUNT = 24  # queries, over seven videos
 

@@ -21,6 +21,8 @@ from penumbra.tasks.grounding.settings import ModelConfig, Training
 from penumbra.tasks.grounding.training.run import TrainingRun
 from penumbra.tasks.grounding.training.settings import MODELS, Settings, presets, with_preset
 
+pytestmark = pytest.mark.slow
+
 TOY = '''
 """A family of another package: QD-DETR's, and one number of its own."""
 

@@ -19,6 +19,8 @@ from penumbra.tasks.grounding.training.settings import Settings
 from tests import grounding_data
 from tests.grounding_data import CHANNELS, features, negatives, rows
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "clips": 8,
     "segments": 16,

@@ -31,6 +31,8 @@ from penumbra.tasks.grounding.training.progress import Progress
 from tests.grounding_data import job, negatives, rows, settings, texts, videos
 from tests.markup import HOSTILE
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {name: f"{name} {HOSTILE}" for name in ("positive", "level 1", "level 2", "level 3", "random")}
 ROW = {"qid": "q1", "vid": "v1", "split": "test", "query": HOSTILE, "duration": 8.0, "windows": [[2.0, 4.0]]}
 

@@ -15,6 +15,8 @@ from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.progress import Progress, Row
 from tests.grounding_data import job, settings
 
+pytestmark = pytest.mark.slow
+
 EXTRA = "is an extra: pip install 'penumbra[{}]'"
 
 

@@ -43,6 +43,8 @@ from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
 from tests.cluster import free_port
 from tests.grounding_data import TINY, data, job, settings
 
+pytestmark = pytest.mark.slow
+
 Numbers = list[tuple[int, str, str, float]]
 
 

@@ -22,6 +22,8 @@ from penumbra.tasks.text.relations import Preferences, Relation, edges, named, r
 from penumbra.tasks.text.tags import tag_texts
 from tests.tiny_llama import build
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = [
     "person washes the cup.",
     "person washes the mug.",

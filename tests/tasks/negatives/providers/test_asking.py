@@ -21,6 +21,8 @@ from tests.protocol_server.answers import pick
 from tests.protocol_server.openai import tokens
 from tests.talks import Talk, lines_of, masked, openai_settings, question, questions, tokens_of, well_said
 
+pytestmark = pytest.mark.slow
+
 PRICE = Price(input=10.0, output=100.0)
 NO_LIMITS = {
     "latency": 0.0,

@@ -17,6 +17,8 @@ from penumbra.tasks.negatives.providers.prices import Price
 from tests.protocol_server import ProtocolServer
 from tests.talks import PROMPT, Talk, openai_settings, questions
 
+pytestmark = pytest.mark.slow
+
 PRICE = Price(input=10.0, output=100.0)
 SUBMITTED = "/v1/batches"
 

@@ -15,6 +15,8 @@ from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS
 from tests.protocol_server import ProtocolServer
 from tests.talks import Talk, gemini_settings, lines_of, question, questions, tokens_of, well_said
 
+pytestmark = pytest.mark.slow
+
 PRICE = Price(input=10.0, output=100.0)
 NO_LIMITS = {"latency": 0.0, "keys": None, "models": None, "requests_per_minute": None, "minute": 60.0}
 

@@ -10,6 +10,8 @@ from penumbra.tasks.negatives.providers import limits
 from penumbra.tasks.negatives.providers.limits import BURST, Bucket, RateLimiter
 from penumbra.tasks.negatives.providers.service import Quota
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """Time that passes only while someone sleeps."""

@@ -25,6 +25,8 @@ from penumbra.tasks.negatives.providers.llama import (
 from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
 from tests.tiny_llama import END, build
 
+pytestmark = pytest.mark.slow
+
 PROMPT = load_prompt("sentence-1", "sentence")
 WORDS = {
     "verb": ("closes", "takes", "throws", "holds", "extraordinarily", "opens"),

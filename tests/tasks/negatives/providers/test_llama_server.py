@@ -21,6 +21,8 @@ import pytest
 
 from tests.tiny_llama import build
 
+pytestmark = pytest.mark.slow
+
 NEEDED = ("accelerate", "fastapi", "openai", "uvicorn")
 STARTS_WITHIN = 120  # seconds
 SCHEMA = {"type": "object", "properties": {"1a": {"enum": ["cup"]}}, "required": ["1a"], "additionalProperties": False}

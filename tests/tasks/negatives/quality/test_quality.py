@@ -21,6 +21,8 @@ from penumbra.tasks.negatives.quality.page import known
 from penumbra.tasks.negatives.quality.review import COLUMNS, Sheet, as_written, inert, sheet_rows, sheet_text, wilson
 from penumbra.tasks.negatives.quality.texts import fills_of
 
+pytestmark = pytest.mark.slow
+
 VERBS, NOUNS = ("opens", "closes", "takes", "holds"), ("door", "box", "bag", "book", "window", "bottle")
 Figures = dict[tuple[int, str, str], float]
 

@@ -15,6 +15,8 @@ from penumbra.tasks.negatives.quality.relations import attested
 from penumbra.tasks.negatives.quality.texts import fills_of, masked_tokens, normal_form, words_of
 from penumbra.tasks.text.relations import Relation, relations
 
+pytestmark = pytest.mark.slow
+
 NOUNS = ("cup", "box", "door", "bag", "book", "towel", "phone", "chair")
 POSITIVES = [f"a person takes the {noun} {place}" for noun in NOUNS for place in ("home", "away", "out", "in", "up")]
 VIDEOS = [i // 2 for i in range(len(POSITIVES))]

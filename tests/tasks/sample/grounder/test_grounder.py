@@ -19,6 +19,8 @@ from penumbra.tasks.sample.grounder.scenes import main, other_scenes, queries_of
 from penumbra.tasks.sample.scenes.generate import DATA, SEED
 from penumbra.tasks.sample.scenes.splits import NOVEL_WORDS, hold_out, words_of
 
+pytestmark = pytest.mark.slow
+
 LARGEST = 3_000_000  # bytes
 
 

@@ -21,6 +21,8 @@ from penumbra.tasks.sample.scenes.actions import (
 )
 from penumbra.tasks.sample.scenes.world import COLOURS, FLOOR, NOUNS
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 SPLITS = {"train": None, "test_trivial": None, "novel_composition": "novels", "novel_word": "news"}
 TYPES = {"v-n", "a-n", "n-n", "v-adv", "p-n"}

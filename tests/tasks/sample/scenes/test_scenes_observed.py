@@ -12,6 +12,8 @@ from penumbra.tasks.sample.scenes.observe import BODY, KINDS, LOOK, STATE, Obser
 from penumbra.tasks.sample.scenes.playback import frames_with_scenes, scenes_by_frame
 from penumbra.tasks.sample.scenes.render import read_scripts
 
+pytestmark = pytest.mark.slow
+
 THING = LOOK + 3 * BODY  # where the channels of what the first agent is busy with begin
 
 

@@ -30,6 +30,8 @@ from penumbra.tasks.sample.scenes.shapes import LIDDED
 from penumbra.tasks.sample.scenes.sprites import COLOURS, between
 from penumbra.tasks.sample.scenes.world import FLOOR, NOUNS, PLACES, fits
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 Json = dict[str, Any]
 Frames = npt.NDArray[np.int16]  # time, rows, columns, red to blue
 Mask = npt.NDArray[np.bool_]

@@ -9,6 +9,8 @@ import spacy
 from penumbra.tasks.sample.tagger.train import main
 from penumbra.tasks.sample.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
 
+pytestmark = pytest.mark.slow
+
 # id, form, lemma, UPOS, tag, head, relation; features and the rest are added below
 SENTENCES = {
     "He sat at the old table.": """

@@ -29,6 +29,8 @@ from penumbra.tasks.sample.tiny_clip.tokenizer import train_tokenizer
 from penumbra.tasks.sample.tiny_clip.train import main
 from penumbra.tasks.sample.tiny_clip.zero_shot import embed_moments, retrieval
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 LARGEST = 8_000_000  # bytes
 
 
