@@ -46,7 +46,7 @@ def lines(files: list[Path]) -> int:
 
 def parameters(flow: str) -> list[tuple[str, str]]:
     """Return the class and the name of each parameter of a flow; a union of groups counts each of its members."""
-    from penumbra.flows.running import flow_of
+    from penumbra.flows.registry import flow_of
 
     found: list[tuple[str, str]] = []
     for parameter in inspect.signature(flow_of(flow).fn).parameters.values():
@@ -159,7 +159,7 @@ def resolved(file: Path) -> tuple[int, int]:
 
 def main() -> None:
     """Print each figure on a line."""
-    from penumbra.flows.names import FLOWS
+    from penumbra.flows.registry import FLOWS
 
     files = python_files()
     inside = [file for file in files if file.parts[0] not in OUTSIDE]

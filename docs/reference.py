@@ -21,8 +21,8 @@ from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.artifacts.settings import DEPLOYMENTS
 from penumbra.flows.commands import app
-from penumbra.flows.parameters import type_name
-from penumbra.flows.running import FLOWS, flow_of
+from penumbra.flows.parameter_help import type_name
+from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.tasks.grounding.ablation import grids
 from penumbra.tasks.grounding.training.settings import presets
 

@@ -18,7 +18,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
 from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
@@ -40,7 +40,7 @@ SideBySide = Annotated[
 ]
 
 
-@shown_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
+@named_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
 def ablation(
     dataset: Dataset,
     name: str = "losses",
@@ -79,7 +79,7 @@ def ablation(
     artifact = tabulate(dataset.name, results)
     if results.failures:
         raise rows_failed(results, artifact)
-    return ended(artifact, results.outcome)
+    return completed_state(artifact, results.outcome)
 
 
 class Materials:

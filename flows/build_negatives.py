@@ -6,7 +6,7 @@ penumbra run build-negatives charades-cg, or prefect deployment run build-negati
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -31,7 +31,7 @@ from penumbra.tasks.text.masks import Masking, mask
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@shown_flow(
+@named_flow(
     "build-negatives",
     lambda dataset, filling, sourcing, **_: f"build-negatives {dataset.name} {sourcing.name_of(filling)}",
 )
@@ -60,7 +60,7 @@ def build_negatives(
     )
     with parts_made(engine):
         made = negatives_of(dataset, how)
-    return ended(made, made.outcome)
+    return completed_state(made, made.outcome)
 
 
 def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:

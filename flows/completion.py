@@ -1,7 +1,7 @@
 """What a shell completes: names that the file system and two small files tell, in a fraction of a second.
 
 No torch, no Prefect, no pandas, no network: artifacts on an object store are not completed. A flow's parameters are
-those that were described before (`penumbra.flows.parameters`); else they are described now, for the next time.
+those that were described before (`penumbra.flows.parameter_help`); else they are described now, for the next time.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from penumbra.artifacts.settings import PROJECT, artifacts_root, data_folder, runs_folder
-from penumbra.flows.names import FLOWS, prefect_yaml, read_yaml
+from penumbra.flows.registry import FLOWS, prefect_yaml, read_yaml
 
 PRESETS = PROJECT / "tasks" / "grounding" / "training" / "presets.yaml"
 
@@ -66,7 +66,7 @@ def _run_name(file: Path) -> str:
 
 def parameters(ctx: typer.Context, incomplete: str) -> list[str]:
     """NAME=, or NAME=VALUE for each value where these are known and the name is typed."""
-    from penumbra.flows.parameters import keep_soon, kept_groups
+    from penumbra.flows.parameter_help import keep_soon, kept_groups
 
     flow = ctx.obj
     if flow not in FLOWS:

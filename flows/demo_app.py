@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penumbra.artifacts.drawing import harmless
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
+from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
-from penumbra.flows.serving import addresses, given_credential, interrupt
 from penumbra.tasks.grounding.evaluation.choice import called, chosen_run
 from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, Window, checked
 from penumbra.tasks.grounding.prediction.negated import Negative, Negator

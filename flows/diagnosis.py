@@ -157,7 +157,7 @@ def _server() -> Iterator[Finding]:
         yield Finding(f"port {PORT}", "is free")
     from prefect.context import get_settings_context
 
-    from penumbra.flows.running import NoServerError, ask_server, server_address
+    from penumbra.flows.local_run import NoServerError, ask_server, server_address
 
     profile = get_settings_context().profile
     yield Finding("Prefect profile", f"{profile.name}, {profile.source or 'its own settings'}")

@@ -6,7 +6,7 @@ penumbra run evaluate-grounding charades-cg
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
@@ -16,14 +16,14 @@ from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.report.pages import Judged, report_evaluation
 
 
-@shown_flow("evaluate-grounding", lambda dataset, choice: f"evaluate {choice.run or 'the newest run'} {dataset.name}")
+@named_flow("evaluate-grounding", lambda dataset, choice: f"evaluate {choice.run or 'the newest run'} {dataset.name}")
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice()) -> State[Artifact]:
     """Predict with the best epoch of a run, judge it as the field does, and show it, beside another where asked."""
     annotations = read_annotations(dataset)
     runs = [chosen_run(dataset.name, run) for run in (choice.run, choice.beside)[: 2 if choice.beside else 1]]
     negatives, tags = newest_negatives(dataset.name), newest_tags(annotations)
     judged = [judge(metrics, sources_of_run(metrics, annotations, negatives, tags), choice) for metrics in runs]
-    return ended(judged[0].evaluation, report_evaluation(judged[0], judged[1:]))
+    return completed_state(judged[0].evaluation, report_evaluation(judged[0], judged[1:]))
 
 
 def judge(metrics: Artifact, sources: Sources, choice: Choice) -> Judged:

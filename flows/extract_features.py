@@ -7,7 +7,7 @@ prefect deployment run extract-features/charades-cg
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -24,7 +24,7 @@ from penumbra.tasks.sample.scenes.videos import find_videos
 from penumbra.tasks.text.tags import Tagging, tag
 
 
-@shown_flow(
+@named_flow(
     "extract-features",
     lambda dataset, clip, imports, simulation, **_: " ".join(
         ("extract-features", dataset.name, FeaturesParameters(clip=clip, imports=imports, simulation=simulation).source)
@@ -43,7 +43,7 @@ def extract_features(
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     with parts_made(engine):
         made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
-    return ended(made, made.outcome)
+    return completed_state(made, made.outcome)
 
 
 def features_of(

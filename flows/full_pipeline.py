@@ -10,7 +10,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.evaluate_grounding import judge
 from penumbra.flows.extract_features import features_of
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planned_if
 
 
-@shown_flow(
+@named_flow(
     "full-pipeline",
     lambda dataset, negatives, preset, model, **_: (
         f"full-pipeline {dataset.name} {negatives.sourcing.name_of(negatives.filling)} "
@@ -55,4 +55,4 @@ def full_pipeline(
             judged = judge(metrics, own, choice)
             told = (built.outcome, extracted.outcome, trained)
             outcome = report_evaluation(judged, [], "full-pipeline", told)
-    return ended(judged.evaluation, outcome, built.outcome)
+    return completed_state(judged.evaluation, outcome, built.outcome)

@@ -10,7 +10,7 @@ from prefect import State
 from pydantic import Field
 
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, parts_made
 from penumbra.tasks.negatives.parameters import NegativesParameters
@@ -27,7 +27,7 @@ File = Annotated[
 ]
 
 
-@shown_flow("import-negatives", lambda dataset, file, **_: f"import-negatives {dataset.name} {Path(file).name}")
+@named_flow("import-negatives", lambda dataset, file, **_: f"import-negatives {dataset.name} {Path(file).name}")
 def import_negatives(
     dataset: Dataset,
     file: File = "",
@@ -43,4 +43,4 @@ def import_negatives(
     how = NegativesParameters(sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)
     with parts_made(engine):
         made = negatives_of(dataset, how)
-    return ended(made, made.outcome)
+    return completed_state(made, made.outcome)

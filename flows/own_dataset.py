@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from penumbra.artifacts.settings import data_folder
-from penumbra.flows.parameter_files import OWN, write_own
+from penumbra.flows.parameters import OWN, write_own
 from penumbra.tasks.data.columns import Columns, find_columns
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
 from penumbra.tasks.data.queries import (

@@ -1,330 +1,267 @@
-"""What `penumbra run FLOW --help` says of a flow's parameters, and what a shell completes of them.
+"""Parameters from YAML files: of one run (`--config FILE`), and a data set's own (`penumbra.yaml` in its folder).
 
-To describe a flow is to import it, with torch and all, which takes seconds. So a description is kept in the user's
-cache folder, for as long as neither the code nor what is installed changes.
+A data set's file has a group of parameters for each flow, which are those of the deployment FLOW/DATASET.
 """
 
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+import inspect
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
-from hashlib import sha256
+from functools import reduce
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
-from platformdirs import user_cache_path
+import yaml
+from pydantic import BaseModel
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.manifest import NAME
+from penumbra.artifacts.settings import data_folder
+from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of, prefect_yaml
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from prefect import Flow
 
-WIDTH = 80
-DIGEST = "of"
-PATIENCE = 60.0  # seconds between two processes that describe the same
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter: its name with dots, its type as values are written, its default as JSON, and what it may be."""
-
-    name: str
-    type: str
-    default: str
-    about: str
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Group:
-    """Parameters that belong together; `of` are the groups that have these, where there are several by name."""
-
-    name: str
-    about: str
-    parameters: tuple[Parameter, ...]
-    of: tuple[str, ...] = ()
+OWN = "penumbra.yaml"
+NEW = """\
+# What `penumbra run FLOW {name}` starts from, and what `penumbra serve` shows as FLOW/{name}: a flow, and below it its
+# parameters, in groups or by names with dots. `penumbra run FLOW --help` lists them; --config and --param beat them.
+build-negatives:
+  # masking.ratios: [0.25, 0.5, 0.75]   # of a query's words that carry meaning, by level
+  # providers: [corpus]                 # or openai, gemini, llama, random
+extract-features:
+train-grounding:
+  # epochs: 100
+evaluate-grounding:
+full-pipeline:
+"""
 
 
-# -- as text ----------------------------------------------------------------------------------------------------------
+def nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A value as nested parameters."""
+    for name in reversed(place):
+        value = {name: value}
+    return dict(value)
 
 
-def overview(flow: str) -> str:
-    """The groups of a flow's parameters with the names of their parameters, on less than two screens.
+def parameters_in(file: Path) -> dict[str, Any]:
+    """The parameters of a YAML file, in groups or by names with dots, as in `filling.candidates: 4`.
 
-    Raises `ParameterError` naming an unknown flow.
+    Raises `ParameterError` naming the file, and the line where it is no YAML.
     """
-    shown: dict[str, tuple[str, list[str]]] = {}
-    for group in groups_of(flow):
-        place = ".".join(group.name.split(".")[:2])  # groups within these are told among the names
-        about, names = shown.setdefault(place, (group.about, []))
-        names += [it.name.removeprefix(f"{place}.") for it in group.parameters]
-    lines = [
-        f"Parameters of {flow}, as --param NAME=VALUE. Types, defaults and what they do:",
-        f"penumbra run {flow} --help GROUP, with any of these groups, or all.",
-    ]
-    for place, (about, names) in shown.items():
-        lines += [_cut(f"{place}: {about}"), *_names(names)]
-    return "\n".join(lines)
+    return _without_dots(_read(file, f"--config {file}"), f"--config {file}")
 
 
-def _names(names: list[str]) -> Iterator[str]:
-    """Names in lines; of those within a further group there are as many as of one that has more than a few."""
-    told: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        inner, dot, _ = name.rpartition(".")
-        told.setdefault(inner if dot else name, []).append(name)
-    short = [f"{key}.* ({len(some)})" if len(some) > 1 or some[0] != key else key for key, some in told.items()]
-    if short:
-        yield fill(", ".join(short), WIDTH, initial_indent="    ", subsequent_indent="    ")
+def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
+    """What a data set's own file says, by flow; empty where it has none.
 
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 1].rsplit(" ", 1)[0] + "…"
-
-
-def in_full(flow: str, name: str) -> str:
-    """A group and those within, every parameter with type, default and description, in lines of 80 columns.
-
-    `all` is all of them. Raises `ParameterError` where the flow has no group of this name, with the nearest.
+    Raises `ParameterError` naming the file, and the line where it is no YAML, or what is no flow.
     """
-    from penumbra.flows.parameter_files import ParameterError
-
-    groups = groups_of(flow)
-    found = [it for it in groups if name == "all" or f".{it.name}.".find(f".{name}.") >= 0]
-    if not found:
-        names = {part: it.name for it in groups for part in (it.name, it.name.rpartition(".")[2])}
-        near = get_close_matches(name, names, 1)
-        hint = f"did you mean {names[near[0]]}? " if near else ""
-        raise ParameterError(f"{flow} has no group {name}: {hint}penumbra run {flow} --help lists them")
-    lines = [
-        f"Parameters of {flow}, as --param NAME=VALUE, and their defaults;\nthe data set's deployment may set others."
-    ]
-    for group in found:
-        title = f"{group.name}, of {', '.join(group.of)}:" if group.of else f"{group.name}: {group.about}"
-        lines += ["", fill(title, WIDTH), *(line for it in group.parameters for line in _parameter(it))]
-    return "\n".join(lines)
+    file = data_folder() / dataset / OWN
+    if not NAME.match(dataset) or not file.is_file():
+        return {}
+    told = _read(file, str(file))
+    unknown = [flow for flow in told if flow not in FLOWS]
+    if unknown:
+        raise ParameterError(f"{file}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
+    return {flow: _without_dots(said or {}, f"{file}, below {flow!r},") for flow, said in told.items()}
 
 
-def _parameter(it: Parameter) -> Iterator[str]:
-    value = f" = {it.default}" if it.default else ""
-    yield fill(f"{it.name}: {it.type}{value}", WIDTH, initial_indent="  ", subsequent_indent="      ")
-    if it.about:
-        yield fill(it.about, WIDTH, initial_indent="      ", subsequent_indent="      ")
+def datasets_with_own() -> Iterator[str]:
+    """The data sets that have a file of their own."""
+    yield from sorted(file.parent.name for file in data_folder().glob(f"*/{OWN}"))
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------
-
-
-def groups_of(flow: str) -> list[Group]:
-    """A flow's parameters: as they were kept, or described now and kept."""
-    kept = kept_groups(flow)
-    if kept is not None:
-        return kept
-    groups = describe(flow)
-    file = _file(flow)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({DIGEST: _digest(), "groups": [asdict(group) for group in groups]}))
-        draft.replace(file)
-    except OSError:  # a folder that can't be written costs time alone
-        return groups
-    return groups
-
-
-def kept_groups(flow: str) -> list[Group] | None:
-    """A flow's parameters as they were kept, or None where they were not, or for other code."""
-    try:
-        kept = json.loads(_file(flow).read_text())
-        if kept[DIGEST] != _digest():
-            return None
-        return [
-            Group(**{**it, "of": tuple(it["of"]), "parameters": tuple(Parameter(**own) for own in it["parameters"])})
-            for it in kept["groups"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
+def write_own(dataset: str) -> Path | None:
+    """Write a data set's own file, to be edited; one that is there stays as it is, and None says so."""
+    file = data_folder() / dataset / OWN
+    if file.exists():
         return None
+    file.write_text(NEW.format(name=dataset), encoding="utf-8")
+    return file
 
 
-def keep_soon(flow: str) -> None:
-    """Describe a flow in a process of its own, which nobody waits for; none where one has begun in the last minute."""
-    begun = _file(flow).with_suffix(".begun")
+def _read(file: Path, called: str) -> Mapping[str, Any]:
     try:
-        if begun.exists() and time.time() - begun.stat().st_mtime < PATIENCE:
-            return
-        begun.parent.mkdir(parents=True, exist_ok=True)
-        begun.touch()
-    except OSError:  # where nothing can be kept nothing is described
-        return
-    subprocess.Popen(
-        [sys.executable, "-P", "-m", "penumbra.flows.parameters", flow],
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{called} can't be read ({error}): name a YAML file of parameters") from None
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ParameterError(f"{called}{line} is no YAML ({error.problem}): write NAME: VALUE lines") from None
+    if not isinstance(said, dict):
+        raise ParameterError(f"{called} holds no NAME: VALUE lines, as in filling.candidates: 4")
+    return said
+
+
+def _without_dots(said: Any, called: str) -> dict[str, Any]:
+    from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
+
+    if not isinstance(said, dict) or not all(isinstance(name, str) and all(name.split(".")) for name in said):
+        raise ParameterError(f"{called} holds no NAME: VALUE lines, as in filling.candidates: 4")
+    return reduce(merge, (nested(tuple(name.split(".")), value) for name, value in said.items()), {})
+
+
+def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
+    """The parameters of the deployment FLOW/NAME, a data set's or a preset's; without one NAME is a data set's.
+
+    What the data set's own penumbra.yaml says of the flow beats them. Raises `ParameterError` naming that file.
+    """
+    usual = next(
+        (dict(one["parameters"]) for one in deployments() if one["name"] == name and flow in one["tags"]),
+        {"dataset": {"name": name}},
     )
+    own = own_parameters(name)
+    if not own.get(flow):
+        return usual
+    from penumbra.tasks.stage import merge
+
+    try:
+        placed = resolve_parameter_paths(flow_of(flow), own[flow], usual)
+        check_names(flow_of(flow), placed)
+    except ParameterError as error:
+        raise ParameterError(f"{data_folder() / name / OWN}: {error}") from None
+    return dict(merge(usual, placed))
 
 
-def _file(flow: str) -> Path:
-    return user_cache_path("penumbra") / f"parameters-{flow}.json"
+def own_deployments(name: str) -> list[dict[str, Any]]:
+    """The deployments of a data set's own penumbra.yaml, in the form of prefect.yaml's, whose definitions they extend.
+
+    Raises `ParameterError` as `deployment_parameters` does.
+    """
+    definitions = prefect_yaml()["definitions"]
+    told = {(one["name"], one["tags"][0]): one for one in deployments()}
+    return [
+        {
+            **definitions[flow],
+            "tags": [flow, name],
+            **told.get((name, flow), {"name": name}),
+            "parameters": deployment_parameters(flow, name),
+        }
+        for flow in own_parameters(name)
+    ]
 
 
-@cache  # importing a flow adds places to the path
-def _digest() -> str:
-    """Of what a description depends on: our files, and the folders of what is installed, by their times."""
-    folders = [PROJECT / room for room in ("artifacts", "flows", "models", "tasks")]
-    ours: Iterable[Path] = (file for folder in folders for kind in ("*.py", "*.yaml") for file in folder.rglob(kind))
-    packages = (path for path in map(Path, sys.path) if any(path.glob("*.dist-info")))
-    seen = sorted((str(path), path.stat().st_mtime_ns) for path in (*ours, *packages) if path.exists())
-    return sha256(repr(seen).encode()).hexdigest()
+def resolve_parameter_paths(
+    flow: "Flow[..., Any]", changes: dict[str, Any], usual: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Put a parameter that is named without its group where it belongs: `shine` is `model.losses.shine`.
+
+    A group may hold others, and be one of several, told apart by their name: then it is the one that the changes name,
+    or the preset, which may be among the deployment's `usual` parameters.
+
+    Raises `ParameterError` where there are several places for a name, or a place in another of the groups alone.
+    """
+    from penumbra.tasks.stage import merge  # it imports prefect, which reads its environment once
+
+    parameters = inspect.signature(flow.fn).parameters
+    placed = {name: value for name, value in changes.items() if name in parameters}
+    kinds = {name: kinds_of(parameter.annotation) for name, parameter in parameters.items()}
+    groups = {name: found[0] for name, found in kinds.items() if found}
+    unions = {name: found for name, found in kinds.items() if len(found) > 1}
+    for union, members in unions.items():
+        groups[union] = _member(union, members, merge(usual or {}, placed))
+    for name, value in changes.items():
+        if name not in parameters:
+            placed = merge(placed, nested(_place(name, groups, unions), value))
+    for union, members in unions.items():
+        if union in placed and isinstance(placed[union], dict) and groups[union] is not members[0]:
+            placed[union] = {"name": _name(groups[union]), **placed[union]}
+    return placed
 
 
-# -- from the code ----------------------------------------------------------------------------------------------------
+def placed_in_layers(name: str, dataset: str, *layers: dict[str, Any]) -> dict[str, Any]:
+    """What several say of a flow's parameters, a later one beating an earlier, whether or not they name groups.
+
+    Raises as `flow_of` and `resolve_parameter_paths` do.
+    """
+    from penumbra.tasks.stage import merge
+
+    flow, usual = flow_of(name), deployment_parameters(name, dataset)
+    changes: dict[str, Any] = {}
+    for layer in layers:
+        changes = merge(changes, resolve_parameter_paths(flow, layer, merge(usual, changes)))
+    return changes
 
 
-def describe(flow: str) -> list[Group]:
-    """A flow's parameters from its code; raises `ParameterError` naming an unknown flow."""
-    import inspect
-    from typing import Annotated, get_args, get_origin
-
-    from penumbra.flows.running import flow_of, kinds_of
-
-    groups: list[Group] = []
-    alone: list[Parameter] = []
-    for parameter in inspect.signature(flow_of(flow).fn).parameters.values():
-        said = get_args(parameter.annotation)[1:] if get_origin(parameter.annotation) is Annotated else ()
-        about = next((info.description for info in said if getattr(info, "description", None)), "")
-        kinds = kinds_of(parameter.annotation)
-        if len(kinds) > 1:
-            groups += _union(parameter.name, kinds)
-        elif kinds:
-            groups += _within(parameter.name, kinds[0])
-        else:
-            alone.append(_told(parameter.name, parameter.annotation, parameter.default, about))
-    return [*groups, *([Group("flow", f"Of {flow} itself.", tuple(alone))] if alone else [])]
+def kinds_of(annotation: Any) -> list[type[BaseModel]]:
+    """The group of parameters that a type is, or those that it is one of, its default first; empty for other types."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    kinds = [kinds_of(kind) for kind in members_of(annotation)]
+    return [kind for found in kinds for kind in found] if all(kinds) else []
 
 
-def _within(name: str, group: "type[BaseModel]") -> Iterator[Group]:
-    """A group of parameters, then the groups within."""
-    own, within = _fields(name, group)
-    yield Group(name, _about(group), tuple(own))
-    for place, inner in within:
-        yield from _within(place, inner)
+def members_of(annotation: Any) -> list[Any]:
+    """The types of a union, but for null; empty for other types."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    return [kind for kind in get_args(annotation) if kind is not NoneType] if is_union else []
 
 
-def _fields(name: str, group: "type[BaseModel]") -> "tuple[list[Parameter], list[tuple[str, type[BaseModel]]]]":
-    """A group's own parameters, those of lists of groups among them, and the groups within by their names."""
-    own: list[Parameter] = []
-    within: list[tuple[str, type[BaseModel]]] = []
-    for field, info in group.model_fields.items():
-        inner, several = _group(info.annotation)
-        if inner and not several:
-            within.append((f"{name}.{field}", inner))
-            continue
-        own.append(
-            _told(
-                f"{name}.{field}", info.annotation, info.get_default(call_default_factory=True), info.description or ""
+def _member(union: str, members: list[type[BaseModel]], said: dict[str, Any]) -> type[BaseModel]:
+    """The group of a union that is meant."""
+    from penumbra.tasks.grounding.training.settings import name_in
+
+    wanted = name_in(said.get("preset"), said.get(union, {}))
+    return next((member for member in members if _name(member) == wanted), members[0])
+
+
+def _name(group: type[BaseModel]) -> str:
+    name: str = group.model_fields["name"].default
+    return name
+
+
+def _place(name: str, groups: dict[str, type[BaseModel]], unions: dict[str, list[type[BaseModel]]]) -> tuple[str, ...]:
+    """The one place that a parameter may have; its own name, which the flow then refuses, where there is none."""
+    places = [(group, *place) for group, kind in groups.items() for place in _places(name, kind)]
+    if len(places) > 1:
+        raise ParameterError(f"{name!r} is in several groups: {' or '.join('.'.join(place) for place in places)}")
+    for union, members in unions.items() if not places else ():
+        owners = [_name(member) for member in members if _places(name, member)]
+        if owners:
+            raise ParameterError(
+                f"{name!r} is for {union} {', '.join(owners)}, and this is {_name(groups[union])}: say {union}.name"
             )
-        )
-        if inner:
-            own += _fields(f"{name}.{field}[]", inner)[0]
-    return own, within
+    return places[0] if places else (name,)
 
 
-def _about(group: "type[BaseModel]") -> str:
-    return (group.__doc__ or "").strip().splitlines()[0]
+def _places(name: str, group: type[BaseModel]) -> list[tuple[str, ...]]:
+    """Where a name is in a group: among its own fields, or else in the groups within."""
+    if name in group.model_fields:
+        return [(name,)]
+    within = [(field, kinds_of(info.annotation)) for field, info in group.model_fields.items()]
+    return [(field, *place) for field, kinds in within for kind in kinds for place in _places(name, kind)]
 
 
-def _union(name: str, members: "list[type[BaseModel]]") -> Iterator[Group]:
-    """Groups that are told apart by their name: each field once, under the names of the groups that have it."""
-    owners: dict[Parameter, list[str]] = {}
-    names = [member.model_fields["name"].default for member in members]
-    for member, own in zip(members, names, strict=True):
-        for group in _within(name, member):
-            for parameter in group.parameters:
-                if parameter.name != f"{name}.name":
-                    owners.setdefault(parameter, []).append(own)
-    choice = Parameter(f"{name}.name", " | ".join(names), json.dumps(names[0]), "", tuple(names))
-    yield Group(name, "One of these, by its name.", (choice,))
-    for some in dict.fromkeys(map(tuple, owners.values())):
-        parameters = sorted((it for it, of in owners.items() if tuple(of) == some), key=lambda it: it.name.count("."))
-        yield Group(name, "", tuple(parameters), some)
+def check_names(flow: "Flow[..., Any]", said: dict[str, Any]) -> None:
+    """Raise `ParameterError` for a parameter that there is not, naming the nearest that there is."""
+    kinds = {name: kinds_of(parameter.annotation) for name, parameter in inspect.signature(flow.fn).parameters.items()}
+    places = [place for name, found in kinds.items() for place in (name, *_all_places(name, found))]
+    by_name = {place.rpartition(".")[2]: place for place in reversed(places)}
+    for unknown in _unknown(said, kinds):
+        alike = get_close_matches(unknown.rpartition(".")[2], by_name, 1)
+        nearest = ("." in unknown and get_close_matches(unknown, places, 1)) or [by_name[name] for name in alike]
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow.name} --help lists them")
 
 
-def _told(name: str, annotation: Any, default: Any, about: str) -> Parameter:
-    import inspect
-
-    from pydantic_core import PydanticUndefined
-
-    unset = default in (PydanticUndefined, inspect.Parameter.empty)
-    value = "" if unset else json.dumps(default, default=str, ensure_ascii=False)
-    return Parameter(name, type_name(annotation), value, about, tuple(values_of(annotation)))
+def _all_places(name: str, kinds: list[type[BaseModel]]) -> Iterator[str]:
+    """The fields of a group, or of those that it is one of, and of the groups within, with dots between."""
+    for kind in kinds:
+        for field, info in kind.model_fields.items():
+            yield f"{name}.{field}"
+            yield from _all_places(f"{name}.{field}", kinds_of(info.annotation))
 
 
-def _group(annotation: Any) -> "tuple[type[BaseModel] | None, bool]":
-    """The group of parameters that a type is, if any, and whether it is a list of them."""
-    from typing import get_args, get_origin
-
-    from pydantic import BaseModel
-
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind, get_origin(annotation) in (tuple, list)
-    return None, False
-
-
-def type_name(annotation: Any) -> str:
-    """A type as values are written: `float | null`, `[int, …]`, `paper | released`."""
-    from enum import Enum
-    from types import NoneType, UnionType
-    from typing import Annotated, Literal, Union, get_args, get_origin
-
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return type_name(inner[0])
-    if origin is Literal:
-        return " | ".join(map(str, inner))
-    if origin in (Union, UnionType):
-        return " | ".join(map(type_name, inner))
-    if origin in (tuple, list):
-        return f"[{', '.join('…' if kind is ... else type_name(kind) for kind in inner)}]"
-    if origin is dict:
-        return "{" + ": ".join(map(type_name, inner)) + "}"
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " | ".join(str(member.value) for member in annotation)
-    return "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
-
-
-def values_of(annotation: Any) -> Iterator[str]:
-    """All values that a parameter may have, where they are known: not of lists."""
-    from enum import Enum
-    from types import NoneType, UnionType
-    from typing import Annotated, Literal, Union, get_args, get_origin
-
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        yield from values_of(inner[0])
-    elif origin is Literal:
-        yield from map(str, inner)
-    elif origin in (Union, UnionType):
-        for kind in inner:
-            yield from values_of(kind)
-    elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        yield from (str(member.value) for member in annotation)
-    elif annotation is bool:
-        yield from ("true", "false")
-    elif annotation is NoneType:
-        yield "null"
-
-
-if __name__ == "__main__":
-    from penumbra.flows.running import FLOWS
-
-    for _flow in sys.argv[1:] or FLOWS:
-        groups_of(_flow)
+def _unknown(said: dict[str, Any], kinds: dict[str, list[type[BaseModel]]]) -> Iterator[str]:
+    """What was said that no group knows."""
+    for name, value in said.items():
+        if name not in kinds:
+            yield ".".join([name, *list(value)[:1]]) if isinstance(value, dict) else name
+        elif kinds[name] and isinstance(value, dict):
+            fields: dict[str, list[type[BaseModel]]] = {}
+            for kind in kinds[name]:
+                for field, info in kind.model_fields.items():
+                    fields.setdefault(field, []).extend(kinds_of(info.annotation))
+            yield from (f"{name}.{unknown}" for unknown in _unknown(value, fields))

@@ -230,7 +230,7 @@ def main(descriptor: str, *names: str) -> None:
     settings = get_current_settings().server
     served = create_app()
     if settings.ui.enabled and settings.api.auth_string:
-        from penumbra.flows.browsing import browse_routes
+        from penumbra.flows.browse_routes import browse_routes
 
         served.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
     # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.

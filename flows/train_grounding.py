@@ -8,7 +8,7 @@ from dataclasses import replace
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.flows.shown import ended, shown_flow
+from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
@@ -19,7 +19,7 @@ from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settin
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 
 
-@shown_flow(
+@named_flow(
     "train-grounding",
     lambda dataset, preset, model, **_: f"train {with_preset(preset, {'model': model}).model.label} {dataset.name}",
 )
@@ -33,7 +33,7 @@ def train_grounding(
 ) -> State[Artifact]:
     """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    return ended(*train(find_sources(read_annotations(dataset), settings), settings))
+    return completed_state(*train(find_sources(read_annotations(dataset), settings), settings))
 
 
 def train(sources: Sources, settings: Settings) -> tuple[Artifact, str]:

@@ -111,7 +111,7 @@ def build_negatives(
     """
     from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
-    from penumbra.flows.sentences import negatives_for
+    from penumbra.flows.python_api import negatives_for
 
     groups: dict[str, Group] = {
         "tagging": tagging,
@@ -147,10 +147,10 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
     """
     from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
-    from penumbra.flows.quiet import silence
+    from penumbra.flows.console_output import warnings_only
     from penumbra.tasks.negatives.quality.command import judge_frame, judge_reference
 
-    with silence():
+    with warnings_only():
         if isinstance(negatives, str | Path):
             judged = judge_reference(str(negatives), dataset, settings)
         else:

@@ -172,7 +172,7 @@ def _dask(number: int) -> Iterator[Pool]:
     runner = DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN})
     with _script_hidden(), config.set(quick), ExitStack() as stack:
         try:
-            _knock(address())
+            check_port_open(address())
             stack.enter_context(runner)
             there = runner.client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError) as error:
@@ -200,7 +200,7 @@ def _ray(number: int) -> Iterator[Pool]:
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         started = {"log_to_driver": False, "configure_logging": False, **({} if address() else own)}
         try:
-            _knock(address())  # Ray itself tries for ten minutes
+            check_port_open(address())  # Ray itself tries for ten minutes
             runner = stack.enter_context(RayTaskRunner(address() or "local", started))
         except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
             raise _no_answer(Engine.ray, error) from None
@@ -217,7 +217,7 @@ def _ray(number: int) -> Iterator[Pool]:
         yield Pool(runner, int(there.get("CPU", 0)), lost, gpus, a_gpu)
 
 
-def _knock(address: str) -> None:
+def check_port_open(address: str) -> None:
     """Raise an `OSError` where nobody listens at an address that has a port."""
     where = urlsplit(address if "//" in address else f"//{address}")
     if where.hostname and where.port:

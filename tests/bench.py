@@ -33,7 +33,7 @@ def measure(dataset: str) -> dict[str, object]:
     from prefect.testing.utilities import prefect_test_harness
 
     from penumbra.artifacts.store import Store
-    from penumbra.flows.running import run_flow
+    from penumbra.flows.local_run import run_flow
     from penumbra.tasks.text.embeddings import Encoding, encode
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 

@@ -81,7 +81,7 @@ def write_datasets(folder: Path, queries: int) -> int:
 
 def planned(dataset: str) -> dict[Artifact, Work]:
     """The stages of a run, by their artifacts."""
-    from penumbra.flows.running import prepare
+    from penumbra.flows.local_run import prepare
     from penumbra.tasks.stage import planning
 
     flow, _, parameters = prepare("build-negatives", dataset, {})

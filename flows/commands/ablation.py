@@ -39,7 +39,7 @@ def ablation(
     Each row builds its negatives and features, trains and is judged on every test split. What was done before is found,
     so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
     """
-    from penumbra.flows.running import prepare, run_flow
+    from penumbra.flows.local_run import prepare, run_flow
     from penumbra.tasks.grounding.ablation.grids import GROUPS, TRAINING, listing, plan
     from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from penumbra.flows import completion
 from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
-from penumbra.flows.names import FLOWS
+from penumbra.flows.registry import FLOWS
 
 EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, tells all of them."
 
@@ -34,7 +34,7 @@ class RunCommand(TyperCommand):
 
     def told(self, ctx: Any, flow: str, group: str | None) -> str:
         """A flow's parameters by groups with the usual usage, or a group's in full."""
-        from penumbra.flows.parameters import in_full, overview
+        from penumbra.flows.parameter_help import in_full, overview
 
         if group:
             return in_full(flow, group)
@@ -92,14 +92,14 @@ def run(
 
     if not dry_run and flow in FLOWS:
         begin()
-    from penumbra.flows.parameter_files import parameters_in
-    from penumbra.flows.running import placed_in_layers, run_flow
+    from penumbra.flows.local_run import run_flow
+    from penumbra.flows.parameters import parameters_in, placed_in_layers
 
     scalars = [place for place in log or () if place != PREFECT]
     said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(scalars)}]"] if scalars else ())])
     changes = placed_in_layers(flow, dataset, parameters_in(config) if config else {}, said)
     if dry_run:
-        from penumbra.flows.running import log_price, plan_flow
+        from penumbra.flows.local_run import log_price, plan_flow
 
         table = Table("stage", "", "key")
         for row in plan_flow(flow, dataset, changes):

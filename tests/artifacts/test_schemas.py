@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, SchemaError, conform, making, table_of
-from penumbra.flows.running import FLOWS
+from penumbra.flows.registry import FLOWS
 
 DESIGN = {  # the contract, word for word; embeddings, measures and summary are stages of our own
     "annotations": "qid vid split query duration windows novel saliency",

@@ -25,7 +25,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, PartRecord
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import main as penumbra
-from penumbra.flows.running import prepare
+from penumbra.flows.local_run import prepare
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.features import text, video
 from penumbra.tasks.grounding.training import loop

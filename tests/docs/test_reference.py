@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from penumbra.artifacts.columns import COLUMNS, ROWS
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.flows.running import FLOWS, flow_of
+from penumbra.flows.registry import FLOWS, flow_of
 
 pytestmark = pytest.mark.slow
 

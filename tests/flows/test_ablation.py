@@ -14,7 +14,8 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import Materials, ablation
 from penumbra.flows.commands import app
-from penumbra.flows.running import ParameterError, prepare, run_flow
+from penumbra.flows.local_run import prepare, run_flow
+from penumbra.flows.registry import ParameterError
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip

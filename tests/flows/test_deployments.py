@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from penumbra.artifacts.settings import DEPLOYMENTS
-from penumbra.flows.running import FLOWS, deployment_parameters
+from penumbra.flows.parameters import deployment_parameters
+from penumbra.flows.registry import FLOWS
 from penumbra.tasks.grounding.training.settings import presets
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]

@@ -23,7 +23,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
-from penumbra.flows.running import plan_flow
+from penumbra.flows.local_run import plan_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.features.decoding.drafts import draft_name

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from penumbra.flows.running import deployment_parameters
+from penumbra.flows.parameters import deployment_parameters
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.settings import Settings, layered, with_preset
 from tests.browser import Page, browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 DEPLOY = """
-from penumbra.flows.running import deployment_parameters
+from penumbra.flows.parameters import deployment_parameters
 from penumbra.flows.train_grounding import train_grounding
 train_grounding.to_deployment("scenes", parameters=deployment_parameters("train-grounding", "scenes")).apply()
 """

@@ -19,7 +19,7 @@ from penumbra.artifacts.settings import runs_folder
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding
-from penumbra.flows.running import plan_flow, run_flow
+from penumbra.flows.local_run import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset

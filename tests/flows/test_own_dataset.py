@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from penumbra.artifacts.settings import DEPLOYMENTS
 from penumbra.flows.commands import app
-from penumbra.flows.deploying import all_deployments
-from penumbra.flows.running import placed_in_layers, prepare
+from penumbra.flows.deploy import all_deployments
+from penumbra.flows.local_run import prepare
+from penumbra.flows.parameters import placed_in_layers
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.features.decoding.durations import DurationError
 from tests.films import film

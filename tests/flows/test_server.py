@@ -24,6 +24,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from penumbra.artifacts.store import Store
+from penumbra.flows.serve import credential_for
 from penumbra.flows.server import (
     ServeError,
     _keep_back_retried,
@@ -34,7 +35,6 @@ from penumbra.flows.server import (
     stop,
     wait_for,
 )
-from penumbra.flows.serving import credential_for
 from tests.browser import browser, needs_chromium
 from tests.browsing_data import annotation, build, negative
 

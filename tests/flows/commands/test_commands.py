@@ -21,9 +21,10 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import goes_on, parse_parameters, write_text
-from penumbra.flows.names import FLOWS
-from penumbra.flows.parameters import groups_of
-from penumbra.flows.running import NoServerError, ParameterError, deployment_parameters, plan_flow, prepare
+from penumbra.flows.local_run import NoServerError, plan_flow, prepare
+from penumbra.flows.parameter_help import groups_of
+from penumbra.flows.parameters import deployment_parameters
+from penumbra.flows.registry import FLOWS, ParameterError
 from penumbra.tasks.stage import IS_THERE, merge
 
 pytestmark = pytest.mark.slow
@@ -194,8 +195,8 @@ def test_parameters_nest_and_are_json_where_they_can_be() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
     """The parameters that a flow is run with when these are typed."""
     heard: list[dict[str, object]] = []
-    monkeypatch.setattr("penumbra.flows.running.plan_flow", lambda flow, dataset, said: heard.append(said) or [])
-    monkeypatch.setattr("penumbra.flows.running.log_price", lambda *_: None)
+    monkeypatch.setattr("penumbra.flows.local_run.plan_flow", lambda flow, dataset, said: heard.append(said) or [])
+    monkeypatch.setattr("penumbra.flows.local_run.log_price", lambda *_: None)
     done = CliRunner().invoke(app, ["run", *arguments, "--dry-run"])
     if done.exception:
         raise done.exception
@@ -358,7 +359,7 @@ def test_a_foreign_file_is_told_before_a_server_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], told: str
 ) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    monkeypatch.setattr("penumbra.flows.running.ask_server", lambda: pytest.fail("a server was asked"))
+    monkeypatch.setattr("penumbra.flows.local_run.ask_server", lambda: pytest.fail("a server was asked"))
     (tmp_path / "mine").mkdir()
     for name, text in files.items():
         (tmp_path / "mine" / name).write_text(text)
@@ -463,17 +464,18 @@ def test_values_are_yaml_and_else_text(pair: str, expected: dict[str, object]) -
 
 def test_a_parameter_finds_its_group() -> None:
     from penumbra.flows.build_negatives import build_negatives
-    from penumbra.flows.running import in_groups
+    from penumbra.flows.parameters import resolve_parameter_paths
 
-    placed = in_groups(build_negatives, {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9})
+    placed = resolve_parameter_paths(build_negatives, {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9})
     assert placed == {"filling": {"providers": ["openai"], "seed": 3}, "choosing": {"ceiling": 0.9}}
-    assert in_groups(build_negatives, {"nonsense": 1}) == {"nonsense": 1}
+    assert resolve_parameter_paths(build_negatives, {"nonsense": 1}) == {"nonsense": 1}
 
 
 def test_a_parameter_of_two_groups_needs_its_group() -> None:
     from prefect import flow
 
-    from penumbra.flows.running import ParameterError, in_groups
+    from penumbra.flows.parameters import resolve_parameter_paths
+    from penumbra.flows.registry import ParameterError
     from penumbra.tasks.negatives.filling import Filling
 
     @flow
@@ -481,30 +483,33 @@ def test_a_parameter_of_two_groups_needs_its_group() -> None:
         del first, second
 
     with pytest.raises(ParameterError, match=r"first\.seed or second\.seed"):
-        in_groups(twice, {"seed": 1})
+        resolve_parameter_paths(twice, {"seed": 1})
 
 
 def test_a_parameter_finds_its_group_in_the_model_that_is_named() -> None:
-    from penumbra.flows.running import ParameterError, in_groups
+    from penumbra.flows.parameters import resolve_parameter_paths
+    from penumbra.flows.registry import ParameterError
     from penumbra.flows.train_grounding import train_grounding
 
-    assert in_groups(train_grounding, {"shine": True, "epochs": 2}) == {
+    assert resolve_parameter_paths(train_grounding, {"shine": True, "epochs": 2}) == {
         "model": {"losses": {"shine": True}},
         "training": {"epochs": 2},
     }
-    assert in_groups(train_grounding, {"losses": {"shine": True}}) == {"model": {"losses": {"shine": True}}}
+    assert resolve_parameter_paths(train_grounding, {"losses": {"shine": True}}) == {
+        "model": {"losses": {"shine": True}}
+    }
     named = {"clips": 8, "model": {"name": "mmn"}}
-    assert in_groups(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
+    assert resolve_parameter_paths(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
     usual = {"preset": "scenes-mmn"}
-    assert in_groups(train_grounding, {"clips": 8}, usual) == {"model": {"name": "mmn", "clips": 8}}
-    assert in_groups(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, usual) == {
+    assert resolve_parameter_paths(train_grounding, {"clips": 8}, usual) == {"model": {"name": "mmn", "clips": 8}}
+    assert resolve_parameter_paths(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, usual) == {
         "preset": "scenes-qd_detr",
         "model": {"hidden": 8},
     }
     with pytest.raises(ParameterError, match=r"'clips' is for model mmn, vdi, and this is qd_detr: say model\.name"):
-        in_groups(train_grounding, {"clips": 8})
+        resolve_parameter_paths(train_grounding, {"clips": 8})
     with pytest.raises(ParameterError, match=r"model\.losses\.negatives or inputs\.negatives"):
-        in_groups(train_grounding, {"negatives": "both", "model": {"name": "bm_detr"}})
+        resolve_parameter_paths(train_grounding, {"negatives": "both", "model": {"name": "bm_detr"}})
 
 
 def test_what_a_model_has_not_is_refused_by_name() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penumbra.flows import completion, parameters
-from penumbra.flows.names import FLOWS
+from penumbra.flows.registry import FLOWS
 from penumbra.tasks.grounding.training.settings import presets
 
 pytestmark = pytest.mark.slow

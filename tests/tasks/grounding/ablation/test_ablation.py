@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.flows.running import deployment_parameters
+from penumbra.flows.parameters import deployment_parameters
 from penumbra.tasks.grounding.ablation.grids import (
     FEATURES,
     GROUPS,

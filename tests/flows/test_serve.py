@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.serving import _environment
+from penumbra.flows.serve import _environment
 from tests.browser import browser, needs_chromium
 from tests.cluster import free_port
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MadeT = TypeVar("MadeT", bound=Made)
 
 
-def shown_flow(name: str, called: Callable[..., str]) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
+def named_flow(name: str, called: Callable[..., str]) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
     """A Prefect flow of this name; `called` takes its parameters and says what such a run does.
 
     Where data are missing, a run that a schedule began is Cancelled, with a message that says what to fetch; a run that
@@ -64,7 +64,7 @@ def _by_schedule() -> bool:
     return bool(context and context.flow_run and context.flow_run.auto_scheduled)
 
 
-def ended(made: MadeT, *outcomes: str | None) -> State[MadeT]:
+def completed_state(made: MadeT, *outcomes: str | None) -> State[MadeT]:
     """What a flow returns: its caller gets what was made; the UI shows how it ended, and where that lies."""
     told = "; ".join(filter(None, outcomes))
     return Completed(message=f"{told}. In {made.path}" if told else PRICED, data=made)

@@ -1,10 +1,15 @@
-"""What users call the flows and their deployments, and where each flow is; its module is imported when it runs."""
+"""The names of the flows and of their deployments, and the module of each flow, which is imported when it runs."""
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.settings import DEPLOYMENTS
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 FLOWS = {
     "build-negatives": ("penumbra.flows.build_negatives", "build_negatives"),
@@ -29,3 +34,21 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
     return dict(yaml.load(file.read_text(encoding="utf-8"), loader))  # noqa: S506 (it is safe)
+
+
+class ParameterError(PenumbraError):
+    """A flow or parameter of this name does not exist, or a value does not fit the parameter."""
+
+
+def deployments() -> list[dict[str, Any]]:
+    """The deployments of prefect.yaml."""
+    return list(prefect_yaml()["deployments"])
+
+
+def flow_of(name: str) -> "Flow[..., Any]":
+    """The flow of this name, imported only now; raises `ParameterError` naming an unknown one."""
+    if name not in FLOWS:
+        raise ParameterError(f"no flow {name!r}; there is: {', '.join(FLOWS)}")
+    module, function = FLOWS[name]
+    flow: Flow[..., Any] = getattr(import_module(module), function)
+    return flow

@@ -12,8 +12,8 @@ from prefect.runtime import flow_run
 from prefect.states import Pending
 
 from penumbra.flows.build_negatives import build_negatives
-from penumbra.flows.deploying import with_schedules_where_data_are
-from penumbra.flows.running import flow_of
+from penumbra.flows.deploy import with_schedules_where_data_are
+from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 
 SCENES = {"dataset": {"name": "scenes"}}

@@ -24,8 +24,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.settings import PROJECT
-from penumbra.flows.parameter_files import ParameterError, datasets_with_own
-from penumbra.flows.running import deployments, flow_of, own_deployments
+from penumbra.flows.parameters import datasets_with_own, own_deployments
+from penumbra.flows.registry import ParameterError, deployments, flow_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 POOLS = ("penumbra", "penumbra-gpu")

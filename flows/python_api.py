@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.settings import data_folder
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.quiet import silence
-from penumbra.flows.running import prepare, run_flow
+from penumbra.flows.console_output import warnings_only
+from penumbra.flows.local_run import prepare, run_flow
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.own import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters
@@ -48,7 +48,7 @@ def negatives_for(
             planned = negatives_of(known["dataset"], how)
         if all(state == IS_THERE for _, state, _ in plan.rows):
             return planned.negatives
-        with silence() if quiet else nullcontext():
+        with warnings_only() if quiet else nullcontext():
             made: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
         return made.negatives
 

@@ -148,7 +148,7 @@ def serve(host: str, port: int) -> None:
 def _work(environment: Mapping[str, str], folder: str, running: list[subprocess.Popen[bytes]]) -> None:
     """Apply the deployments and start the workers, which are put into `running` one by one."""
     options: dict[str, Any] = {"env": environment, "cwd": folder, "stdin": subprocess.DEVNULL}
-    if subprocess.run(ending_with_us("penumbra.flows.deploying"), check=False, **options).returncode:
+    if subprocess.run(ending_with_us("penumbra.flows.deploy"), check=False, **options).returncode:
         raise ServeError("the deployments of prefect.yaml could not be applied: see the lines above")
     for pool, limits in WORKERS.items():
         worker = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)

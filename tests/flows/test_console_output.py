@@ -15,7 +15,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
-from penumbra.flows.display import Display, Making, ended
+from penumbra.flows.console_output import Display, Making, ended
 from penumbra.tasks.progress import LOG, News, State, at, counting, followed
 
 PROGRAM = """
@@ -29,7 +29,7 @@ from prefect import flow
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.flows.display import displayed
+from penumbra.flows.console_output import displayed
 from penumbra.tasks.engines import Engine, parts_made
 from penumbra.tasks.log_lines import quieten
 from penumbra.tasks.progress import followed
