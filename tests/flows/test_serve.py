@@ -244,6 +244,6 @@ def test_interrupted_it_ends_cleanly_with_all_it_started(served: Served) -> None
     said = served.log.read_text()
     assert "Ending workers and server" in said
     assert "penumbra: " not in said, "an error of ours"
-    assert "flows/serving.py" not in said, "a traceback of ours"
+    assert "flows/serve.py" not in said, "a traceback of ours"
     assert digest(served.home / ".prefect") == served.before, "the user's own Prefect was touched"
     assert "no `penumbra serve` runs on port" in served.shell("true").stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.flows import completion, parameters
+from penumbra.flows import completion
+from penumbra.flows import parameter_help as parameters
 from penumbra.flows.registry import FLOWS
 from penumbra.tasks.grounding.training.settings import presets
 
