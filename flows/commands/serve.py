@@ -19,9 +19,10 @@ def serve(
 
     The server asks for a user and a password: PENUMBRA_AUTH=user:password, or new ones a start, told when it is up.
     """
-    from penumbra.flows import serving
+    from penumbra.flows.serve import serve as start
+    from penumbra.flows.serve import told_environment
 
     if env:
-        sys.stdout.write(serving.told_environment(port))
+        sys.stdout.write(told_environment(port))
     else:
-        serving.serve(host, port)
+        start(host, port)
