@@ -57,18 +57,18 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	@$(BIN)/python -m tests.bench
-	@$(BIN)/python -m tests.bench_negatives
-	@$(BIN)/python -m tests.bench_engines
-	@$(BIN)/python -m tests.bench_language_models
-	@$(BIN)/python -m tests.bench_llama
-	@$(BIN)/python -m tests.bench_training
-	@$(BIN)/python -m tests.bench_mmn
-	@$(BIN)/python -m tests.bench_features
+	@$(BIN)/python -m bench.pipeline
+	@$(BIN)/python -m bench.negatives
+	@$(BIN)/python -m bench.engines
+	@$(BIN)/python -m bench.language_models
+	@$(BIN)/python -m bench.llama
+	@$(BIN)/python -m bench.training
+	@$(BIN)/python -m bench.mmn
+	@$(BIN)/python -m bench.features
 
 # Half an hour: a million queries, of which those in the middle are really made (docs/scale.md).
 bench-million: setup
-	@$(BIN)/python -m tests.bench_million
+	@$(BIN)/python -m bench.million
 
 # The size of the project: lines, files, parameters, and what one query enters.
 count: setup
@@ -76,7 +76,7 @@ count: setup
 
 # Kills, damage, fuzzed files and storms by the thousand, at most 20 minutes on two cores: docs/reliability.md.
 campaign: setup
-	@$(BIN)/python -m tests.campaigns
+	@$(BIN)/python -m bench.campaigns
 
 # Fails on a link that leads nowhere; open build/site/index.html.
 docs: setup
@@ -84,7 +84,7 @@ docs: setup
 
 # The pictures of docs/pictures, of what `make demo` made; a Chromium takes them.
 pictures: setup
-	@$(BIN)/python -m tests.pictures
+	@$(BIN)/python -m bench.pictures
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup

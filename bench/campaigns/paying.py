@@ -1,8 +1,8 @@
 """Money in bad weather: runs at once, kills -9 while asking, and every storm of the stand-in's script.
 
-    python -m tests.campaigns.paying --pairs 20 --kills 20
+    python -m bench.campaigns.paying --pairs 20 --kills 20
 
-prints rows of a table in Markdown and ends with 1 where a column that must be 0 is not. The runs are processes that
+prints rows of a table in Markdown and ends with 1 if a column that must be 0 is not. The runs are processes that
 ask with the real client libraries over real HTTP. The stand-in charges every answer, whether or not it arrives.
 """
 

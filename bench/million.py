@@ -1,6 +1,6 @@
 """`build-negatives` at a million queries, as far as it need be run to be measured.
 
-    python -m tests.bench_million [--queries 1000000] [--parts 50] [--folder FOLDER]
+    python -m bench.million [--queries 1000000] [--parts 50] [--folder FOLDER]
 
 The training queries are those of eight parts of Charades-CG, again and again under new qids and video ids. Their
 negatives are made once. Of each stage that is made in parts, all parts but those in the middle are written as copies of
@@ -27,13 +27,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.engines import FLOW
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.parts import part_name
 from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.annotations import ROWS_A_PART
-from tests.bench_engines import FLOW
 
 SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"
 PARTS = 8  # of Charades-CG's training queries

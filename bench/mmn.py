@@ -1,6 +1,6 @@
 """Seconds of MMN's training step at Charades size, beside the same step written as plain loops, and its bare products.
 
-python -m tests.bench_mmn [--videos 16] [--steps 1] [--threads 2] [--device cpu]
+python -m bench.mmn [--videos 16] [--steps 1] [--threads 2] [--device cpu]
 
 Random features, 2.3 sentences a video; the published sizes (map of 16 clips, width 512, eight layers of 5 × 5). The
 plain step pads the whole map at once, normalises that border too, and loops over videos and sentences (`plain_mmn`), as

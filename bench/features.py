@@ -1,6 +1,6 @@
 """`make bench`: features against the plain way of the field and against the bare encoder, and how they are stored.
 
-    python -m tests.bench_features [texts] [videos] [sample] [storage]
+    python -m bench.features [texts] [videos] [sample] [storage]
 
 Encoder: ViT-B/32's size with random weights. `plain` is the field's way: one text at a time, padded to 77, duplicates
 and all; all frames of a video, then one batch, then the next video. `limit` is the bare forward pass on random tensors
@@ -29,6 +29,7 @@ import torch
 from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from bench.engines import RUN, run
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
@@ -39,7 +40,6 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.sample.scenes.render import read_scripts, render
-from tests.bench_engines import RUN, run
 
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16
 STORED, DIMENSION = 1000, 512

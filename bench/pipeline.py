@@ -1,6 +1,6 @@
 """`make bench`: how long `build-negatives` takes beside the libraries it can't do without, as JSON, in one run.
 
-    python -m tests.bench [DATASET]      default: charades-cg where its files are, else scenes
+    python -m bench.pipeline [DATASET]      default: charades-cg where its files are, else scenes
 
 `pure` are the times of spaCy's `nlp.pipe` over the distinct queries and of SentenceBERT's `encode` over the distinct
 queries and negatives; `overhead_seconds` is everything else that the flow takes.

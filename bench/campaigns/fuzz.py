@@ -1,6 +1,6 @@
 """Damaged feature files and videos by the thousand: none ends a run, none is lost without a word.
 
-    python -m tests.campaigns.fuzz --files 10000 --videos 200
+    python -m bench.campaigns.fuzz --files 10000 --videos 200
 
 Prints a row of a markdown table a format: what was done, how many cases, crashes, silent losses, seconds, and what came
 of the cases. Each case is an intact file with some bytes changed, drawn by its number, so that it can be made again. A

@@ -1,6 +1,6 @@
 """How fast provider `llama` scores words, beside plain generation of the three sentences by the same model, as JSON.
 
-    python -m tests.bench_llama [--device cuda] [--shape tiny|8b] [--queries 200] [--words 8]
+    python -m bench.llama [--device cuda] [--shape tiny|8b] [--queries 200] [--words 8]
 
 Queries are those of the shipped scenes, every word but the commonest small ones a slot; the model's weights are random,
 made on the device, for speed does not depend on them. It runs where there is nothing but this repository, PyTorch,

@@ -1,6 +1,6 @@
 """All campaigns, two at once, and one table in Markdown of what came of them.
 
-    python -m tests.campaigns
+    python -m bench.campaigns
 
 ends with 1 where a figure that must be 0 is not. `docs/reliability.md` says what each line means.
 """
@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from tests.campaigns import corruption, fuzz, kills, paying
+from bench.campaigns import corruption, fuzz, kills, paying
 
 
 @dataclass

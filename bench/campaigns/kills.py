@@ -1,8 +1,8 @@
 """Runs that are killed, and runs at once: the next one ends in the same bytes, and nothing whole is made again.
 
-    python -m tests.campaigns.kills --kills 50 --commands 5 --pairs 20
+    python -m bench.campaigns.kills --kills 50 --commands 5 --pairs 20
 
-prints rows of a table in Markdown and ends with 1 where a column that must be 0 is not. Each case is a run of one of
+prints rows of a table in Markdown and ends with 1 if a column that must be 0 is not. Each case is a run of one of
 the flows over a small data set. It is killed (kill -9 of the main process alone, or of its whole group) at a seeded
 moment of the time that it takes undisturbed, and then run again to its end. `--commands` of the kills are of
 `penumbra run` with a Prefect server of its own; the others are flows in a process without a server.
@@ -24,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.campaigns.flows import FLOWS, OK, Place, Run, undisturbed
 from penumbra.artifacts.markdown import markdown_table
-from tests.campaigns.flows import FLOWS, OK, Place, Run, undisturbed
 
 GONE = 15.0  # seconds after which nothing of a killed run may live
 STARTS = 15.0  # seconds in which a command imports everything and starts its server

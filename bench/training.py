@@ -1,6 +1,6 @@
 """Seconds a training step at Charades size and at the study's, beside the bare matrix products of the same step.
 
-python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
+python -m bench.training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has

@@ -1,13 +1,13 @@
 """`make bench`: how long the choice of negatives takes with 8 candidates a level, and SentenceBERT's share of it.
 
-python -m tests.bench_negatives [DATASET]      default: charades-cg where its files are, else scenes
+python -m bench.negatives [DATASET]      default: charades-cg where its files are, else scenes
 """
 
 import time
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from tests.bench import print_figures
+from bench.pipeline import print_figures
 
 CANDIDATES = 8
 

@@ -1,6 +1,6 @@
 """How fast the client of the hosted models is, and what a query costs, as JSON, in one run.
 
-    python -m tests.bench_language_models [--requests 2000]
+    python -m bench.language_models [--requests 2000]
 
 Throughput: against a server in another process that answers after 200 ms, as a share of what N requests in flight can
 reach at best. Tokens: of an accepted query (three levels) beside the plain way, one request a query with the

@@ -1,6 +1,6 @@
 """`make pictures`: the pictures of docs/pictures, taken by a headless Chromium of what `make demo` has made.
 
-    python -m tests.pictures [browse] [demo-app] [ui]
+    python -m bench.pictures [browse] [demo-app] [ui]
 
 The pages are those that users see: `penumbra browse`, `penumbra demo-app`, and Prefect's UI under `penumbra serve`,
 where build-negatives/scenes is run. Its pages show where artifacts lie: PENUMBRA_ARTIFACTS.

@@ -1,6 +1,6 @@
 """`make bench`: `build-negatives` on one core, by workers, and on clusters of this machine, side by side.
 
-    python -m tests.bench_engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
+    python -m bench.engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
 
 Each engine gets the command line of a user and an empty store; `here` has a single core. A stage's ratio is the seconds
 of `here` over its own. At the end all Parquet files must be the same, and the last store is asked again (all found

@@ -1,6 +1,6 @@
 """A finished store that is damaged in many ways: what `verify` says, and what the next run makes of it.
 
-    python -m tests.campaigns.corruption
+    python -m bench.campaigns.corruption
 
 prints a row of a table in Markdown a kind and ends with 1 after a silent loss or a crash. Each kind damages one thing
 in a whole store of `full-pipeline`. Then `penumbra artifacts verify` is asked, and a flow is run. It must either end
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
 from penumbra.artifacts.markdown import markdown_table
-from tests.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
 
 MENDED, TOLD, ANEW, LOST, CRASH = "same bytes", "stopped in one line", "made anew", "SILENT LOSS", "CRASH"
 SOUND = "0 faults, 0 not finished"

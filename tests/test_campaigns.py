@@ -1,0 +1,79 @@
+"""Short forms of the campaigns of `make campaign`: kills, damage, damaged files, and payment."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.campaigns import corruption, fuzz
+from bench.campaigns.flows import CRASHED, OK, STOPPED, Place
+from penumbra.artifacts.settings import PROJECT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run_campaign(name: str, *options: str) -> list[list[str]]:
+    """Run a campaign as users do; return the cells of its table without the header."""
+    command = [sys.executable, "-m", f"bench.campaigns.{name}", *options]
+    ended = subprocess.run(command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=880)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [line.strip("| ").split(" | ") for line in ended.stdout.splitlines()[2:]]
+
+
+@pytest.mark.long
+def test_killed_and_concurrent_runs_end_with_the_same_bytes() -> None:
+    rows = run_campaign("kills", "--kills", "5", "--commands", "0", "--pairs", "1")
+    assert [int(row[2]) > 0 for row in rows] == [True, True, False, False]
+
+
+@pytest.mark.long
+def test_damage_is_repaired_or_reported() -> None:
+    outcomes = [row[-1] for row in run_campaign("corruption", "--every", "7")]
+    assert len(outcomes) >= 10
+    assert {corruption.MENDED, corruption.TOLD} <= set(outcomes) <= set(corruption.GOOD)
+
+
+def test_nothing_is_paid_twice_and_no_limit_is_exceeded() -> None:
+    rows = run_campaign("paying", "--pairs", "2", "--kills", "5", "--storms", "3")
+    assert [int(row[1]) > 0 for row in rows] == [True] * 4
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "h5"])
+def test_damaged_feature_files(suffix: str) -> None:
+    outcome = fuzz.import_batch(suffix, 0, 60)
+    assert (outcome.cases, outcome.crashes, outcome.losses) == (60, 0, 0)
+    assert len(outcome.reasons) > 2
+
+
+def test_damaged_videos() -> None:
+    outcome = fuzz.run_videos(20)
+    assert (outcome.cases, outcome.crashes, outcome.losses) == (20, 0, 0)
+    assert outcome.reasons["decoded"] < 20
+
+
+def test_the_fuzz_campaign_counts_crashes_and_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "import_part", lambda *_: 1 / 0)
+    assert fuzz.import_batch("npy", 0, 3).crashes == 3
+    monkeypatch.undo()
+    monkeypatch.setattr(fuzz, "MATRIX", np.zeros((10, 6), np.float32))
+    monkeypatch.setattr(fuzz, "_matrices", lambda rows: [np.ones((10, 6))] * len(rows))
+    assert fuzz.import_batch("npz", 0, 3).losses >= 3
+
+
+def test_the_damage_campaign_counts_crashes_and_losses(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (place.store / ".runs").mkdir(parents=True)
+    (place.store / ".runs" / "best.safetensors").write_bytes(b"1")
+    kind, expected = corruption.Kind("", lambda _: None), place.tree()
+
+    def outcome(code: int, output: str = "") -> str:
+        return corruption.outcome(place, expected, kind, code, output)
+
+    assert outcome(OK) == corruption.MENDED
+    (place.store / ".runs" / "best.safetensors").write_bytes(b"2")
+    assert outcome(OK) == corruption.LOST
+    assert outcome(CRASHED, "Traceback") == corruption.CRASH
+    assert outcome(STOPPED, "penumbra: it names no file") == corruption.CRASH
+    assert outcome(STOPPED, f"penumbra: {tmp_path}/store is damaged") == corruption.TOLD
