@@ -1,17 +1,18 @@
 """Which artifacts there are below a root: their manifests tell, no part is read and nothing is changed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
 
 from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import Files
+from penumbra.artifacts.locations import artifacts_root
 from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
-from penumbra.artifacts.settings import artifacts_root
 
 MANIFEST = "_manifest.json"
 LISTED = 10  # artifacts in a message
+RESULTS = {"metrics", "evaluation", "ablation"}  # none takes the place of another
 
 
 class Catalogue:
@@ -118,6 +119,20 @@ class Catalogue:
             raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {_newest(matching, _key)}")
         raise ArtifactError(f"no {place} matches {key!r}; the newest: {_newest(manifests, name or _key)}")
 
+    def resolve(self, reference: str) -> Artifact:
+        """Return the artifact that a user calls DATASET/STAGE (the newest whole one) or DATASET/STAGE/KEY.
+
+        The first digits of a key are enough. Raises `ArtifactError` where the reference is none, or names nothing or
+        several artifacts.
+        """
+        names = reference.strip("/").split("/")
+        if len(names) == 3 and all(NAME.match(name) for name in names):
+            dataset, stage, key = names
+            return self.with_key(dataset, stage, key)
+        if len(names) != 2:
+            raise ArtifactError(f"{reference!r} is no DATASET/STAGE, as in charades-cg/masks")
+        return self.newest(*names)
+
     def ancestors(self, artifact: Artifact) -> dict[str, list[Artifact]]:
         """What an artifact was made from, by stage, its parents before theirs."""
         by_stage: dict[str, list[Artifact]] = {}
@@ -168,3 +183,47 @@ def _newest(manifests: Sequence[Manifest], name: Callable[[Manifest], str]) -> s
     names = [name(manifest) for manifest in manifests[: -LISTED - 1 : -1]]
     more = f" and {len(manifests) - LISTED} more" if len(manifests) > LISTED else ""
     return ", ".join(names) + more
+
+
+def to_remove(store: Catalogue, reference: str | None, older: float | None, unneeded: bool) -> list[Artifact]:
+    """The artifacts below a reference, DATASET[/STAGE[/KEY]]; where said, only old or unneeded ones.
+
+    `older` is an age in days; what is not finished has none. An artifact is needed that is a result or the newest of
+    its stage, or that a needed one was made from. Raises `ArtifactError` where nothing is below.
+    """
+    names = (reference or "").strip("/").split("/") if reference else []
+    found = [it for it in store.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))]
+    if len(names) > 3 or not found:
+        raise ArtifactError(f"nothing is below {reference or store.root}: penumbra artifacts ls shows what there is")
+    if older is not None:
+        since = datetime.now(UTC) - timedelta(days=older)
+        old = {store.reference(manifest) for manifest in store.find(*names[:2]) if manifest.ended < since}
+        found = [artifact for artifact in found if artifact in old]
+    if unneeded:
+        kept = needed(store)
+        found = [artifact for artifact in found if artifact not in kept]
+    return found
+
+
+def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:
+    """Raise `ArtifactError` where another artifact was made from one of these, naming it and what takes it away."""
+    for manifest in store.find():
+        made = store.reference(manifest)
+        for parent in manifest.parents if made not in artifacts else ():
+            if parent.model_copy(update={"root": store.root}) in artifacts:
+                takes = f"penumbra artifacts rm {made.dataset}/{made.stage}/{made.key}"
+                raise ArtifactError(f"{made.path} was made from {parent.path}: {takes} takes it away first")
+
+
+def needed(store: Catalogue) -> set[Artifact]:
+    """Results, the newest artifact of each stage of each data set, and all that these were made from."""
+    manifests = {store.reference(manifest): manifest for manifest in store.find()}
+    newest = {(artifact.dataset, artifact.stage): artifact for artifact in manifests}  # the last of them stays
+    results = [artifact for artifact in manifests if artifact.stage in RESULTS]
+    kept, waiting = set[Artifact](), [*newest.values(), *results]
+    while waiting:
+        artifact = waiting.pop()
+        if artifact not in kept and artifact in manifests:
+            kept.add(artifact)
+            waiting += [it.model_copy(update={"root": store.root}) for it in manifests[artifact].parents]
+    return kept

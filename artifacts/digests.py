@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+from penumbra.artifacts.locations import digests_file
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.settings import digests_file
 
 SETTLED = 2.0  # seconds after its last change from which a file is remembered
 TABLE = "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"

@@ -1,190 +1,313 @@
-"""The single definition of every table: what a stage must write, and what a reader may rely on."""
+"""The definition of every table: its columns, their types and what they hold.
+
+A stage must write these columns, and a reader may rely on them. The reference in `docs/` is written from them.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import ArtifactError
 
-
-class SchemaError(PenumbraError):
-    """A table does not have its stage's columns or types."""
-
-
-def _table(*columns: tuple[str, pa.DataType], optional: tuple[str, ...] = ()) -> pa.Schema:
-    return pa.schema([pa.field(name, type_, nullable=name in optional) for name, type_ in columns])
-
-
-WINDOWS = pa.list_(pa.list_(pa.float64(), 2))
-NOVEL = pa.list_(pa.struct([("type", pa.string()), ("words", pa.list_(pa.string()))]))
-SALIENCY = pa.list_(pa.struct([("clip", pa.int32()), ("scores", pa.list_(pa.int8()))]))
+TEXT, BOOL = pa.string(), pa.bool_()
+INT8, INT16, INT32, INT64 = pa.int8(), pa.int16(), pa.int32(), pa.int64()
+FLOAT32, FLOAT64 = pa.float32(), pa.float64()
+TEXTS = pa.list_(TEXT)
+WINDOWS = pa.list_(pa.list_(FLOAT64, 2))
+NOVEL = pa.list_(pa.struct({"type": TEXT, "words": TEXTS}))
+SALIENCY = pa.list_(pa.struct({"clip": INT32, "scores": pa.list_(INT8)}))
 TOKENS = pa.list_(
     pa.struct(
-        [
-            ("text", pa.string()),
-            ("space_after", pa.bool_()),
-            ("lemma", pa.string()),
-            ("pos", pa.string()),
-            ("tag", pa.string()),
-            ("dep", pa.string()),
-            ("head", pa.int32()),
-            ("primitive", pa.string()),
-            ("is_subject", pa.bool_()),
-        ]
+        {
+            "text": TEXT,
+            "space_after": BOOL,
+            "lemma": TEXT,
+            "pos": TEXT,
+            "tag": TEXT,
+            "dep": TEXT,
+            "head": INT32,
+            "primitive": TEXT,
+            "is_subject": BOOL,
+        }
     )
 )
-SLOTS = pa.list_(
-    pa.struct([("token", pa.int32()), ("primitive", pa.string()), ("tag", pa.string()), ("word", pa.string())])
-)
-STRINGS = pa.list_(pa.string())
-ANY_WIDTH = 0  # a fixed-size list of features is as wide as its encoder; `fitted` puts the width in
+SLOTS = pa.list_(pa.struct({"token": INT32, "primitive": TEXT, "tag": TEXT, "word": TEXT}))
+MOMENTS = pa.list_(pa.struct({"start": FLOAT64, "end": FLOAT64, "score": FLOAT64}))
+ANY_WIDTH = 0  # of a list of features, which is as wide as its encoder's; `fitted` replaces it
 FEATURE = pa.list_(pa.float16(), ANY_WIDTH)
 FEATURES = pa.list_(FEATURE)
 
-SCHEMAS: dict[str, pa.Schema] = {
-    "annotations": _table(
-        ("qid", pa.string()),
-        ("vid", pa.string()),
-        ("split", pa.string()),
-        ("query", pa.string()),
-        ("duration", pa.float64()),
-        ("windows", WINDOWS),
-        ("novel", NOVEL),
-        ("saliency", SALIENCY),
-        optional=("saliency",),
+
+class Column(NamedTuple):
+    """A column of a table. `description` is markdown."""
+
+    type: pa.DataType
+    description: str
+    nullable: bool = False
+
+
+class Table(NamedTuple):
+    """A table: what one row is, and the columns by name."""
+
+    row: str
+    columns: dict[str, Column]
+
+
+def _nullable(type_: pa.DataType, description: str) -> Column:
+    return Column(type_, description, nullable=True)
+
+
+QID = Column(TEXT, "id of the query")
+LEVEL = Column(INT8, "1 (fewest words replaced) to 3")
+PROVIDER = Column(TEXT, "the provider that filled the masks")
+RUN = Column(TEXT, "name of the training run")
+METRIC = Column(TEXT, "name of the figure")
+
+TABLES = {
+    "annotations": Table(
+        "a query",
+        {
+            "qid": QID,
+            "vid": Column(TEXT, "id of the query's video"),
+            "split": Column(TEXT, "`train`, `val`, `test`, `composition` (Novel-Composition) or `word` (Novel-Word)"),
+            "query": Column(TEXT, "the sentence, without leading and trailing blanks"),
+            "duration": Column(FLOAT64, "duration of the video in seconds"),
+            "windows": Column(WINDOWS, "moments, `[start, end]` in seconds; empty if the split's moments are hidden"),
+            "novel": Column(NOVEL, "novel pairs of lemmas, by type of composition, or novel words, by part of speech"),
+            "saliency": _nullable(SALIENCY, "scores (0 to 4) of three annotators for clips of 2 s; null without them"),
+        },
     ),
-    "tags": _table(("qid", pa.string()), ("tokens", TOKENS)),
-    "dictionary": _table(
-        ("primitive", pa.string()),
-        ("tag", pa.string()),
-        ("word", pa.string()),
-        ("lemma", pa.string()),
-        ("count", pa.int64()),
+    "tags": Table(
+        "a query",
+        {
+            "qid": QID,
+            "tokens": Column(
+                TOKENS,
+                "tokens: `text`, `space_after`, `lemma`, universal `pos`, fine `tag`, dependency `dep` on `head`, "
+                "`primitive` class if the token may be masked, and `is_subject`",
+            ),
+        },
     ),
-    "masks": _table(
-        ("qid", pa.string()),
-        ("level", pa.int8()),
-        ("ratio", pa.float64()),
-        ("masked_query", pa.string()),
-        ("slots", SLOTS),
+    "dictionary": Table(
+        "a word of one primitive class and one fine tag, counted over the training split",
+        {
+            "primitive": Column(TEXT, "`verb`, `noun`, `adjective`, `preposition` or `adverb`"),
+            "tag": Column(TEXT, "fine part-of-speech tag"),
+            "word": Column(TEXT, "the word as the queries write it"),
+            "lemma": Column(TEXT, "the word's lemma"),
+            "count": Column(INT64, "number of occurrences"),
+        },
     ),
-    "fills": _table(
-        ("qid", pa.string()),
-        ("level", pa.int8()),
-        ("provider", pa.string()),
-        ("model", pa.string()),
-        ("prompt", pa.string()),
-        ("words", STRINGS),
-        ("query", pa.string()),
-        ("status", pa.string()),
-        ("problem", pa.string()),
-        ("attempts", pa.int32()),
-        ("prompt_tokens", pa.int64()),
-        ("completion_tokens", pa.int64()),
-        ("cost_usd", pa.float64()),
-        ("cached", pa.bool_()),
-        optional=("prompt", "query", "problem"),
+    "masks": Table(
+        "a query at a level",
+        {
+            "qid": QID,
+            "level": Column(INT8, "1 (fewest words masked) to 3"),
+            "ratio": Column(FLOAT64, "share of the query's primitives that is masked"),
+            "masked_query": Column(TEXT, "the query with `<mask>` in place of each masked word"),
+            "slots": Column(SLOTS, "masked words: index `token`, `primitive` class, fine `tag`, and the `word`"),
+        },
     ),
-    "embeddings": _table(("text", pa.string()), ("encoder", pa.string()), ("embedding", pa.list_(pa.float32()))),
-    "negatives": _table(
-        ("qid", pa.string()),
-        ("level", pa.int8()),
-        ("positive", pa.string()),  # the query that it negates
-        ("query", pa.string()),
-        ("words", STRINGS),
-        ("provider", pa.string()),
-        ("model", pa.string()),
-        ("similarity", pa.float32()),
-        ("plausibility", pa.float32()),
-        ("checks", STRINGS),
-        optional=("plausibility",),
+    "fills": Table(
+        "a query at a level from one provider",
+        {
+            "qid": QID,
+            "level": LEVEL,
+            "provider": PROVIDER,
+            "model": Column(TEXT, "the model that answered, or the statistics that words were drawn from"),
+            "prompt": _nullable(TEXT, "file and digest of the prompt; null if no model was asked"),
+            "words": Column(TEXTS, "one word for each slot"),
+            "query": _nullable(TEXT, "the filled sentence; null if there is none"),
+            "status": Column(TEXT, "`filled` or `failed`"),
+            "problem": _nullable(TEXT, "the problem with the answer, or the reason why another provider was used"),
+            "attempts": Column(INT32, "number of requests to the provider"),
+            "prompt_tokens": Column(INT64, "tokens sent"),
+            "completion_tokens": Column(INT64, "tokens received"),
+            "cost_usd": Column(FLOAT64, "cost in US dollars"),
+            "cached": Column(BOOL, "whether the answer came from the cache"),
+        },
     ),
-    "text_features": _table(("text", pa.string()), ("encoder", pa.string()), ("tokens", FEATURES), ("pooled", FEATURE)),
-    "video_features": _table(
-        ("vid", pa.string()),
-        ("encoder", pa.string()),
-        ("clip_length", pa.float64()),
-        ("duration", pa.float64()),
-        ("features", FEATURES),
+    "embeddings": Table(
+        "a distinct text",
+        {
+            "text": Column(TEXT, "the text"),
+            "encoder": Column(TEXT, "the sentence encoder"),
+            "embedding": Column(pa.list_(FLOAT32), "the embedding, of length 1"),
+        },
     ),
-    # patches: int8 of every frame, row, column and channel; times their frame's scale they are the states
-    "patch_features": _table(
-        ("vid", pa.string()),
-        ("encoder", pa.string()),
-        ("seconds", pa.list_(pa.float32())),
-        ("grid", pa.list_(pa.int32(), 2)),
-        ("scale", pa.list_(pa.float32())),
-        ("patches", pa.large_binary()),
+    "negatives": Table(
+        "a query at a level: the negative that was chosen",
+        {
+            "qid": QID,
+            "level": LEVEL,
+            "positive": Column(TEXT, "the query"),
+            "query": Column(TEXT, "the negative"),
+            "words": Column(
+                TEXTS,
+                "the replacing words; of a whole sentence the words that differ, empty if the numbers of words differ",
+            ),
+            "provider": Column(
+                TEXT, "the provider that filled the masks; `nearest` (another query) or `imported` (a file) otherwise"
+            ),
+            "model": Column(TEXT, "the model that answered, the statistics that words were drawn from, or the file"),
+            "similarity": Column(FLOAT32, "cosine similarity of the sentence embeddings of negative and query"),
+            "plausibility": _nullable(FLOAT32, "how natural the negative reads; null if that was not measured"),
+            "checks": Column(TEXTS, "names of the checks that the negative passed"),
+        },
     ),
-    "rejected": _table(("qid", pa.string()), ("stage", pa.string()), ("reason", pa.string()), ("value", pa.string())),
-    "in_video_negatives": _table(
-        ("qid", pa.string()), ("negative_qid", pa.string()), ("iou", pa.float64()), ("similarity", pa.float32())
+    "text_features": Table(
+        "a distinct text",
+        {
+            "text": Column(TEXT, "a query or a negative"),
+            "encoder": Column(TEXT, "the text encoder"),
+            "tokens": Column(FEATURES, "token states, start and end tokens included, without padding"),
+            "pooled": Column(FEATURE, "state of the whole text"),
+        },
     ),
-    # split: whether there are both; otherwise they are the query itself
-    "visual_dynamic_queries": _table(
-        ("qid", pa.string()), ("static", pa.string()), ("dynamic", pa.string()), ("split", pa.bool_())
+    "video_features": Table(
+        "a video",
+        {
+            "vid": Column(TEXT, "id of the video"),
+            "encoder": Column(TEXT, "the vision encoder, or the names of the imported sources"),
+            "clip_length": Column(FLOAT64, "seconds of a clip"),
+            "duration": Column(FLOAT64, "duration of the video in seconds"),
+            "features": Column(FEATURES, "one vector for each clip"),
+        },
     ),
-    "metrics": _table(
-        ("run", pa.string()),
-        ("epoch", pa.int32()),
-        ("step", pa.int64()),
-        ("split", pa.string()),
-        ("name", pa.string()),
-        ("value", pa.float64()),
+    "patch_features": Table(
+        "a video",
+        {
+            "vid": Column(TEXT, "id of the video"),
+            "encoder": Column(TEXT, "the vision encoder"),
+            "seconds": Column(pa.list_(FLOAT32), "time of each frame"),
+            "grid": Column(pa.list_(INT32, 2), "rows and columns of patches"),
+            "scale": Column(pa.list_(FLOAT32), "one factor for each frame: `patches` times it are the hidden states"),
+            "patches": Column(pa.large_binary(), "int8 values of shape [frames, rows, columns, channels]"),
+        },
     ),
-    "predictions": _table(
-        ("run", pa.string()),
-        ("split", pa.string()),
-        ("qid", pa.string()),
-        ("windows", pa.list_(pa.struct([(name, pa.float64()) for name in ("start", "end", "score")]))),
-        ("saliency", pa.list_(pa.float32())),
+    "rejected": Table(
+        "a rejected row of any stage",
+        {
+            "qid": Column(TEXT, "id of the query, the video or other item that was rejected"),
+            "stage": Column(TEXT, "the stage that rejected it"),
+            "reason": Column(TEXT, "the reason"),
+            "value": Column(TEXT, "the value that was rejected"),
+        },
     ),
-    "evaluation": _table(
-        ("run", pa.string()),
-        ("split", pa.string()),
-        ("subset", pa.string()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
+    "in_video_negatives": Table(
+        "a query and another query of the same video",
+        {
+            "qid": QID,
+            "negative_qid": Column(TEXT, "id of the other query, which is a negative of the first one"),
+            "iou": Column(FLOAT64, "largest temporal IoU of their windows"),
+            "similarity": Column(FLOAT32, "cosine similarity of their sentence embeddings"),
+        },
     ),
-    # split "": a figure of the whole run
-    "ablation": _table(
-        ("row", pa.string()),
-        ("seed", pa.int64()),
-        ("run", pa.string()),
-        ("split", pa.string()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
+    "visual_dynamic_queries": Table(
+        "a query",
+        {
+            "qid": QID,
+            "static": Column(TEXT, "the query's noun chunks"),
+            "dynamic": Column(TEXT, "the rest of the query"),
+            "split": Column(BOOL, "whether the query has both; if not, both columns are the query itself"),
+        },
     ),
-    # level 0: a figure of no single level
-    "measures": _table(
-        ("qid", pa.string()),
-        ("level", pa.int8()),
-        ("provider", pa.string()),
-        ("vid", pa.string()),
-        ("known_query", pa.bool_()),
-        ("template_kept", pa.bool_()),
-        ("words", STRINGS),
-        ("slots", pa.int16()),
-        ("same_slot_class", pa.int16()),
-        ("equal_to_original", pa.int16()),
-        ("length", pa.int16()),
-        ("closed_vocabulary", pa.bool_()),
-        ("copy", pa.bool_()),
-        ("false_negative", pa.bool_()),
-        ("false_negative_lemmatised", pa.bool_()),
-        ("test_splits", STRINGS),
-        ("trained", pa.bool_()),
-        ("held_out_composition", pa.bool_()),
-        ("held_out_word", pa.bool_()),
-        ("similarity", pa.float64()),
-        optional=("template_kept", "slots", "same_slot_class", "equal_to_original", "similarity"),
+    "metrics": Table(
+        "a figure of a step or epoch of a training run",
+        {
+            "run": RUN,
+            "epoch": Column(INT32, "epoch of the training"),
+            "step": Column(INT64, "step of the training"),
+            "split": Column(TEXT, "`train` or `validation`"),
+            "name": Column(TEXT, "name of the loss or figure"),
+            "value": Column(FLOAT64, "value of the loss or figure"),
+        },
     ),
-    "quality": _table(
-        ("level", pa.int8()), ("provider", pa.string()), ("metric", pa.string()), ("value", pa.float64())
+    "predictions": Table(
+        "a query that a training run predicted moments for",
+        {
+            "run": RUN,
+            "split": Column(TEXT, "split of the query"),
+            "qid": QID,
+            "windows": Column(MOMENTS, "`start` and `end` in seconds and `score`, best first"),
+            "saliency": Column(pa.list_(FLOAT32), "saliency score of each clip of the video"),
+        },
     ),
-    "summary": _table(("section", pa.string()), ("text", pa.string())),
+    "evaluation": Table(
+        "a figure of a training run",
+        {
+            "run": RUN,
+            "split": Column(TEXT, "the split that was evaluated"),
+            "subset": Column(
+                TEXT,
+                "`all`, a type of novel composition, or `held out` for the figures of the model's own family. Baselines"
+                " over all queries of the split are `constant window` (the best one of the training split), `constant "
+                "window by verb`, and `another query` (the run's predictions for a query of another video)",
+            ),
+            "metric": METRIC,
+            "value": Column(FLOAT64, "value in percent, except `queries` (a count) and probabilities"),
+        },
+    ),
+    "ablation": Table(
+        "a figure of a row of a grid, trained with one seed",
+        {
+            "row": Column(TEXT, "label of the grid's row; `constant window` for the baseline of the training split"),
+            "seed": Column(INT64, "seed of the training"),
+            "run": RUN,
+            "split": Column(TEXT, "the split that was evaluated; empty for a figure of the whole run"),
+            "metric": METRIC,
+            "value": Column(FLOAT64, "value of the figure"),
+        },
+    ),
+    "measures": Table(
+        "a negative, chosen or drawn, and what its text shows",
+        {
+            "qid": QID,
+            "level": LEVEL,
+            "provider": PROVIDER,
+            "vid": Column(TEXT, "id of the query's video"),
+            "known_query": Column(BOOL, "whether the data set has the query in that video"),
+            "template_kept": _nullable(
+                BOOL, "whether the words outside the masks are unchanged, one for each mask; null without masks"
+            ),
+            "words": Column(TEXTS, "the words that fill the masks"),
+            "slots": _nullable(INT16, "number of these words that could be evaluated"),
+            "same_slot_class": _nullable(
+                INT16, "number of these words that the training split has with the slot's class and fine tag"
+            ),
+            "equal_to_original": _nullable(INT16, "number of these words that equal the masked word"),
+            "length": Column(INT16, "number of words"),
+            "closed_vocabulary": Column(BOOL, "whether the training split has every word"),
+            "copy": Column(BOOL, "whether the negative equals its own query"),
+            "false_negative": Column(BOOL, "whether the negative equals another query of the same video"),
+            "false_negative_lemmatised": Column(BOOL, "whether its lemmas equal those of a query of the same video"),
+            "test_splits": Column(TEXTS, "the splits except `train` that have the negative as a query"),
+            "trained": Column(BOOL, "whether `train` has the negative as a query"),
+            "held_out_composition": Column(BOOL, "whether it has both words of a composition novel in a test split"),
+            "held_out_word": Column(BOOL, "whether it has a word that is novel in a test split"),
+            "similarity": _nullable(FLOAT64, "cosine similarity to the query, if it is known"),
+        },
+    ),
+    "quality": Table(
+        "a figure about negatives",
+        {
+            "level": Column(INT8, "1 to 3; 0 for a figure of no single level"),
+            "provider": PROVIDER,
+            "metric": METRIC,
+            "value": Column(FLOAT64, "value of the figure"),
+        },
+    ),
+    "summary": Table(
+        "a section of the report of build-negatives",
+        {"section": Column(TEXT, "title of the section"), "text": Column(TEXT, "text of the section, in markdown")},
+    ),
 }
 
+SCHEMAS: dict[str, pa.Schema] = {
+    stage: pa.schema([pa.field(name, it.type, it.nullable) for name, it in table.columns.items()])
+    for stage, table in TABLES.items()
+}
 
 MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
     "text_features": "extract-features",
@@ -239,16 +362,16 @@ def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
 def conform(table: pa.Table, stage: str) -> pa.Table:
     """Return the table with its stage's exact schema.
 
-    Raises `SchemaError` naming the stage and the column that is missing, foreign, of another type or null.
+    Raises `ArtifactError` naming the stage and the column that is missing, foreign, of another type or null.
     """
     schema = fitted(stage, table.schema)
     missing = [name for name in schema.names if name not in table.column_names]
     foreign = [name for name in table.column_names if name not in schema.names]
     if missing or foreign:
-        raise SchemaError(f"{stage}: missing columns {missing}, unknown columns {foreign}")
+        raise ArtifactError(f"{stage}: missing columns {missing}, unknown columns {foreign}")
     for field in schema:
         if not field.nullable and table[field.name].null_count:
-            raise SchemaError(f"{stage}: column {field.name} holds {table[field.name].null_count} nulls")
+            raise ArtifactError(f"{stage}: column {field.name} holds {table[field.name].null_count} nulls")
     columns = [_cast(table[field.name], field, stage) for field in schema]
     return pa.table(columns, schema=schema)
 
@@ -257,7 +380,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, stage: str) -> pa.ChunkedArr
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
-        raise SchemaError(f"{stage}: column {field.name} is no {field.type} ({error})") from error
+        raise ArtifactError(f"{stage}: column {field.name} is no {field.type} ({error})") from error
 
 
 def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
@@ -265,10 +388,10 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
     try:
         return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise SchemaError(f"{stage}: {error}") from error
+        raise ArtifactError(f"{stage}: {error}") from error
 
 
-def shortened(table: pa.Table) -> pa.Table:
+def for_display(table: pa.Table) -> pa.Table:
     """The table for people: features as their shape, as in "62 × 512", and bytes as their number."""
     import pyarrow.compute as pc
 

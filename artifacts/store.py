@@ -12,23 +12,23 @@ import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.digests import forget, remember, remembered
-from penumbra.artifacts.errors import ArtifactError
+from penumbra.artifacts.errors import ArtifactError, what_there_is
 from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work
-from penumbra.artifacts.parts import REJECTED, decode, encode, encode_rejected, part_name
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.schemas import conform
+from penumbra.artifacts.schemas import SCHEMAS, conform
+from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, part_name
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
@@ -38,6 +38,9 @@ RECORDS = "_records"  # folder of what is known of each part
 Progress = Callable[[int, int], None]
 Elsewhere = Callable[[list[int]], Iterable[Made]]  # makes these parts; each as it is done
 Bytes = TypeVar("Bytes", bytes, memoryview)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # By path and digest, the stamps of the files that were found whole.
 _SEEN: dict[tuple[str, str], tuple[int, ...] | None] = {}
@@ -57,7 +60,7 @@ class Store(Catalogue):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
-        """One part's rows; raises `SchemaError` if the file is not what the stage's schema says."""
+        """One part's rows; raises `ArtifactError` if the file is not what the stage's schema says."""
         table = self._table(artifact, part_name(index), columns)
         return table if columns else conform(table, artifact.stage)
 
@@ -69,6 +72,14 @@ class Store(Catalogue):
     def table(self, artifact: Artifact, columns: list[str] | None = None) -> pa.Table:
         """All rows at once: for small tables and for tests."""
         return pa.concat_tables(list(self.parts(artifact, columns)))
+
+    def frame(self, artifact: Artifact, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+        """Return the rows as a data frame; raises `ArtifactError` naming a column that the artifact lacks."""
+        known = SCHEMAS[artifact.stage].names
+        for column in columns or ():
+            if column not in known:
+                raise ArtifactError(f"{artifact.stage} has no column {column!r}: {what_there_is(column, known)}")
+        return frame_of(self.table(artifact, None if columns is None else list(columns)))
 
     def rejected(self, artifact: Artifact) -> Iterator[pa.Table]:
         """The refused rows of a stage, one part after the other."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.store import Store
 
 STAGES = ("tags", "embeddings", "fills", "negatives")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.processes import ending_with_us
-from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from tests.browser import Page, browser
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penumbra.artifacts.settings import PROJECT, data_folder
+from penumbra.artifacts.locations import PROJECT, data_folder
 
 SHARED = PROJECT.parent / "shared" / "data"
 LATER = ("rejected", "in_video_negatives")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penumbra.tasks.devices import products_on
+from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.batches.features import Features
 from penumbra.tasks.grounding.families import system_of
@@ -139,7 +139,7 @@ def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Se
 
 
 def settings_of_study(shine: bool, few_shapes: bool) -> Settings:
-    """The study's, of QD-DETR; where batches have few shapes, oneDNN multiplies on some CPUs (`products_on`)."""
+    """The study's, of QD-DETR; where batches have few shapes, oneDNN multiplies on some CPUs (`fast_cpu_matmul`)."""
     changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": few_shapes}}
     return layered("charades-cg-simulated", changes)
 
@@ -154,7 +154,7 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
     objective: Any = system.objective(net)
     step = TrainingStep(objective, make_optimiser(system.parameters(net), 1e-4, 1e-4), 0.1)
     rows = torch.arange(BATCH)
-    with products_on(device, system.few_shapes):
+    with fast_cpu_matmul(device, system.has_static_shapes):
         with Products() as products:
             step(data.batch(rows))
         products.allocate()

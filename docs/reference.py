@@ -17,9 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from penumbra.artifacts.columns import COLUMNS, ROWS
-from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS
+from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
 from penumbra.flows.parameter_help import type_name
 from penumbra.flows.registry import FLOWS, flow_of
@@ -210,16 +209,12 @@ def tables_page() -> str:
         "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
         "of an encoder's features. No column holds a null but where it says so.",
     ]
-    for stage, schema in SCHEMAS.items():
+    for stage, (row, columns) in TABLES.items():
         rows = [
-            (
-                f"`{column.name}`",
-                f"`{arrow_name(column.type)}`{', or null' if column.nullable else ''}",
-                COLUMNS[stage][column.name],
-            )
-            for column in schema
+            (f"`{name}`", f"`{arrow_name(it.type)}`{', or null' if it.nullable else ''}", it.description)
+            for name, it in columns.items()
         ]
-        lines += [f"## {stage}", f"A row is {ROWS[stage]}.", table(("column", "type", ""), rows)]
+        lines += [f"## {stage}", f"A row is {row}.", table(("column", "type", ""), rows)]
     return "\n\n".join(lines) + "\n"
 
 

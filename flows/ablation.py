@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.training.run import training_run
 from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import Ahead, logger, made_ahead
+from penumbra.tasks.stage import Ahead, logger, stages_ahead
 
 SideBySide = Annotated[
     int, Field(ge=0, description="Trainings at once, each on its share of the cores; 0: one a core.")
@@ -69,7 +69,7 @@ def ablation(
     }
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
-    with made_ahead(side_by_side or trainings_at_once(training or Training())) as ahead:
+    with stages_ahead(side_by_side or trainings_at_once(training or Training())) as ahead:
         begun = [begin_row(row, materials, results, ahead) for row in plans]
         for number, trainings in enumerate(begun, 1):
             place = f"row {number} of {len(plans)}"

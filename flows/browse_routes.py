@@ -14,8 +14,8 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
-from penumbra.artifacts.settings import data_folder
 
 LIST = """<!doctype html>
 <html lang="en">

@@ -9,7 +9,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.engines import EngineName, parts_made
+from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill
@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.reports.summary import summarise
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
 from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.negatives.whole.taking import take_negatives
-from penumbra.tasks.stage import planned_if
+from penumbra.tasks.stage import plan_if
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
 from penumbra.tasks.text.masks import Masking, mask
@@ -58,7 +58,7 @@ def build_negatives(
         judging=judging,
         sourcing=sourcing,
     )
-    with parts_made(engine):
+    with use_engine(engine):
         made = negatives_of(dataset, how)
     return completed_state(made, made.outcome)
 
@@ -79,7 +79,7 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
         return taken_of(queries, dictionary, how)
     masks = mask(annotations, tags, how.masking)
     unanswered = ask(annotations, tags, masks, dictionary, how.filling)
-    with planned_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
+    with plan_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
         fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
         chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
         quality = assess(chosen, fills, annotations, tags, embeddings, how.encoding, how.judging)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from penumbra.artifacts.settings import PROJECT, artifacts_root, data_folder, runs_folder
+from penumbra.artifacts.locations import PROJECT, artifacts_root, data_folder, runs_folder
 from penumbra.flows.registry import FLOWS, prefect_yaml, read_yaml
 
 PRESETS = PROJECT / "tasks" / "grounding" / "training" / "presets.yaml"

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from penumbra.tasks.log_lines import shown_by
-from penumbra.tasks.progress import HERE, News, State
+from penumbra.tasks.progress import HERE, ProgressEvent, State
 
 HEADER = f"  {'stage':<26}{'in':>9}{'out':>9}{'rejected':>10}{'seconds':>10}"
-MARKS = {State.made: ("✓", "green"), State.found: ("=", "cyan")}
+MARKS = {State.made: ("✓", "green"), State.reused: ("=", "cyan")}
 FRAMES_A_SECOND = 5
 LEAST_SHARE = 0.02  # that must be done before it is said how long the rest takes
 PREFECTS_OWN = "Beginning flow run"
@@ -32,31 +32,31 @@ class Making:
 
     begun: float
     parts: tuple[int, int] = (0, 0)
-    under_way: dict[int | None, News] = field(default_factory=dict)
+    under_way: dict[int | None, ProgressEvent] = field(default_factory=dict)
     ended: set[int | None] = field(default_factory=set)  # parts, at workers: the run hears of several at once
     units: int = 0  # of parts that are done
     unit: str = ""
-    aside: News | None = None
+    aside: ProgressEvent | None = None
     text: str = ""
     first: tuple[float, float, int] | None = None  # when something was first known, and how much was done then
     newest: tuple[float, float, int] | None = None
 
-    def take(self, news: News, now: float) -> None:
+    def take(self, event: ProgressEvent, now: float) -> None:
         """Note what is told."""
-        if news.text:
-            self.text = news.text
-        if news.state is State.part_ended:
-            self.ended.add(news.part)
-        if news.state is State.part_ended or (news.total and not news.unit):  # a part is done, whose units we add up
-            gone = self.under_way.pop(news.part if news.state is State.part_ended else HERE, None)
+        if event.text:
+            self.text = event.text
+        if event.state is State.part_done:
+            self.ended.add(event.part)
+        if event.state is State.part_done or (event.total and not event.unit):  # a part is done, whose units we add up
+            gone = self.under_way.pop(event.part if event.state is State.part_done else HERE, None)
             self.units += gone.done if gone else 0
             self.aside = None
-        if news.total and not news.unit:
-            self.parts = news.done, news.total
-        elif news.total and news.aside:
-            self.aside = news
-        elif news.total:
-            self.under_way[news.part], self.unit = news, news.unit
+        if event.total and not event.unit:
+            self.parts = event.done, event.total
+        elif event.total and event.aside:
+            self.aside = event
+        elif event.total:
+            self.under_way[event.part], self.unit = event, event.unit
         if self.share is not None:
             self.newest = now, self.share, self.counted
             self.first = self.first or self.newest
@@ -64,7 +64,7 @@ class Making:
     @property
     def counted(self) -> int:
         """Units that are done."""
-        return self.units + sum(news.done for news in self.under_way.values())
+        return self.units + sum(event.done for event in self.under_way.values())
 
     @property
     def done(self) -> int:
@@ -76,7 +76,7 @@ class Making:
         """How much of it is done, 0 to 1; None before anything is told."""
         if None in self.under_way:  # the whole stage is counted
             return self.under_way[None].done / self.under_way[None].total
-        inside = sum(news.done / news.total for news in self.under_way.values())
+        inside = sum(event.done / event.total for event in self.under_way.values())
         total = self.parts[1]
         if not total:
             return inside / len(self.under_way) if self.under_way else None
@@ -98,7 +98,7 @@ class Making:
         counts = [*self.under_way.values()] if len(self.under_way) == 1 else []
         told = [
             f"part {min(self.done + 1, total)} of {total}" if total > 1 else "",
-            *(f"{news.done:,} of {news.total:,} {news.unit}" for news in (*counts, self.aside) if news),
+            *(f"{event.done:,} of {event.total:,} {event.unit}" for event in (*counts, self.aside) if event),
             f"{rate:,.0f} {self.unit}/s" if rate >= 1 else "",
             f"{duration(left)} left" if left < inf else duration(now - self.begun),
         ]
@@ -126,24 +126,24 @@ class Display(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a line of the log, or what it tells of a stage."""
-        news = getattr(record, "news", None)
-        if news:
-            self._take(news)
+        event = getattr(record, "progress_event", None)
+        if event:
+            self._take(event)
         elif not record.getMessage().startswith(PREFECTS_OWN):
             style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
             self._print(Text(logging.Formatter().format(record), style))
 
-    def _take(self, news: News) -> None:
+    def _take(self, event: ProgressEvent) -> None:
         now = monotonic()
         with self._guard:
-            if news.state in MARKS or news.state in (State.failed, State.left):
-                self.making.pop(news.stage, None)
+            if event.state in MARKS or event.state in (State.failed, State.closed):
+                self.making.pop(event.stage, None)
             else:
-                self.making.setdefault(news.stage, Making(now)).take(news, now)
-        if news.state in MARKS:
-            self._print(ended(news), headed=True)
-        elif news.state is State.failed:
-            self._print(Text(f"✗ {news.stage}", "red"))
+                self.making.setdefault(event.stage, Making(now)).take(event, now)
+        if event.state in MARKS:
+            self._print(ended(event), headed=True)
+        elif event.state is State.failed:
+            self._print(Text(f"✗ {event.stage}", "red"))
 
     def _print(self, line: Text, headed: bool = False) -> None:
         if headed and not self._headed:
@@ -168,13 +168,13 @@ class Display(logging.Handler):
         return Group(*lines)
 
 
-def ended(news: News) -> Text:
+def ended(event: ProgressEvent) -> Text:
     """The line of a stage that is there: units in, out and rejected, and seconds."""
-    mark, style = MARKS[news.state]
-    taken, kept, seconds = news.counts
-    last = f"{seconds:>10,.1f}" if news.state is State.made else f"{'found':>10}"
+    mark, style = MARKS[event.state]
+    taken, kept, seconds = event.counts
+    last = f"{seconds:>10,.1f}" if event.state is State.made else f"{'found':>10}"
     figures = f"{taken:>9,}{kept:>9,}{taken - kept:>10,}{last}"
-    return Text.assemble((mark, style), f" {news.stage:<26}{figures}  ", (news.unit, "dim"))
+    return Text.assemble((mark, style), f" {event.stage:<26}{figures}  ", (event.unit, "dim"))
 
 
 @contextmanager

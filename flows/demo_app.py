@@ -23,7 +23,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penumbra.artifacts.drawing import harmless
+from penumbra.artifacts.charts import harmless
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt

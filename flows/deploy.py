@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.flows.parameters import datasets_with_own, own_deployments
 from penumbra.flows.registry import ParameterError, deployments, flow_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError

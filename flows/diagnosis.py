@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.artifacts.settings import IS_CHECKOUT, PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
+from penumbra.artifacts.locations import IS_CHECKOUT, PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 
 GIB = 2**30
 TIGHT = 5 * GIB  # of free disk: less is soon full

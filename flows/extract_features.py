@@ -10,7 +10,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.engines import EngineName, parts_made
+from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.imports.importer import Imports, import_features
 from penumbra.tasks.features.parameters import FeaturesParameters
@@ -41,7 +41,7 @@ def extract_features(
 ) -> State[ExtractedFeatures]:
     """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
     how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
-    with parts_made(engine):
+    with use_engine(engine):
         made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
     return completed_state(made, made.outcome)
 

@@ -13,7 +13,7 @@ from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.engines import EngineName, parts_made
+from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.report.pages import report_evaluation
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.settings import Preset, SaidModel, features_with_preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.stage import planned_if
+from penumbra.tasks.stage import plan_if
 
 
 @named_flow(
@@ -46,9 +46,9 @@ def full_pipeline(
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
-    with parts_made(engine):
+    with use_engine(engine):
         built = negatives_of(dataset, negatives)
-        with planned_if(negatives.filling.dry_run):
+        with plan_if(negatives.filling.dry_run):
             extracted = features_of(dataset, built.negatives, how)
             metrics, trained = train(sources_of(built, extracted), settings)
             own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)

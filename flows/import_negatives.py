@@ -12,7 +12,7 @@ from pydantic import Field
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.engines import EngineName, parts_made
+from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.references import Negatives
@@ -41,6 +41,6 @@ def import_negatives(
     read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
     sourcing = Sourcing(source="imported", file=file)
     how = NegativesParameters(sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)
-    with parts_made(engine):
+    with use_engine(engine):
         made = negatives_of(dataset, how)
     return completed_state(made, made.outcome)

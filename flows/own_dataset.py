@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.locations import data_folder
 from penumbra.flows.parameters import OWN, write_own
 from penumbra.tasks.data.columns import Columns, find_columns
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError

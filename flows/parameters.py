@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel
 
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
-from penumbra.artifacts.settings import data_folder
 from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of, prefect_yaml
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.settings import data_folder
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console_output import warnings_only
 from penumbra.flows.local_run import prepare, run_flow

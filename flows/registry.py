@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS
 
 if TYPE_CHECKING:
     from prefect import Flow

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.locations import VARIABLES, server_folder
 from penumbra.artifacts.processes import ending_with_us
-from penumbra.artifacts.settings import VARIABLES, server_folder
 from penumbra.flows.server import (
     LOOPBACK,
     ServeError,

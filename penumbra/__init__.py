@@ -51,12 +51,10 @@ def read(reference: str, columns: "Sequence[str] | None" = None) -> "pd.DataFram
     'a person opens the door.'
 
     """
-    from penumbra.artifacts.frames import read_frame
-    from penumbra.artifacts.references import named
     from penumbra.artifacts.store import Store
 
     store = Store()
-    return read_frame(store, named(store, reference), columns)
+    return store.frame(store.resolve(reference), columns)
 
 
 def build_negatives(
@@ -109,7 +107,6 @@ def build_negatives(
     {'a person opens the door.'}
 
     """
-    from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
     from penumbra.flows.python_api import negatives_for
 
@@ -122,7 +119,7 @@ def build_negatives(
         "judging": {"judge": False} if judging is None else judging,
     }
     given = {group: value for group, value in groups.items() if value is not None}
-    return read_frame(Store(), negatives_for(queries, name, given, quiet, english))
+    return Store().frame(negatives_for(queries, name, given, quiet, english))
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":
@@ -145,7 +142,6 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
     ['level', 'provider', 'metric', 'value']
 
     """
-    from penumbra.artifacts.frames import read_frame
     from penumbra.artifacts.store import Store
     from penumbra.flows.console_output import warnings_only
     from penumbra.tasks.negatives.quality.command import judge_frame, judge_reference
@@ -155,7 +151,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
             judged = judge_reference(str(negatives), dataset, settings)
         else:
             judged = judge_frame(negatives, dataset, settings)
-    return read_frame(Store(), judged.artifact)
+    return Store().frame(judged.artifact)
 
 
 def runs(dataset: str | None = None) -> "pd.DataFrame":

@@ -18,18 +18,18 @@ def device_of(name: str) -> "torch.device":
 
 
 @contextmanager
-def products_on(device: "torch.device", few_shapes: bool = True) -> Iterator[None]:
+def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
     """Inside, oneDNN makes this process's float32 products on a CPU where MKL, to which torch leaves them, is slow.
 
     MKL uses AVX-512 on Intel's CPUs alone: on an AMD EPYC 9005 it makes 93 GFLOP/s a core, oneDNN 203. torch has no
     word for "oneDNN"; the one that it has for "oneDNN, which may round to bfloat16" rounds on CPUs with AMX alone.
 
     oneDNN compiles a product anew for each shape, in some milliseconds and a megabyte that is not given back. So this
-    is for batches that have few shapes (see `filled_up`, and `System.few_shapes`), and nothing changes for others.
+    is for batches that have few shapes (see `pad_batch`, and `System.has_static_shapes`).
     """
     import torch
 
-    cpu = torch.cpu.get_capabilities() if device.type == "cpu" and few_shapes else {}
+    cpu = torch.cpu.get_capabilities() if device.type == "cpu" and has_static_shapes else {}
     products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when torch is imported
     before = products.fp32_precision
     if cpu.get("avx512_f") and not cpu.get("amx_tile") and "Intel" not in cpu["cpu_name"]:
@@ -40,13 +40,13 @@ def products_on(device: "torch.device", few_shapes: bool = True) -> Iterator[Non
         products.fp32_precision = before
 
 
-def filled_up(rows: list[int], size: int) -> list[int]:
+def pad_batch(rows: list[int], size: int) -> list[int]:
     """The rows of a batch, the last one repeated up to a multiple of sixteen, or to a full batch if that is smaller."""
     wanted = min(size, len(rows) + -len(rows) % MULTIPLE)
     return [*rows, *rows[-1:] * (wanted - len(rows))]
 
 
-def attention_on(device: "torch.device") -> str | None:
+def attention_implementation(device: "torch.device") -> str | None:
     """Transformers' name of the attention that is fastest there for a query's dozen words; None for its own choice.
 
     On a CPU it would choose flash attention, whose blocks are for many words: a quarter of an encoder's time.

@@ -55,15 +55,11 @@ EngineName = Annotated[
 ]
 
 
-class EngineError(PenumbraError):
-    """There is no such engine, or it does not answer, or a worker has ended."""
-
-
 def usual(engine: Engine | None) -> Engine:
-    """The engine that was said, or PENUMBRA_ENGINE's; raises `EngineError` where there is none of that name."""
+    """The engine that was said, or PENUMBRA_ENGINE's; raises `PenumbraError` where there is none of that name."""
     said = engine or os.environ.get("PENUMBRA_ENGINE") or Engine.processes
     if said not in list(Engine):
-        raise EngineError(f"PENUMBRA_ENGINE={said}: no such engine; {what_there_is(said, list(Engine))}")
+        raise PenumbraError(f"PENUMBRA_ENGINE={said}: no such engine; {what_there_is(said, list(Engine))}")
     return Engine(said)
 
 
@@ -72,7 +68,7 @@ def address() -> str:
     return os.environ.get("PENUMBRA_ENGINE_ADDRESS", "")
 
 
-def workers_here() -> int:
+def local_worker_count() -> int:
     """Workers for this machine: one a core, and no more than its free memory has room for."""
     room = int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)
     return max(1, min(cores(), room))
@@ -109,7 +105,7 @@ class Workers:
 
     @cached_property
     def pool(self) -> Pool:
-        """They, started; raises `EngineError` where a cluster does not answer."""
+        """They, started; raises `PenumbraError` where a cluster does not answer."""
         return self._stack.enter_context(self._start())
 
 
@@ -117,9 +113,9 @@ _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 
 @contextmanager
-def parts_made(engine: Engine | None) -> Iterator[None]:
+def use_engine(engine: Engine | None) -> Iterator[None]:
     """Inside, stages make their parts there."""
-    chosen, number = usual(engine), workers_here()
+    chosen, number = usual(engine), local_worker_count()
     starts = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}
     alone = chosen is Engine.here or (chosen is Engine.processes and number == 1)
     with ExitStack() as stack:
@@ -224,15 +220,15 @@ def check_port_open(address: str) -> None:
         socket.create_connection((where.hostname, where.port), ANSWERS_WITHIN).close()
 
 
-def _no_extra(engine: Engine, error: ImportError) -> EngineError:
-    return EngineError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'")
+def _no_extra(engine: Engine, error: ImportError) -> PenumbraError:
+    return PenumbraError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'")
 
 
-def _no_answer(engine: Engine, error: Exception) -> EngineError:
+def _no_answer(engine: Engine, error: Exception) -> PenumbraError:
     reason = without_secrets(str(error)).partition("\n")[0] or type(error).__name__
     where = without_secrets(address())
     remedy = f"PENUMBRA_ENGINE_ADDRESS={where}: start it, or name another" if where else "PENUMBRA_ENGINE=processes"
-    return EngineError(f"no {engine} cluster answers ({reason}): {remedy}")
+    return PenumbraError(f"no {engine} cluster answers ({reason}): {remedy}")
 
 
 def _threads(number: int) -> int:

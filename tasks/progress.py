@@ -4,7 +4,7 @@
         ...
 
 News are records of a log of their own that nobody keeps: the Prefect UI does not show them, and where nobody watches
-they cost a comparison. They carry what they tell as `record.news`, so that a line of the usual log can, too.
+they cost a comparison. They carry what they tell as `record.progress_event`, so that a line of the usual log can, too.
 """
 
 import logging
@@ -25,16 +25,16 @@ T = TypeVar("T")
 class State(Enum):
     """What a stage does."""
 
-    goes_on = auto()
-    part_ended = auto()
+    running = auto()
+    part_done = auto()
     failed = auto()
-    left = auto()
-    found = auto()
+    closed = auto()
+    reused = auto()
     made = auto()
 
 
 @dataclass(frozen=True)
-class News:
+class ProgressEvent:
     """`done` of `total`: parts, or where a `unit` is given such units of a `part`, or without one of the whole stage.
 
     What is counted `aside` is no measure of the part: it is some of the work, or is done several times.
@@ -42,7 +42,7 @@ class News:
     """
 
     stage: str
-    state: State = State.goes_on
+    state: State = State.running
     done: int = 0
     total: int = 0
     unit: str = ""
@@ -51,9 +51,9 @@ class News:
     text: str = ""
     counts: tuple[int, int, float] = (0, 0, 0.0)
 
-    def beside(self) -> dict[str, Any]:
+    def as_log_extra(self) -> dict[str, Any]:
         """What a line of a log that says the same takes as `extra`."""
-        return {"news": self}
+        return {"progress_event": self}
 
 
 _PLACE: ContextVar[tuple[str, int | None]] = ContextVar("place", default=("", None))
@@ -61,22 +61,22 @@ HERE = -1  # the part that this process makes, one after the other
 
 
 @contextmanager
-def at(stage: str, part: int | None = None) -> Iterator[None]:
+def progress_scope(stage: str, part: int | None = None) -> Iterator[None]:
     """Inside, what is counted is of this stage, or of one part of it that a worker makes."""
-    token, state = _PLACE.set((stage, part)), State.failed if part is None else State.part_ended
-    LOG.info("%s", stage, extra=News(stage, part=part).beside())
+    token, state = _PLACE.set((stage, part)), State.failed if part is None else State.part_done
+    LOG.info("%s", stage, extra=ProgressEvent(stage, part=part).as_log_extra())
     try:
         yield
-        state = State.left if part is None else State.part_ended
+        state = State.closed if part is None else State.part_done
     finally:
-        LOG.info("%s: %s", stage, state.name, extra=News(stage, state, part=part).beside())
+        LOG.info("%s: %s", stage, state.name, extra=ProgressEvent(stage, state, part=part).as_log_extra())
         _PLACE.reset(token)
 
 
-def beside(text: str) -> dict[str, Any]:
+def stage_log_extra(text: str) -> dict[str, Any]:
     """What a line of the usual log takes as `extra` that a display shows beside the stage, not among its lines."""
     stage, part = _PLACE.get()
-    return News(stage, part=part, text=text).beside() if stage else {}
+    return ProgressEvent(stage, part=part, text=text).as_log_extra() if stage else {}
 
 
 def uncounted(number: int) -> None:
@@ -86,7 +86,7 @@ def uncounted(number: int) -> None:
 def counting(
     unit: str, total: int, *, before: int = 0, whole: bool = False, aside: bool = False
 ) -> Callable[[int], None]:
-    """What to call with the number of units that are done more, of a part, or of the whole stage; `aside` as in `News`.
+    """Return a function that takes the number of further units done, of a part or of the whole stage.
 
     A worker knows of its part alone, and counts for that.
 
@@ -104,8 +104,8 @@ def counting(
         now = monotonic()
         if now - last >= EVERY or done >= total:
             last = now
-            news = News(stage, done=done, total=total, unit=unit, part=place, aside=aside)
-            LOG.info("%s: %d of %d %s", stage, done, total, unit, extra=news.beside())
+            event = ProgressEvent(stage, done=done, total=total, unit=unit, part=place, aside=aside)
+            LOG.info("%s: %d of %d %s", stage, done, total, unit, extra=event.as_log_extra())
 
     tick(0)
     return tick

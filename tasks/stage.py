@@ -24,13 +24,13 @@ from prefect.exceptions import MissingContextError
 from prefect.futures import PrefectFuture, as_completed
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import Passing, Rows, publish_stage
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
+from penumbra.artifacts.prefect_ui import LiveArtifact, Rows, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
-from penumbra.tasks.engines import EngineError, Workers, processes, workers
+from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.log_lines import quieten
-from penumbra.tasks.parameters import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
-from penumbra.tasks.progress import LOG, News, State, at, beside
+from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (its users know it from here)
+from penumbra.tasks.progress import LOG, ProgressEvent, State, progress_scope, stage_log_extra
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
 FEW_ROWS = 4096  # are done before workers have started
@@ -58,10 +58,6 @@ def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
         return get_run_logger()
     except MissingContextError:
         return logging.getLogger("penumbra")
-
-
-class EmptyError(PenumbraError):
-    """A stage has refused all that came in: nothing is left to go on with."""
 
 
 class NotYetError(PenumbraError):
@@ -231,7 +227,7 @@ def planning() -> Iterator[Plan]:
 
 
 @contextmanager
-def planned_if(condition: bool) -> Iterator[None]:
+def plan_if(condition: bool) -> Iterator[None]:
     """Inside, the rest of a flow is planned instead of made where the condition holds."""
     if not condition or is_planned():
         yield
@@ -263,7 +259,7 @@ def _shown(stage: Stage) -> str:
     return stage.label.replace("{", "(").replace("}", ")")
 
 
-def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A Prefect task that makes no artifact: asking, rendering, reporting. A plan leaves it out, and gets None."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -273,7 +269,7 @@ def step(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def called(*arguments: P.args, **options: P.kwargs) -> T:
             if is_planned():
                 return None  # type: ignore[return-value]
-            with at(name):
+            with progress_scope(name):
                 return run_as_task(*arguments, **options)
 
         return called
@@ -294,10 +290,10 @@ def make(stage: Stage) -> Artifact:
     artifact = store.artifact(work)
     manifest = store.intact(artifact)
     if manifest:
-        logger().info("%s: found done, %s", stage.name, artifact.path, extra=_news(stage, State.found, manifest))
+        logger().info("%s: found done, %s", stage.name, artifact.path, extra=_news(stage, State.reused, manifest))
     else:
-        logger().info("%s: being made", stage.name, extra=News(stage.label).beside())
-        with at(stage.label), Passing("progress", work.dataset, stage.name) as bar:
+        logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
+        with progress_scope(stage.label), LiveArtifact("progress", work.dataset, stage.name) as bar:
             build(stage, _Progress(stage.label, work, bar))
         manifest = store.manifest(artifact)
         logger().info(
@@ -314,7 +310,7 @@ def make(stage: Stage) -> Artifact:
     publish_stage(store, artifact, manifest, stage.shown)
     if manifest.taken and not manifest.kept and not stage.may_be_empty:
         reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
-        raise EmptyError(
+        raise PenumbraError(
             f"{stage.name}: nothing is left, {manifest.taken:,} {stage.unit}: rejected, most often ({times:,} times): "
             f"{reason}; each is told in {artifact.path}/{REJECTED}"
         )
@@ -323,7 +319,7 @@ def make(stage: Stage) -> Artifact:
 
 def _news(stage: Stage, state: State, manifest: Manifest) -> dict[str, Any]:
     counts = manifest.taken, manifest.kept, manifest.seconds
-    return News(stage.label, state, unit=manifest.unit, counts=counts).beside()
+    return ProgressEvent(stage.label, state, unit=manifest.unit, counts=counts).as_log_extra()
 
 
 def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
@@ -331,10 +327,10 @@ def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, tota
 
     def waits(holder: str) -> None:
         line = f"waits for {holder}, which is making it"
-        logger().info("%s: %s", stage.name, line, extra=beside(line))
+        logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
 
     total, there = stage.total, workers()
-    LOG.info("%s: %d parts", stage.label, total, extra=News(stage.label, total=total).beside())
+    LOG.info("%s: %d parts", stage.label, total, extra=ProgressEvent(stage.label, total=total).as_log_extra())
     apart = there and stage.by_workers and (there.elsewhere or not stage.on_device)
     elsewhere = partial(_made_by, there, stage) if there and apart else None
     return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
@@ -348,7 +344,7 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
     several = f"{len(missing)} parts by {min(len(missing), number)} workers"
     line = several if len(missing) > 1 else "by a worker"
-    logger().info("%s: %s", stage.name, line, extra=beside(line))
+    logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
     with pool.a_gpu() if stage.on_device else nullcontext():
         futures = [
             pool.runner.submit(
@@ -364,7 +360,7 @@ def _made_by(there: Workers, stage: Stage, missing: list[int]) -> Iterator[Made]
         for future in as_completed(futures):
             yield from future.result()
     except lost:
-        raise EngineError(
+        raise PenumbraError(
             f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
             "goes on from the parts that are done; PENUMBRA_ENGINE=here makes one after the other"
         ) from None
@@ -403,7 +399,7 @@ def _made(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
 
     No part of the task, whose function travels by value, with copies of what it names.
     """
-    with _ONE_AT_A_TIME, at(stage.label, index):
+    with _ONE_AT_A_TIME, progress_scope(stage.label, index):
         store = Store(artifact.root)
         record = store.record(artifact, index)
         if record:
@@ -428,7 +424,7 @@ Ahead = Callable[[Stage], Callable[[], None]]  # begins a stage, and gives back 
 
 
 @contextmanager
-def made_ahead(number: int) -> Iterator[Ahead]:
+def stages_ahead(number: int) -> Iterator[Ahead]:
     """Inside, stages may be begun in other processes, so many at once, each with its share of the cores.
 
     What waits for a stage raises what it failed with. With a single process, and in a plan, nothing is begun ahead.
@@ -447,12 +443,12 @@ def _wait(future: PrefectFuture[Artifact]) -> None:
 class _Progress:
     """The progress bar of a stage in the Prefect UI, and a line in its log."""
 
-    def __init__(self, label: str, work: Work, bar: Passing) -> None:
+    def __init__(self, label: str, work: Work, bar: LiveArtifact) -> None:
         self.label, self.work, self.bar = label, work, bar
         self.started, self.last = monotonic(), -REPORT_EVERY
 
     def __call__(self, done: int, total: int) -> None:
-        now, parts = monotonic(), News(self.label, done=done, total=total).beside()
+        now, parts = monotonic(), ProgressEvent(self.label, done=done, total=total).as_log_extra()
         LOG.info("%s: part %d of %d", self.label, done, total, extra=parts)
         if (done < total or self.bar.there) and (now - self.last >= REPORT_EVERY or done == total):
             self.last = now
@@ -469,19 +465,19 @@ def number_of_parts(artifact: Artifact) -> int:
     return len(Store().manifest(artifact).parts)
 
 
-def side_by_side(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:
+def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:
     """The parts of several artifacts, aligned."""
     store = Store()
     return zip(*(store.parts(artifact) for artifact in artifacts), strict=True)
 
 
-def aligned(index: int, *artifacts: Artifact) -> tuple[pa.Table, ...]:
+def read_part(index: int, *artifacts: Artifact) -> tuple[pa.Table, ...]:
     """One part of each of several artifacts."""
     store = Store()
     return tuple(store.part(artifact, index) for artifact in artifacts)
 
 
-def after(artifact: Artifact) -> Artifact:
+def require_made(artifact: Artifact) -> Artifact:
     """The artifact, whose rows a key depends on; raises `NotYetError` in a plan where it is not there."""
     if is_planned() and not Store().has(artifact):
         raise NotYetError(f"after {artifact.stage}")

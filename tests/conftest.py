@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from spacy.language import Language
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
 
 HOME = tempfile.mkdtemp(prefix="penumbra-tests-")

@@ -9,7 +9,7 @@ import pytest
 
 from bench.campaigns import corruption, fuzz
 from bench.campaigns.flows import CRASHED, OK, STOPPED, Place
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import AliasChoices, BaseModel
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from tests.cluster import Host, free_port, wait_until
 
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())

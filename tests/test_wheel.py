@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
 from tests.cluster import free_port
 from tests.notebooks import execute

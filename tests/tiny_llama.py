@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 
 BEGIN, END, HEADER, HEADER_END = "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"
 CHAT_TEMPLATE = (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penumbra.artifacts.drawing import printable
+from penumbra.artifacts.charts import printable
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.commands.ablation import ablation
 from penumbra.flows.commands.artifacts import artifacts

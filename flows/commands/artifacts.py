@@ -56,12 +56,11 @@ def list_artifacts(
 @artifacts.command()
 def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many rows to show.")] = 5) -> None:
     """What an artifact holds, what it was made from, and its first rows; of an evaluation all figures as a table."""
-    from penumbra.artifacts.references import named
-    from penumbra.artifacts.schemas import shortened
+    from penumbra.artifacts.schemas import for_display
     from penumbra.artifacts.store import Store
 
     store = Store()
-    artifact = named(store, reference)
+    artifact = store.resolve(reference)
     manifest = store.manifest(artifact)
     console.print(f"[bold]{artifact.dataset}/{artifact.stage}[/]  {artifact.path}", soft_wrap=True)
     console.print(
@@ -77,7 +76,7 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
         console.print(figures_table(store.table(artifact).to_pylist()))
         return
     for part in store.parts(artifact):
-        for row in shortened(part.slice(0, rows)).to_pylist():
+        for row in for_display(part.slice(0, rows)).to_pylist():
             console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
         rows -= min(rows, len(part))
         if rows <= 0:
@@ -115,10 +114,9 @@ def lineage(
 @artifacts.command()
 def path(reference: Reference) -> None:
     """Print the folder of the newest whole artifact, and nothing else."""
-    from penumbra.artifacts.references import named
     from penumbra.artifacts.store import Store
 
-    sys.stdout.write(named(Store(), reference).path + "\n")
+    sys.stdout.write(Store().resolve(reference).path + "\n")
 
 
 @artifacts.command()
@@ -128,11 +126,10 @@ def verify(
     ] = None,
 ) -> None:
     """Hold every manifest and part against its digest; exit 1 if something is missing, changed or too much."""
-    from penumbra.artifacts.references import named
     from penumbra.artifacts.store import Store
 
     store = Store()
-    several = [named(store, reference)] if reference else list(store.folders())
+    several = [store.resolve(reference)] if reference else list(store.folders())
     unfinished = [artifact for artifact in several if not store.has(artifact)]
     faults = {artifact.path: store.verify(artifact) for artifact in several if store.has(artifact)}
     for artifact in several:
@@ -196,7 +193,7 @@ def rm(
 
     Checkpoints of trainings are not touched.
     """
-    from penumbra.artifacts.disposal import to_remove
+    from penumbra.artifacts.catalogue import to_remove
     from penumbra.artifacts.store import Store
 
     if not reference and older is None and not unneeded:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penumbra.flows import completion
-from penumbra.flows.commands.terminal import warn, write_lines, write_text
+from penumbra.flows.commands.terminal import print_json_lines, warn, write_text
 
 if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
@@ -83,7 +83,7 @@ def export(
     elif output and format_ is Format.parquet:
         write_parquet(rows, output)
     else:
-        write_lines(rows, output)
+        print_json_lines(rows, output)
 
 
 def _folder(store: "Store", dataset: str, output: Path | None, licence: str, push: str | None) -> None:

@@ -30,7 +30,7 @@ def tell_taken(path: str, size: int, dry_run: bool) -> None:
     console.print(f"{'would take' if dry_run else 'took'} {escape(path)} ({size / 1e6:,.1f} MB)", soft_wrap=True)
 
 
-def write_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
+def print_json_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     """Write rows as JSON lines to a file, or to standard output where there is none."""
     write_text((json.dumps(row, ensure_ascii=False) + "\n" for row in rows), output)
 

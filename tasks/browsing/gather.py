@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from penumbra.artifacts.errors import what_there_is
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.columns import Column, Row, by_query, coded, whole
 from penumbra.tasks.features.decoding.files import VideoFolder

@@ -16,12 +16,12 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from penumbra.artifacts.drawing import shortened
+from penumbra.artifacts.charts import truncated
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
-from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.data.fetch import FILES as FETCHABLE
-from penumbra.tasks.parameters import Parameters
+from penumbra.tasks.parameter_group import Parameters
 
 LONGEST_NUMBER = 300  # digits
 LISTED = 10  # files in a message
@@ -304,7 +304,7 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
 def start_of(content: bytes | str) -> str:
     """The start of what a file holds, for a message."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
-    return shortened(text.strip(), SHOWN)
+    return truncated(text.strip(), SHOWN)
 
 
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 
 VOCABULARY = PROJECT / "models" / "tagger" / "vocab" / "strings.json"
 FEWEST = 3  # words that can be judged

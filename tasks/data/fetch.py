@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.locations import data_folder
 
 REPOSITORY = "https://raw.githubusercontent.com/YYJMJC/Compositional-Temporal-Grounding"
 COMMIT = "2372337e9166b8e26b83ce936a8474c6ae127290"

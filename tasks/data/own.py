@@ -28,10 +28,10 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
         splits.setdefault(str(row.get("split") or TRAINING), []).append(_json_row(number, row))
     if TRAINING not in splits:
         raise DatasetError(f"there is no query of split {TRAINING!r}: negatives are built for training queries")
-    return write_lines(splits, folder)
+    return write_splits(splits, folder)
 
 
-def write_lines(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path) -> dict[str, str]:
+def write_splits(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path) -> dict[str, str]:
     """Write a file of JSON lines a split into the folder; return their names by split."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.locations import data_folder
 from penumbra.tasks.data.columns import SPLITS, Columns, seconds, split_in, windows_in
 from penumbra.tasks.data.dataset import CG_FILES, Dataset, DatasetError, start_of
-from penumbra.tasks.data.own import TRAINING, write_lines
+from penumbra.tasks.data.own import TRAINING, write_splits
 from penumbra.tasks.data.tables import OwnTable
 
 SALIENCY = ("relevant_clip_ids", "saliency_scores")  # QVHighlights' own, taken along as they are
@@ -146,7 +146,7 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".penumbra-", dir=folder) as draft:
         if labels is None:
-            write_lines({split: [query.line() for query in own] for split, own in splits.items()}, Path(draft))
+            write_splits({split: [query.line() for query in own] for split, own in splits.items()}, Path(draft))
         else:
             _write_compositional(splits, {id(q): label for q, label in zip(queries, labels, strict=True)}, Path(draft))
         for old in WRITTEN:

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import PROJECT
-from penumbra.tasks.devices import attention_on, device_of
+from penumbra.artifacts.locations import PROJECT
+from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.stage import Parameters
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _load(name: str, device: str, precision: str) -> Encoder:
         ) from None
     try:
         target = device_of(device)
-        if attention := attention_on(target):
+        if attention := attention_implementation(target):
             model.set_attn_implementation(attention)
         return Encoder(name, model.eval().to(target), tokenizer, processing, target, dtype)
     except RuntimeError as error:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.pages import plain_values
-from penumbra.artifacts.parts import lengths_of
 from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
 from penumbra.artifacts.store import Store
+from penumbra.artifacts.tables import lengths_of
 
 Float16Array = npt.NDArray[np.float16]
 NAMES = {"text_features": "text", "video_features": "vid"}

@@ -8,14 +8,14 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from penumbra.artifacts.charts import Bar, bars
-from penumbra.artifacts.interface import publish_report
+from penumbra.artifacts.document import code, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import code, markdown_table
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.decoding.sheet import as_image
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.features.video import SHEET
-from penumbra.tasks.stage import logger, step
+from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "extract-features"
 SHOWN = 20  # refused videos, by name
@@ -115,7 +115,7 @@ def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
     return f"{line}; {missing:,} videos have none" if missing else f"{line}; none is missing"
 
 
-@step("report")
+@side_effect_task("report")
 def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()

@@ -31,7 +31,7 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, features_table
-from penumbra.tasks.stage import Parameters, Stage, after, run, side_by_side
+from penumbra.tasks.stage import Parameters, Stage, require_made, run, zip_parts
 from penumbra.tasks.text.embeddings import Encoding, encode
 
 SIMULATED = "simulated"
@@ -233,7 +233,7 @@ class SimulatedFeatures(Stage):
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
         """Each video's duration in seconds, its sentences, and how many of these have no word to plant."""
         found: dict[str, tuple[float, list[Planted], int]] = {}
-        for annotations, tags in side_by_side(after(self.annotations), after(self.tags)):
+        for annotations, tags in zip_parts(require_made(self.annotations), require_made(self.tags)):
             rows = annotations.select(["vid", "duration", "windows"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
                 duration, own, wordless = found.get(row["vid"], (0.0, [], 0))
@@ -252,7 +252,7 @@ class SimulatedFeatures(Stage):
         """What all videos share."""
         training = [
             concepts_of(tokens, self.simulation.weights)
-            for annotations, tags in side_by_side(self.annotations, self.tags)
+            for annotations, tags in zip_parts(self.annotations, self.tags)
             for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True)
             if split == "train"
         ]

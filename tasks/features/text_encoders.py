@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penumbra.tasks.devices import device_of, filled_up, products_on
+from penumbra.tasks.devices import device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.features.clip import Clip, Encoder, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.progress import counting
@@ -64,7 +64,7 @@ class SentenceTexts:
         pooled: Float16Array = np.zeros((len(texts), self.model.get_embedding_dimension()), np.float16)
         tick = counting("texts", len(texts))
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
-            with products_on(self.model.device):
+            with fast_cpu_matmul(self.model.device):
                 found = self.model.encode(
                     [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
                 )
@@ -96,11 +96,11 @@ def _is_clip(name: str) -> bool:
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Rows of equal lengths, at most so many together, the longest first; some are there twice (`filled_up`)."""
+    """Rows of equal lengths, at most so many together, the longest first; some are there twice (`pad_batch`)."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     for _, group in groupby(order, key=lambda row: lengths[row]):
         while rows := list(islice(group, batch_size)):
-            yield filled_up(rows, batch_size)
+            yield pad_batch(rows, batch_size)
 
 
 def encode_texts(
@@ -126,7 +126,7 @@ def encode_texts(
 
     tick = counting("texts", len(texts))
     threads, _ = encoder_threads(encoder)
-    with products_on(encoder.device), threads:
+    with fast_cpu_matmul(encoder.device), threads:
         for done in threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)):
             tick(done)
     return tokens, pooled, sum(len(text) > limit for text in whole)

@@ -24,9 +24,9 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import MissingError
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
-from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
@@ -35,7 +35,7 @@ from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction
 from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.stage import NotYetError, Parameters, Stage, after, logger, run
+from penumbra.tasks.stage import NotYetError, Parameters, Stage, logger, require_made, run
 
 STAGE = "video_features"
 VIDEOS_A_PART = 64
@@ -228,7 +228,7 @@ class FrameStage(Stage):
         """The videos that the annotations name."""
         if self.folder is None:
             raise NotYetError("after the sample's videos are rendered")
-        return wanted_videos(after(self.annotations), self.folder)
+        return wanted_videos(require_made(self.annotations), self.folder)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:

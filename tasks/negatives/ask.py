@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penumbra.artifacts.document import markdown_table
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import Passing, publish_report
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_sentences
@@ -33,8 +33,8 @@ from penumbra.tasks.negatives.providers.prices import table
 from penumbra.tasks.negatives.providers.prompts import load_prompt
 from penumbra.tasks.negatives.providers.questions import Question
 from penumbra.tasks.negatives.providers.service import ServiceSettings
-from penumbra.tasks.progress import News
-from penumbra.tasks.stage import NotYetError, is_planned, logger, side_by_side, step
+from penumbra.tasks.progress import ProgressEvent
+from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
@@ -63,7 +63,7 @@ class Requests:
             if not self.store.intact(Fills(annotations, tags, masks, dictionary, settings.provider, filling).artifact)
         ]
         if self.settings:
-            sentences = training_sentences(side_by_side(annotations, tags))
+            sentences = training_sentences(zip_parts(annotations, tags))
             words = load_dictionary(dictionary)
             self.options = Options(sentences, words, filling.options, filling.seed, self.answers)
 
@@ -75,7 +75,7 @@ class Requests:
 
     def blocks(self) -> Iterator[list[Question]]:
         """The questions, part by part."""
-        for tagged, masked in side_by_side(self.tags, self.masks):
+        for tagged, masked in zip_parts(self.tags, self.masks):
             if some := questions(self.options, masked_queries(tagged, masked), self.filling.asked_candidates):
                 yield some
 
@@ -139,7 +139,7 @@ async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
     log = logger()
     with ExitStack() as shown:
         names = (client.service.name for client in clients)
-        bars = {name: shown.enter_context(Passing("progress", dataset, f"asking {name}")) for name in names}
+        bars = {name: shown.enter_context(LiveArtifact("progress", dataset, f"asking {name}")) for name in names}
         while True:
             await asyncio.sleep(REPORT_EVERY)
             for number, client in enumerate(clients):
@@ -147,9 +147,9 @@ async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
                 line, total = statistics.line(name), max(1, statistics.total)
                 log.info(
                     line,
-                    extra=News(
+                    extra=ProgressEvent(
                         "ask", done=statistics.done, total=total, unit="queries", part=number, text=line
-                    ).beside(),
+                    ).as_log_extra(),
                 )
                 await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / total)
 
@@ -258,7 +258,7 @@ def _answered(fills: Fills) -> bool:
         return False
 
 
-@step("ask")
+@side_effect_task("ask")
 def ask_all(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str]:

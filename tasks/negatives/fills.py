@@ -18,7 +18,7 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
 from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import NotYetError, Stage, aligned, logger, run, side_by_side
+from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
 
@@ -164,12 +164,12 @@ class Fills(Stage):
     @cached_property
     def filler(self) -> Provider:
         """The provider, fitted to the training split where it needs to be."""
-        training = side_by_side(self.annotations, self.tags)
+        training = zip_parts(self.annotations, self.tags)
         return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
 
     def part(self, piece: int) -> Part:
         """Fill one part."""
-        tags, masks = aligned(piece, self.tags, self.masks)
+        tags, masks = read_part(piece, self.tags, self.masks)
         return fill_part(tags, masks, self.filler, self.filling.candidates_of(self.provider))
 
 
@@ -251,12 +251,12 @@ class Substitutes(Stage):
     @cached_property
     def filler(self) -> Provider:
         """The provider, which is made where something is missing."""
-        training = side_by_side(self.annotations, self.tags)
+        training = zip_parts(self.annotations, self.tags)
         return make_provider(SUBSTITUTE, load_dictionary(self.dictionary), training, self.filling)
 
     def part(self, piece: int) -> Part:
         """Fill what a part lacks, and mark it so."""
-        tags, masks, *fills = aligned(piece, self.tags, self.masks, *self.fills)
+        tags, masks, *fills = read_part(piece, self.tags, self.masks, *self.fills)
         missing = unfilled(masks, fills)
         if not missing:
             return Part(table_of(STAGE, []), 0, 0)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Parameters, Stage, aligned, run
+from penumbra.tasks.stage import Parameters, Stage, read_part, run
 from penumbra.tasks.text.embeddings import vectors_by_text
 
 STAGE = "in_video_negatives"
@@ -29,7 +29,7 @@ class Pairing(Parameters):
     highest_similarity: float = Field(0.9, ge=-1, le=1, description="Queries' cosine must be below this.")
 
 
-def iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
+def largest_iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
     """Largest temporal IoU between any window of one query and any of the other."""
     best = 0.0
     for a in first:
@@ -56,7 +56,7 @@ def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> 
         for query, other in product(members, distinct):
             if query["qid"] == other["qid"]:
                 continue
-            overlap = iou(query["windows"], other["windows"])
+            overlap = largest_iou(query["windows"], other["windows"])
             similarity = round(float(np.dot(vectors[query["query"]], vectors[other["query"]])), 4)
             if overlap < pairing.highest_iou and similarity < pairing.highest_similarity:
                 rows.append(
@@ -79,7 +79,7 @@ class InVideoNegatives(Stage):
 
     def part(self, piece: int) -> Part:
         """Pair the queries of one part."""
-        annotations, embeddings = aligned(piece, self.annotations, self.embeddings)
+        annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
         return pair_part(annotations, embeddings, self.pairing)
 
 

@@ -3,8 +3,8 @@
 from difflib import SequenceMatcher
 from typing import Any
 
-from penumbra.artifacts.interface import Rows
-from penumbra.artifacts.markdown import Markdown, bold, plain
+from penumbra.artifacts.document import Markdown, bold, plain
+from penumbra.artifacts.prefect_ui import Rows
 
 
 def beside_their_queries(rows: Rows) -> Rows:

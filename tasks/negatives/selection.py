@@ -18,8 +18,8 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.candidates import Query, gather
@@ -30,7 +30,7 @@ from penumbra.tasks.negatives.choosing.guard import Guard
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.marked import beside_their_queries
-from penumbra.tasks.stage import Parameters, Stage, aligned, run, side_by_side
+from penumbra.tasks.stage import Parameters, Stage, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
@@ -188,8 +188,8 @@ def chooser_of(
 ) -> Chooser:
     """What has seen all training queries of a data set, and all that it holds out."""
     spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
-    guard = Guard(_labelled(side_by_side(annotations, tags)), every=choosing.guard == "all")
-    human = human_text(side_by_side(annotations, tags), choosing.text, spacy_model)
+    guard = Guard(_labelled(zip_parts(annotations, tags)), every=choosing.guard == "all")
+    human = human_text(zip_parts(annotations, tags), choosing.text, spacy_model)
     return Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
 
 
@@ -226,7 +226,7 @@ class ChosenNegatives(Stage):
     def part(self, piece: int) -> Part:
         """Choose one part's negatives."""
         read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
-        return self.chooser.part(*aligned(piece, *read))
+        return self.chooser.part(*read_part(piece, *read))
 
 
 def choose_negatives(

@@ -52,7 +52,7 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
     return pairs
 
 
-def words_of(tokens: Tokens) -> set[Word]:
+def content_words(tokens: Tokens) -> set[Word]:
     """The words of a parsed query that carry its meaning."""
     return {(token["pos"], token["lemma"]) for token in tokens if token["primitive"]}
 
@@ -70,7 +70,7 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
         DatasetError: nothing can be held out: too few videos, or all of them alike
 
     """
-    pairs, words = [*map(pairs_of, parsed)], [*map(words_of, parsed)]
+    pairs, words = [*map(pairs_of, parsed)], [*map(content_words, parsed)]
     held = _held_out(vids, pairs, words, test, seed)
     training = [place for place, vid in enumerate(vids) if vid not in held]
     seen_pairs = {pair for place in training for pair in pairs[place]}

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import Stage, run, side_by_side
+from penumbra.tasks.stage import Stage, run, zip_parts
 
 STAGE = "dictionary"
 # "template kept" (the quality specification) asks for one token of this form a slot; other words are never offered.
@@ -177,7 +177,7 @@ class WordCounts(Stage):
 
     def part(self, piece: int) -> Part:
         """Count all queries: the dictionary is one part."""
-        return dictionary_part(side_by_side(self.annotations, self.tags))
+        return dictionary_part(zip_parts(self.annotations, self.tags))
 
 
 def count(annotations: Artifact, tags: Artifact) -> Artifact:

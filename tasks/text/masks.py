@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.rows import MASK
-from penumbra.tasks.stage import Parameters, Stage, aligned, run
+from penumbra.tasks.stage import Parameters, Stage, read_part, run
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "masks"
@@ -126,7 +126,7 @@ class Masks(Stage):
 
     def part(self, piece: int) -> Part:
         """Mask the training queries of one part."""
-        annotations, tags = aligned(piece, self.annotations, self.tags)
+        annotations, tags = read_part(piece, self.annotations, self.tags)
         return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives)
 
 

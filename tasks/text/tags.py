@@ -17,14 +17,14 @@ import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.document import Markdown, bold, plain
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import Rows
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import Markdown, bold, plain
+from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import PROJECT
 from penumbra.tasks.progress import followed
-from penumbra.tasks.stage import Parameters, Stage, aligned, run
+from penumbra.tasks.stage import Parameters, Stage, read_part, run
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -206,7 +206,7 @@ class Tags(Stage):
 
     def part(self, piece: int) -> Part:
         """Tag one part of `annotations`."""
-        [annotations] = aligned(piece, self.annotations)
+        [annotations] = read_part(piece, self.annotations)
         return tag_part(annotations, self.pipeline)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Stage, aligned, run
+from penumbra.tasks.stage import Stage, read_part, run
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -88,7 +88,7 @@ class VisualDynamicQueries(Stage):
 
     def part(self, piece: int) -> Part:
         """Split the queries of one part of `tags`."""
-        [tags] = aligned(piece, self.tags)
+        [tags] = read_part(piece, self.tags)
         return queries_part(tags)
 
 

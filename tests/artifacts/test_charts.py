@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from penumbra.artifacts.charts import Bar, Line, Panel, Spans, bars, dots, panels, spans, ticks
-from penumbra.artifacts.drawing import Drawing
+from penumbra.artifacts.charts import Bar, Drawing, Line, Panel, Spans, bars, dots, panels, spans, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script> ](x) "a" \x00\ud800'

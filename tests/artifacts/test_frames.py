@@ -4,11 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penumbra.artifacts.frames import frame_of, read_frame
 from penumbra.artifacts.manifest import Part, Work
-from penumbra.artifacts.references import named
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.artifacts.tables import frame_of
 
 
 def test_nested_values_are_lists_and_dicts() -> None:
@@ -62,15 +61,15 @@ def test_a_reference_names_the_newest_or_one_by_its_key(store: Store) -> None:
         store.build(Work("mine", "rejected", 1, {"n": number}), [lambda: Part(table_of("rejected", []), 0, 0)])
         for number in range(2)
     ]
-    assert named(store, "mine/rejected") == made[1]
-    assert named(store, f"mine/rejected/{made[0].key[:8]}") == made[0]
+    assert store.resolve("mine/rejected") == made[1]
+    assert store.resolve(f"mine/rejected/{made[0].key[:8]}") == made[0]
     with pytest.raises(ArtifactError, match="is no DATASET/STAGE"):
-        named(store, "mine")
+        store.resolve("mine")
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(store: Store) -> None:
     row = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
     made = store.build(Work("mine", "rejected", 1), [lambda: Part(table_of("rejected", [row]), 1, 1)])
-    assert read_frame(store, made, ["reason", "qid"]).to_dict("records") == [{"reason": "no", "qid": "q"}]
+    assert store.frame(made, ["reason", "qid"]).to_dict("records") == [{"reason": "no", "qid": "q"}]
     with pytest.raises(ArtifactError, match="rejected has no column 'raeson': did you mean reason"):
-        read_frame(store, made, ["raeson"])
+        store.frame(made, ["raeson"])

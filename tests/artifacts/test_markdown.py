@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penumbra.artifacts.drawing import printable
-from penumbra.artifacts.interface import stage_page
+from penumbra.artifacts.charts import printable
+from penumbra.artifacts.document import Markdown, bold, code, markdown_table, plain
 from penumbra.artifacts.manifest import Part, Work, rejection
-from penumbra.artifacts.markdown import Markdown, bold, code, markdown_table, plain
+from penumbra.artifacts.prefect_ui import stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from tests.markup import HARMLESS, HOSTILE, columns, kinds

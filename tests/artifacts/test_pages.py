@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penumbra.artifacts.pages import plain_values
-from penumbra.artifacts.parts import FEATURE_FILES
+from penumbra.artifacts.tables import FEATURE_FILES
 
 DIMENSION = 24
 

@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, SchemaError, conform, making, table_of
+from penumbra.artifacts.errors import ArtifactError
+from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, conform, making, table_of
 from penumbra.flows.registry import FLOWS
 
 DESIGN = {  # the contract, word for word; embeddings, measures and summary are stages of our own
@@ -78,24 +79,24 @@ def test_what_conforms_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("column", DICTIONARY)
 def test_a_missing_column_is_named(column: str) -> None:
     table = pa.table({name: values for name, values in DICTIONARY.items() if name != column})
-    with pytest.raises(SchemaError, match=rf"dictionary: missing columns \['{column}'\]"):
+    with pytest.raises(ArtifactError, match=rf"dictionary: missing columns \['{column}'\]"):
         conform(table, "dictionary")
 
 
 def test_a_foreign_column_is_named() -> None:
-    with pytest.raises(SchemaError, match=r"dictionary: .*unknown columns \['colour'\]"):
+    with pytest.raises(ArtifactError, match=r"dictionary: .*unknown columns \['colour'\]"):
         conform(pa.table({**DICTIONARY, "colour": ["red", "blue"]}), "dictionary")
 
 
 def test_nulls_are_named_where_none_may_be() -> None:
-    with pytest.raises(SchemaError, match="dictionary: column word holds 1 nulls"):
+    with pytest.raises(ArtifactError, match="dictionary: column word holds 1 nulls"):
         conform(pa.table({**DICTIONARY, "word": ["a", None]}), "dictionary")
 
 
 def test_nulls_may_be_where_the_schema_says_so() -> None:
     row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "windows": [[0, 1]], "novel": []}
     assert table_of("annotations", [{**row, "saliency": None}])["saliency"].to_pylist() == [None]
-    with pytest.raises(SchemaError, match="annotations: column duration holds 1 nulls"):
+    with pytest.raises(ArtifactError, match="annotations: column duration holds 1 nulls"):
         table_of("annotations", [{**row, "duration": None, "saliency": None}])
 
 
@@ -110,7 +111,7 @@ def test_nulls_may_be_where_the_schema_says_so() -> None:
     ],
 )
 def test_another_type_is_refused_naming_stage_and_column(column: str, values: list[Any]) -> None:
-    with pytest.raises(SchemaError, match="dictionary") as caught:
+    with pytest.raises(ArtifactError, match="dictionary") as caught:
         conform(pa.table({**DICTIONARY, column: values}), "dictionary")
     assert re.search(rf"\b{column}\b", str(caught.value)), f"the column {column} is not named: {caught.value}"
 
@@ -138,14 +139,14 @@ def test_columns_come_in_the_schemas_order() -> None:
 
 def test_a_number_too_large_for_its_column_is_refused() -> None:
     row = {"qid": "q", "level": 300, "ratio": 0.5, "masked_query": "m", "slots": []}
-    with pytest.raises(SchemaError, match="masks"):
+    with pytest.raises(ArtifactError, match="masks"):
         table_of("masks", [row])
 
 
 @pytest.mark.parametrize("window", [[1.0], [1.0, 2.0, 3.0], ["a", "b"], 4.0])
 def test_a_window_is_two_numbers(window: Any) -> None:
     row = {"qid": "a", "vid": "v", "split": "train", "query": "q", "duration": 1.0, "novel": [], "saliency": None}
-    with pytest.raises(SchemaError, match="annotations"):
+    with pytest.raises(ArtifactError, match="annotations"):
         table_of("annotations", [{**row, "windows": [window]}])
 
 

@@ -26,9 +26,9 @@ from pydantic import ValidationError
 
 from penumbra.artifacts import digests
 from penumbra.artifacts.files import Files
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Made, Part, Work, rejection
-from penumbra.artifacts.schemas import SCHEMAS, SchemaError, table_of
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import DRAFTS, ArtifactError, Store
 
 PARENT = Artifact(root="/r", dataset="d", stage="tags", key="0" * 16)
@@ -212,7 +212,7 @@ def test_a_part_must_account_for_all_it_took(store: Store) -> None:
 
 
 def test_a_part_must_have_its_stages_schema(store: Store) -> None:
-    with pytest.raises(SchemaError, match="dictionary"):
+    with pytest.raises(ArtifactError, match="dictionary"):
         store.build(WORK, [lambda: Part(pa.table({"word": ["a"]}), 1, 1)])
     assert not folder(store.artifact(WORK)).exists()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from tests.notebooks import execute
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
 from penumbra.flows.console_output import Display, Making, ended
-from penumbra.tasks.progress import LOG, News, State, at, counting, followed
+from penumbra.tasks.progress import LOG, ProgressEvent, State, counting, followed, progress_scope
 
 PROGRAM = """
 import os, sys, time
@@ -30,7 +30,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.flows.console_output import displayed
-from penumbra.tasks.engines import Engine, parts_made
+from penumbra.tasks.engines import Engine, use_engine
 from penumbra.tasks.log_lines import quieten
 from penumbra.tasks.progress import followed
 from penumbra.tasks.stage import Stage, logger, run
@@ -68,7 +68,7 @@ class Toy(Stage):
 @flow(flow_run_name="toys")
 def toys():
     run(Toy("first"))
-    with parts_made(Engine.processes):
+    with use_engine(Engine.processes):
         run(Toy("several", several=True))
     run(Toy("first"))
     logger().info("a line of the flow's own")
@@ -150,59 +150,62 @@ def test_elsewhere_lines_stay_lines(tmp_path: Path, prefect_server: None) -> Non
 
 def test_what_is_left_is_told_from_what_is_done() -> None:
     making = Making(begun=0.0)
-    making.take(News("fills", done=0, total=10, unit="queries", part=-1), 1.0)
+    making.take(ProgressEvent("fills", done=0, total=10, unit="queries", part=-1), 1.0)
     assert making.pace(2.0) == (0.0, float("inf")), "nothing is done yet"
-    making.take(News("fills", done=5, total=10, unit="queries", part=-1), 6.0)
+    making.take(ProgressEvent("fills", done=5, total=10, unit="queries", part=-1), 6.0)
     assert making.pace(6.0) == (1.0, 5.0)
-    assert making.pace(8.0) == (1.0, 3.0), "it falls between two news"
-    making.take(News("fills", done=1, total=2), 11.0)
+    assert making.pace(8.0) == (1.0, 3.0), "it falls between two events"
+    making.take(ProgressEvent("fills", done=1, total=2), 11.0)
     assert making.share == 0.5
-    making.take(News("fills", done=1, total=4, unit="queries", part=-1), 11.5)
+    making.take(ProgressEvent("fills", done=1, total=4, unit="queries", part=-1), 11.5)
     assert (making.share, making.counted) == (0.625, 6)
-    making.take(News("fills", done=90, total=100, unit="texts", part=-1, aside=True), 12.0)
+    making.take(ProgressEvent("fills", done=90, total=100, unit="texts", part=-1, aside=True), 12.0)
     assert making.share == 0.625, "what is done aside is no measure"
 
 
 def test_parts_that_workers_make_add_up() -> None:
     making = Making(begun=0.0)
     for part in (0, 1):
-        making.take(News("tags", done=5, total=10, unit="texts", part=part), 1.0)
-    making.take(News("tags", done=0, total=4), 1.0)
+        making.take(ProgressEvent("tags", done=5, total=10, unit="texts", part=part), 1.0)
+    making.take(ProgressEvent("tags", done=0, total=4), 1.0)
     assert making.share == 0.25
-    making.take(News("tags", State.part_ended, part=0), 2.0)
+    making.take(ProgressEvent("tags", State.part_done, part=0), 2.0)
     assert (making.share, making.done) == (0.375, 1), "before the run hears of it, with others of the same task"
-    making.take(News("tags", done=1, total=4), 2.0)
+    making.take(ProgressEvent("tags", done=1, total=4), 2.0)
     assert (making.share, making.counted) == (0.375, 10)
 
 
 def test_nothing_is_told_where_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
-    with at("tags"):
+    with progress_scope("tags"):
         assert list(followed([1, 2], "texts", 2)) == [1, 2]
     assert caplog.records == []
-    with caplog.at_level("INFO", LOG.name), at("tags"):
+    with caplog.at_level("INFO", LOG.name), progress_scope("tags"):
         assert list(followed([1, 2], "texts", 2)) == [1, 2]
         counting("steps", 10, before=5, whole=True)(1)
-    told = [record.news for record in caplog.records]  # type: ignore[attr-defined]
-    assert [(news.done, news.total, news.part) for news in told if news.unit == "texts"] == [(0, 2, -1), (2, 2, -1)]
-    assert [(news.done, news.part) for news in told if news.unit == "steps"] == [(5, None)]
-    assert told[-1].state is State.left
+    events = [record.progress_event for record in caplog.records]  # type: ignore[attr-defined]
+    assert [(event.done, event.total, event.part) for event in events if event.unit == "texts"] == [
+        (0, 2, -1),
+        (2, 2, -1),
+    ]
+    assert [(event.done, event.part) for event in events if event.unit == "steps"] == [(5, None)]
+    assert events[-1].state is State.closed
 
 
 def test_a_stage_that_is_there_is_a_line_with_its_figures() -> None:
-    made = ended(News("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
+    made = ended(ProgressEvent("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
     assert made.plain.split() == ["✓", "negatives", "3,519", "3,508", "11", "22.8", "query", "and", "level"]
-    assert ended(News("tags", State.found, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
+    assert ended(ProgressEvent("tags", State.reused, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
 
 
 def test_the_live_lines_fit_a_narrow_terminal() -> None:
     console = Console(width=60, record=True)
     display = Display(console)
     text = "epoch 3 of 200: loss 0.1006, chosen by R1@0.5 + R1@0.7 + mIoU 151.75 (best 161.94), 31 s, 2000 s left"
-    for news in (
-        News("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
-        News("metrics: qd_detr+shine", text=text),
+    for event in (
+        ProgressEvent("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
+        ProgressEvent("metrics: qd_detr+shine", text=text),
     ):
-        display.emit(record_of(news))
+        display.emit(record_of(event))
     console.print(display.rendered())
     first, second = console.export_text().splitlines()
     assert "300 of 20,000 st" in first
@@ -210,7 +213,7 @@ def test_the_live_lines_fit_a_narrow_terminal() -> None:
     assert max(map(len, (first, second))) <= 60
 
 
-def record_of(news: News) -> logging.LogRecord:
+def record_of(event: ProgressEvent) -> logging.LogRecord:
     record = logging.makeLogRecord({"msg": "", "levelno": logging.INFO})
-    record.news = news
+    record.progress_event = event
     return record

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.flows.parameters import deployment_parameters
 from penumbra.flows.registry import FLOWS
 from penumbra.tasks.grounding.training.settings import presets

@@ -13,9 +13,9 @@ from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
 from typer.testing import CliRunner
 
+from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import runs_folder
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding

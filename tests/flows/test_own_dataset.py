@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from penumbra.artifacts.settings import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.flows.commands import app
 from penumbra.flows.deploy import all_deployments
 from penumbra.flows.local_run import prepare

@@ -23,7 +23,7 @@ from penumbra.tasks.grounding.training.settings import MODELS, Settings, layered
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, made_ahead, planning
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning, stages_ahead
 from tests.corner import cut_out, without_prefect
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -153,7 +153,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     results = Results(grid, 1)
 
     def made() -> None:
-        with made_ahead(1) as ahead:
+        with stages_ahead(1) as ahead:
             run_row(begin_row(shrunk, Materials(corner), results, ahead), results, "")
 
     stages = {stage for stage, _ in check(kept, made)}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights, official_settings
 from penumbra.models.losses.settings import LossSettings

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.tasks.devices import device_name, device_of, products_on
+from penumbra.tasks.devices import device_name, device_of, fast_cpu_matmul
 
 INTEL, AMD = {"avx512_f": True, "cpu_name": "Intel(R) Xeon(R)"}, {"avx512_f": True, "cpu_name": "AMD EPYC"}
 
@@ -32,10 +32,10 @@ def test_a_device_is_named_and_found() -> None:
 )
 def test_onednn_multiplies_where_mkl_is_slow(cpu: dict[str, Any], taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
-    with products_on(torch.device("cpu")):
+    with fast_cpu_matmul(torch.device("cpu")):
         assert PRODUCTS.fp32_precision == taken
     assert PRODUCTS.fp32_precision == "none"
-    with products_on(torch.device("meta")):
+    with fast_cpu_matmul(torch.device("meta")):
         assert PRODUCTS.fp32_precision == "none"
 
 
@@ -45,6 +45,6 @@ def test_a_product_stays_float32(shapes: tuple[tuple[int, ...], tuple[int, ...]]
     torch.manual_seed(0)
     left, right = (torch.randn(shape) for shape in shapes)
     exact = left.double() @ right.double()
-    with products_on(torch.device("cpu")):
+    with fast_cpu_matmul(torch.device("cpu")):
         found = left @ right
     assert (found - exact).abs().max() < 3e-7 * exact.abs().max() * shapes[0][-1] ** 0.5

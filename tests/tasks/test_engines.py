@@ -19,11 +19,12 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL
 
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
-from penumbra.tasks.engines import Engine, EngineError, parts_made, usual, workers, workers_here
+from penumbra.tasks.engines import Engine, local_worker_count, use_engine, usual, workers
 from penumbra.tasks.negatives.filling import PROVIDERS, Filling
 from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
@@ -101,12 +102,12 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toys").mkdir()
     monkeypatch.setenv("TOYS", str(tmp_path / "toys"))
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value() or ""))  # as `penumbra run` leaves it
-    monkeypatch.setattr("penumbra.tasks.engines.workers_here", lambda: 2)
+    monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 2)
 
 
 @flow
 def made(engine: Engine | None, toys: Toys) -> Artifact:
-    with parts_made(engine):
+    with use_engine(engine):
         return run(Toy(toys))
 
 
@@ -159,7 +160,9 @@ def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store
         os.kill(int(tellings("piece 0")[0]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(EngineError, match=r"a worker was killed, or had too little memory.*: the same command goes on"):
+    with pytest.raises(
+        PenumbraError, match=r"a worker was killed, or had too little memory.*: the same command goes on"
+    ):
         made(Engine.processes, Toys(seconds=1.0))
     (artifact,) = store.folders()
     finished = [index for index in range(PARTS) if store.record(artifact, index)]
@@ -180,7 +183,7 @@ print("made", made(Engine.processes, Toys()).key)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(workers_here() == 1, reason="one core: no worker would start")
+@pytest.mark.skipif(local_worker_count() == 1, reason="one core: no worker would start")
 def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
     store: Store, prefect_server: None, tmp_path: Path
 ) -> None:
@@ -200,7 +203,7 @@ def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: N
 
     @flow
     def again(workers_before: bool) -> bool:
-        with parts_made(Engine.processes):
+        with use_engine(Engine.processes):
             there = workers()
             assert there
             if workers_before:
@@ -213,7 +216,7 @@ def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: N
     again(workers_before=True)
     here, again_here, by_worker = tellings("piece 4")
     assert by_worker != here == again_here, "they are there, and have loaded what it takes"
-    with planning(), parts_made(Engine.processes):
+    with planning(), use_engine(Engine.processes):
         run(Toy(Toys(number=1)))
     assert len(store.find()) == 1
 
@@ -235,18 +238,18 @@ def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.Mon
     monkeypatch.setenv("PENUMBRA_ENGINE", "here")
     assert usual(None) is Engine.here
     assert usual(Engine.processes) is Engine.processes
-    with parts_made(None):
+    with use_engine(None):
         assert workers() is None
     monkeypatch.setenv("PENUMBRA_ENGINE", "proceses")
-    with pytest.raises(EngineError, match=r"PENUMBRA_ENGINE=proceses: no such engine.*processes"):
+    with pytest.raises(PenumbraError, match=r"PENUMBRA_ENGINE=proceses: no such engine.*processes"):
         usual(None)
 
 
 def refused(engine: Engine, match: str) -> None:
-    with parts_made(engine):
+    with use_engine(engine):
         there = workers()
         assert there
-        with pytest.raises(EngineError, match=match) as said:
+        with pytest.raises(PenumbraError, match=match) as said:
             _ = there.pool
         assert "\n" not in str(said.value)
 
@@ -273,7 +276,7 @@ def test_an_address_where_nothing_answers_is_told_in_a_line(engine: Engine, monk
 def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available: float, expected: int) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
     monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
-    assert workers_here() == expected
+    assert local_worker_count() == expected
 
 
 def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

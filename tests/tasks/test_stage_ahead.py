@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import Parameters, Stage, made_ahead, planning, run
+from penumbra.tasks.stage import Parameters, Stage, planning, run, stages_ahead
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +58,7 @@ class Toy(Stage):
 @flow
 def several(processes: int) -> tuple[list[Artifact], str]:
     toys = [Toy(Tried(number=number, seconds=0.5)) for number in range(3)]
-    with made_ahead(processes) as ahead:
+    with stages_ahead(processes) as ahead:
         waits = [ahead(toy) for toy in toys]
         broken = ahead(Toy(Tried(fails=True)))
         for wait in waits:
@@ -84,9 +84,9 @@ def test_stages_are_made_in_other_processes(
 
 
 def test_nothing_is_begun_in_one_process_or_in_a_plan(store: Store, tmp_path: Path) -> None:
-    with made_ahead(1) as ahead:
+    with stages_ahead(1) as ahead:
         ahead(Toy(Tried(fails=True)))()
-    with planning(), made_ahead(2) as ahead:
+    with planning(), stages_ahead(2) as ahead:
         ahead(Toy(Tried(fails=True)))()
 
 
@@ -94,11 +94,11 @@ def test_processes_end_with_the_one_that_began_them(prefect_server: None, tmp_pa
     toys = tmp_path / "toys"
     toys.mkdir()
     code = """
-from tests.tasks.test_stage_ahead import Toy, Tried, flow, made_ahead
+from tests.tasks.test_stage_ahead import Toy, Tried, flow, stages_ahead
 
 @flow
 def long():
-    with made_ahead(2) as ahead:
+    with stages_ahead(2) as ahead:
         for wait in [ahead(Toy(Tried(number=number, seconds=600))) for number in range(2)]:
             wait()
 

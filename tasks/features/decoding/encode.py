@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penumbra.tasks.devices import products_on
+from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Encoder, encoder_threads
 from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
 from penumbra.tasks.features.decoding.pixels import RESIZED_AT_ONCE, preprocess
@@ -94,7 +94,7 @@ class FrameEncoder:
     def encode(self, messages: Iterable[DecoderMessage]) -> Generator[Encoded, None, None]:
         """Yield each video once: with its features, or with the reason why it has none."""
         try:
-            with products_on(self.encoder.device):
+            with fast_cpu_matmul(self.encoder.device):
                 for message in messages:
                     yield from self._take(message)
                 if self._filling.places:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from penumbra.artifacts.settings import data_folder
+from penumbra.artifacts.locations import data_folder
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts", ".3gp", ".ogv")
 

@@ -20,13 +20,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest, named_digest
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.settings import data_folder
 from penumbra.tasks.features.decoding.files import is_inside
 from penumbra.tasks.features.imports.sources import MOST, Array, FeatureFault, FeatureFolder, Hdf5File, open_source
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
-from penumbra.tasks.stage import Parameters, Stage, after, logger, run
+from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
@@ -190,7 +190,7 @@ class ImportedFeatures(Stage):
     @cached_property
     def durations(self) -> dict[str, float]:
         """The videos that are wanted, and their annotated durations in seconds."""
-        return durations_of(after(self.annotations))
+        return durations_of(require_made(self.annotations))
 
     def parameters(self) -> dict[str, Any]:
         """How the sources are read."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from penumbra.artifacts.document import markdown_table, plain
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.ablation.grids import Grid

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.ablation.results import Results

@@ -17,7 +17,7 @@ from penumbra.tasks.grounding.batches.features import Features
 
 ENDPOINTS = 2  # channels of a clip beside its features
 BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
-MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.products_on`)
+MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.fast_cpu_matmul`)
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 

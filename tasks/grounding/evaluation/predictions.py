@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
+from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of

@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.catalogue import path_of
-from penumbra.artifacts.disposal import check_unneeded
+from penumbra.artifacts.catalogue import check_unneeded, path_of
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import Artifact, Manifest

@@ -57,8 +57,8 @@ class System(ABC, Generic[Config]):
         return self.settings.training.precision == "bf16"
 
     @property
-    def few_shapes(self) -> bool:
-        """Whether a training's batches have so few shapes that each may be compiled for (`devices.products_on`)."""
+    def has_static_shapes(self) -> bool:
+        """Whether a training's batches have so few shapes that each may be compiled for (`devices.fast_cpu_matmul`)."""
         return False
 
     @abstractmethod

@@ -99,7 +99,7 @@ class BMDETRSystem(DETRSystem[BMDETR]):
     """Builds and trains as the DETR models do; its data, its figures and the end of a cut video are its own."""
 
     models = (BMDETR,)
-    few_shapes = False  # what share a batch are different videos, not videos of like length
+    has_static_shapes = False  # what share a batch are different videos, not videos of like length
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> BackgroundData:
         """See `System.data`. A video that is cut to its first clips ends there."""

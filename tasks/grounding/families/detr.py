@@ -145,8 +145,8 @@ class DETRSystem(System[ADETR]):
     models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETR, MomentDETR)  # the default first
 
     @property
-    def few_shapes(self) -> bool:
-        """See `System.few_shapes`."""
+    def has_static_shapes(self) -> bool:
+        """See `System.has_static_shapes`."""
         return self.settings.training.group_by_length
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:

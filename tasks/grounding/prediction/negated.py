@@ -15,7 +15,7 @@ from penumbra.tasks.grounding.prediction.grounder import PredictionError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Provider
-from penumbra.tasks.stage import side_by_side
+from penumbra.tasks.stage import zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 from penumbra.tasks.text.masks import Masking, mask_part
 from penumbra.tasks.text.tags import Tagging, load_pipeline, tag_part
@@ -63,7 +63,7 @@ class Negator:
             )
         tagging = Tagging(**store.manifest(tags).parameters) if tags else Tagging()
         masking = Masking(**store.manifest(masks).parameters) if masks else Masking()
-        training = side_by_side(store.ancestors(tags)["annotations"][0], tags) if tags else ()
+        training = zip_parts(store.ancestors(tags)["annotations"][0], tags) if tags else ()
         name = "corpus" if tags else "random"
         return cls(tagging, masking, make_provider(name, load_dictionary(dictionary), training, Filling()))
 

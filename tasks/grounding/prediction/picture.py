@@ -2,8 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 
-from penumbra.artifacts.charts import HEAD, LINE, MARGIN, WIDTH, Line, Panel, Spans, draw_panel, panels, spans
-from penumbra.artifacts.drawing import COLOURS, GREY, Drawing, box, photo, text
+from penumbra.artifacts.charts import (
+    COLOURS,
+    GREY,
+    HEAD,
+    LINE,
+    MARGIN,
+    WIDTH,
+    Drawing,
+    Line,
+    Panel,
+    Spans,
+    box,
+    draw_panel,
+    panels,
+    photo,
+    spans,
+    text,
+)
 from penumbra.tasks.features.decoding.sheet import COLUMNS, ROWS
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window

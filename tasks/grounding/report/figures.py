@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.artifacts.charts import Bar, Line, Panel, Spans, bars, panels, spans
-from penumbra.artifacts.drawing import COLOURS, Drawing
+from penumbra.artifacts.charts import COLOURS, Bar, Drawing, Line, Panel, Spans, bars, panels, spans
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.metrics.ordering import NAMES
 from penumbra.tasks.grounding.report.examples import Example

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.document import Document, Section, Table
-from penumbra.artifacts.drawing import Drawing
-from penumbra.artifacts.interface import publish_report
+from penumbra.artifacts.charts import Drawing
+from penumbra.artifacts.document import Document, Section, Table, plain
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import plain
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.inputs import Sources
@@ -29,7 +28,7 @@ from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curv
 from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.grounding.training.live import FLOW as TRAINING
 from penumbra.tasks.grounding.training.run import name_of
-from penumbra.tasks.stage import logger, step
+from penumbra.tasks.stage import logger, side_effect_task
 
 EVALUATION = "evaluate-grounding"
 FILE = "report.html"
@@ -225,7 +224,7 @@ def write_html(document: Document, metrics: Artifact) -> Path:
     return file
 
 
-@step("report")
+@side_effect_task("report")
 def report_training(metrics: Artifact) -> str:
     """Show a run's curves and settings, in the UI and in a file that an evaluation's replaces; returns its outcome."""
     document, file = training_document(metrics), run_folder(metrics) / FILE
@@ -236,7 +235,7 @@ def report_training(metrics: Artifact) -> str:
     return f"{document.title}: {document.headline or 'nothing was there to validate by'}"
 
 
-@step("report")
+@side_effect_task("report")
 def report_evaluation(
     judged: Judged, beside: list[Judged], flow: str = EVALUATION, before: Sequence[str | None] = ()
 ) -> str:

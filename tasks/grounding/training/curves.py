@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penumbra.artifacts.charts import Line, Panel, panels
+from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Section
-from penumbra.artifacts.drawing import Drawing
 
 TRAIN, VALIDATION, CHOSEN_BY = "train", "validation", "chosen_by"
 FIRST, LAST, UNPLOTTED = ("total",), ("gradient_norm", "learning_rate"), ("seconds",)

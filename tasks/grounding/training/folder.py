@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.settings import runs_folder
 
 SETTINGS = "settings.json"  # what the run was asked to do, written before its first epoch
 

@@ -6,10 +6,10 @@ from typing import Self
 from prefect import get_run_logger
 
 from penumbra.artifacts.document import Document
-from penumbra.artifacts.interface import Passing
+from penumbra.artifacts.prefect_ui import LiveArtifact
 from penumbra.tasks.grounding.training.curves import curves_section
 from penumbra.tasks.grounding.training.progress import Progress
-from penumbra.tasks.progress import beside
+from penumbra.tasks.progress import stage_log_extra
 
 FLOW = "train-grounding"
 PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
@@ -20,7 +20,7 @@ class Watcher:
 
     def __init__(self, dataset: str, run: str) -> None:
         self.run, self.logger = run, get_run_logger()
-        self._page = Passing("markdown", dataset, FLOW)
+        self._page = LiveArtifact("markdown", dataset, FLOW)
         self._last: float | None = None
 
     def __enter__(self) -> Self:
@@ -32,7 +32,7 @@ class Watcher:
 
     def __call__(self, progress: Progress) -> None:
         """Log and show how far a training is."""
-        self.logger.info("%s: %s", self.run, progress.line(), extra=beside(progress.line()))
+        self.logger.info("%s: %s", self.run, progress.line(), extra=stage_log_extra(progress.line()))
         if self._last is None or monotonic() - self._last >= PUBLISH_EVERY:
             page = Document(f"{self.run} is being trained", progress.line(), [curves_section(progress.history)])
             self._page.show(page.markdown())

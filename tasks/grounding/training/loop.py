@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.models.checkpoints import CheckpointError, load_weights
-from penumbra.tasks.devices import device_of, products_on
+from penumbra.tasks.devices import device_of, fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import TrainingData
@@ -236,5 +236,5 @@ def train(job: Job, observe: Observer = unobserved) -> list[Row]:
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
     trainer = Trainer(job, accelerator, observe)
-    with products_on(accelerator.device, trainer.system.few_shapes):
+    with fast_cpu_matmul(accelerator.device, trainer.system.has_static_shapes):
         return trainer.run()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.devices import device_name, device_of
@@ -31,7 +31,7 @@ from penumbra.tasks.grounding.training.logs import scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
 from penumbra.tasks.grounding.training.progress import together
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.stage import Stage, logger, run, step
+from penumbra.tasks.stage import Stage, logger, run, side_effect_task
 
 STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs, whichever run trained them: a time belongs in no table
@@ -224,7 +224,7 @@ def train_model(sources: Sources, settings: Settings) -> Artifact:
     return run(stage)
 
 
-@step("share of a training")
+@side_effect_task("share of a training")
 def _take_part(stage: TrainingRun) -> None:
     if not Store().has(stage.artifact):
         run_job(prepare(stage.sources, stage.settings, run_folder(stage.artifact)).job)

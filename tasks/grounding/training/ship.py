@@ -9,7 +9,7 @@ METRICS is the folder of the run's `metrics`, as `penumbra artifacts path` print
 import argparse
 from pathlib import Path
 
-from penumbra.artifacts.settings import runs_folder
+from penumbra.artifacts.locations import runs_folder
 from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
 
 FIGURES = "validation"

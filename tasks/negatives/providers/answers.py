@@ -16,7 +16,7 @@ import diskcache
 from diskcache.core import MODE_RAW, MODE_TEXT
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import answers_folder
+from penumbra.artifacts.locations import answers_folder
 
 WITHOUT_LIMIT = 1 << 62
 MOST_IN_FLIGHT = 1024  # requests of one run under way

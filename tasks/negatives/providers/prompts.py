@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 
 FOLDER = PROJECT / "prompts"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penumbra.artifacts.digests import file_digest
-from penumbra.artifacts.interface import publish_report
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
@@ -23,8 +23,8 @@ from penumbra.tasks.negatives.quality.reference import Tokens, read_human, read_
 from penumbra.tasks.negatives.quality.report import Judges, assess_rows
 from penumbra.tasks.negatives.quality.review import Sheet
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
-from penumbra.tasks.negatives.quality.yields import yields
-from penumbra.tasks.stage import Stage, build, run, step
+from penumbra.tasks.negatives.quality.yields import yield_figures
+from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
@@ -93,7 +93,7 @@ def quality_part(
     report = assess_rows(negatives, own, drawn, reference, judges, judging)
     rows = report.figures.rows
     if isinstance(negatives, ArtifactNegatives):
-        rows += yields(negatives)
+        rows += yield_figures(negatives)
     rows += sheet.figures() if sheet else []
     part = Part(table_of(STAGE, rows), len(rows), len(rows))
     part.notes.update(dict.fromkeys(report.notes, 1))
@@ -197,6 +197,6 @@ def assess(
     return quality
 
 
-@step("report")
+@side_effect_task("report")
 def _show(quality: Artifact) -> None:
     publish_report(quality.dataset, STAGE, page_of(Store(), quality))

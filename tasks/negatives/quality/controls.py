@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.reference import Reference
-from penumbra.tasks.negatives.quality.texts import MASK, normal_form
+from penumbra.tasks.negatives.quality.texts import MASK
 
 CONTROL = "control: "
 RANDOM, NEAREST, ORIGINALS = f"{CONTROL}random fills", f"{CONTROL}nearest query", "originals"

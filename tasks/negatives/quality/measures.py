@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
+from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, read_reference
 from penumbra.tasks.negatives.quality.source import AnnotatedDataset
-from penumbra.tasks.negatives.quality.texts import fills_of, normal_form, words_of
+from penumbra.tasks.negatives.quality.texts import fills_of, words_of
 from penumbra.tasks.stage import Stage, is_planned, work_of
 
 STAGE = "measures"

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.negatives.quality.heldout import HeldOut, lemmas_of
 from penumbra.tasks.negatives.quality.negative import Negative
-from penumbra.tasks.negatives.quality.texts import masked_tokens, normal_form, words_of
+from penumbra.tasks.negatives.quality.texts import masked_tokens, words_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.settings import data_folder
 from penumbra.artifacts.store import NAME, Store
 from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
 from penumbra.tasks.data.annotations import Annotations

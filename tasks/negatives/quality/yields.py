@@ -16,7 +16,7 @@ from penumbra.tasks.negatives.quality.figures import ALL
 LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is one of a level
 
 
-def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
+def yield_figures(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
     """Rows `yield` and `refused: REASON`, by level: of each provider's fills, and of the negatives themselves (all)."""
     store = negatives.store
     asked = Counter[int]()

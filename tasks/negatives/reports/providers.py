@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penumbra.artifacts.document import markdown_table
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import FAILED, FILLED, provider_name, training_sentences
 from penumbra.tasks.negatives.providers.language_model import KneserNey
@@ -63,7 +63,7 @@ class Yield:
         )
 
 
-def yields(store: Store, fills: Sequence[Artifact]) -> str:
+def yield_table(store: Store, fills: Sequence[Artifact]) -> str:
     """A line for each provider: fills, yield, refusals, tokens and money."""
     columns = [
         "qid",

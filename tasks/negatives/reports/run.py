@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from penumbra.artifacts.interface import publish_report
+from penumbra.artifacts.document import code, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import code, markdown_table
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import logger, step
+from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "build-negatives"
 
@@ -76,7 +76,7 @@ def whole_outcome(store: Store, made: Negatives) -> str:
     return told
 
 
-@step("report")
+@side_effect_task("report")
 def report_negatives(made: Negatives, summary: Artifact) -> str:
     """Publish the report of a run; returns its outcome in one line."""
     store = Store()

@@ -10,11 +10,11 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
+from penumbra.artifacts.document import bold, markdown_table
 from penumbra.artifacts.manifest import Artifact, Part
-from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.reports.providers import comparison, yields
+from penumbra.tasks.negatives.reports.providers import comparison, yield_table
 from penumbra.tasks.stage import Stage, run
 
 EXAMPLES = 5
@@ -101,7 +101,7 @@ def _filled(store: Store, of: Summary, masks: Artifact) -> dict[str, str]:
         f"({complete / max(1, taken):.1%}) have all three levels.**",
         "Examples": markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
         "Figures by level": figures.table(),
-        "Providers": yields(store, of.fills),
+        "Providers": yield_table(store, of.fills),
         "Providers on the same queries": comparison(store, of.annotations, of.tags, of.fills),
     }
 

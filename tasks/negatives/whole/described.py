@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penumbra.artifacts.interface import Rows
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.checks import Judge, Proposal
 from penumbra.tasks.negatives.marked import beside_their_queries

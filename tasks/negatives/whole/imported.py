@@ -21,7 +21,7 @@ from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.selection import STAGE
 from penumbra.tasks.negatives.whole.described import Sentence, WholeNegatives, training_rows
 from penumbra.tasks.negatives.whole.reading import Entry, read_entries
-from penumbra.tasks.stage import aligned
+from penumbra.tasks.stage import read_part
 
 IMPORTED = "imported"
 LEVELS = range(1, 4)
@@ -78,7 +78,7 @@ class ImportedNegatives(WholeNegatives):
 
     def part(self, piece: int) -> Part:
         """Take the negatives of one part's queries; those of no training query are refused in the first part."""
-        annotations, tags = aligned(piece, self.annotations, self.tags)
+        annotations, tags = read_part(piece, self.annotations, self.tags)
         sentences, rejected = list[Sentence](), []
         for entry in self.entries.get("", ()) if piece == 0 else ():
             rejected.append(rejection(entry.qid, STAGE, entry.fault or self._stranger(entry), entry.value))

@@ -17,7 +17,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.choosing.checks import Judge
 from penumbra.tasks.negatives.selection import STAGE
 from penumbra.tasks.negatives.whole.described import Sentence, WholeNegatives, training_rows
-from penumbra.tasks.stage import aligned
+from penumbra.tasks.stage import read_part
 from penumbra.tasks.text.embeddings import Vectors
 
 BLOCK = 512  # queries compared with all others at once
@@ -73,7 +73,7 @@ class NearestNegatives(WholeNegatives):
 
     def part(self, piece: int) -> Part:
         """Take one part's negatives."""
-        annotations, tags = aligned(piece, self.annotations, self.tags)
+        annotations, tags = read_part(piece, self.annotations, self.tags)
         queries = list(training_rows(annotations))
         model, judge = self.encoding.sentence_model, self.chooser.judge(annotations)
         sentences, rejected = list[Sentence](), []

@@ -5,10 +5,10 @@ from pathlib import Path
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.video import Videos, videos_folder
-from penumbra.tasks.progress import beside, counting
+from penumbra.tasks.progress import counting, stage_log_extra
 from penumbra.tasks.sample.scenes.encoding import is_whole
 from penumbra.tasks.sample.scenes.render import Rendered, Rendering, read_scripts, render
-from penumbra.tasks.stage import is_planned, logger, step
+from penumbra.tasks.stage import is_planned, logger, side_effect_task
 
 LOG_EVERY = 50  # videos
 
@@ -37,7 +37,7 @@ def render_missing(folder: Path, processes: int = 0) -> Rendering:
         done += 1
         tick(1)
         if video.new and done % LOG_EVERY == 0:
-            log.info("%d of %d videos rendered", done, len(scripts), extra=beside(""))
+            log.info("%d of %d videos rendered", done, len(scripts), extra=stage_log_extra(""))
 
     try:
         rendering = render(scripts, folder, processes or None, progress)
@@ -62,7 +62,7 @@ def find_videos(dataset: Dataset, videos: Videos) -> Path | None:
     return folder
 
 
-@step("scenes")
+@side_effect_task("scenes")
 def render_scenes(folder: str, processes: int = 0) -> str:
     """Render the sample's videos; returns what was done in one line."""
     line = str(render_missing(Path(folder), processes))

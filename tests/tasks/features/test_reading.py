@@ -9,7 +9,7 @@ import pytest
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import SchemaError, conform
+from penumbra.artifacts.schemas import ArtifactError, conform
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.reading import Float16Array, lists_of, read_features, vectors_of
 from penumbra.tasks.features.video import features_table
@@ -88,5 +88,5 @@ def test_numbers_survive_to_the_bit(store: Store) -> None:
 def test_the_schema_takes_any_width_but_one() -> None:
     table = features_table("clip", 1.0, [("a", 1.0, matrix(2, 7))], 7)
     assert conform(table, "video_features").schema.field("features").type.value_type.list_size == 7
-    with pytest.raises(SchemaError, match="column features"):
+    with pytest.raises(ArtifactError, match="column features"):
         conform(table.set_column(4, "features", [[["x"]]]), "video_features")

@@ -7,7 +7,7 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection as negatives
 from penumbra.tasks.negatives.choosing.guard import Guard
-from penumbra.tasks.negatives.in_video_negatives import Pairing, iou, pair_part
+from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
 from penumbra.tasks.negatives.selection import Chooser, Choosing, HumanText
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors
@@ -267,8 +267,8 @@ def test_a_level_nobody_filled_is_not_counted_twice(dictionary: Dictionary, cosi
     ],
 )
 def test_iou(first: list[list[float]], second: list[list[float]], expected: float) -> None:
-    assert iou(first, second) == pytest.approx(expected)
-    assert iou(second, first) == pytest.approx(expected)
+    assert largest_iou(first, second) == pytest.approx(expected)
+    assert largest_iou(second, first) == pytest.approx(expected)
 
 
 def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
+from penumbra.artifacts.charts import Drawing, printable
 from penumbra.artifacts.document import Document, Section, Table
-from penumbra.artifacts.drawing import Drawing, printable
 from penumbra.tasks.grounding.batches.inputs import Loaded
 from penumbra.tasks.grounding.report.examples import Example, ordering_candidates, overlap_examples, pick, steepness
 from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure

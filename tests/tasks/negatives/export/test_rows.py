@@ -18,7 +18,7 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.flows.commands.terminal import write_lines
+from penumbra.flows.commands.terminal import print_json_lines
 from penumbra.tasks.negatives.export.rows import WITHOUT_MASKS, export_rows, review_sheet, short
 from penumbra.tasks.negatives.export.tables import SCHEMA
 from penumbra.tasks.negatives.whole.reading import read_entries
@@ -132,11 +132,11 @@ def test_what_is_written_is_read_back(
     built: Store, tmp_path: Path, format_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = list(export_rows(built, "scenes", format_))
-    write_lines(rows, tmp_path / "out.jsonl")
+    print_json_lines(rows, tmp_path / "out.jsonl")
     text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
     assert [json.loads(line) for line in text.splitlines()] == rows
     assert text.endswith("}\n")
-    write_lines(rows, None)
+    print_json_lines(rows, None)
     assert capsys.readouterr().out == text
 
 

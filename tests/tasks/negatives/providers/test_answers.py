@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, AnswersError, CacheEntry, Place, portion
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penumbra.artifacts.settings import PROJECT
+from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget
 

@@ -5,6 +5,7 @@ import pytest
 from spacy.language import Language
 
 from penumbra.tasks.data.resampling import Curve, Resamples
+from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.providers.language_model import KneserNey
 from penumbra.tasks.negatives.quality.blind import CLASSIFIERS, judge
 from penumbra.tasks.negatives.quality.counts import nearness_of, placed
@@ -12,7 +13,7 @@ from penumbra.tasks.negatives.quality.heldout import HeldOut
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
 from penumbra.tasks.negatives.quality.relations import attested
-from penumbra.tasks.negatives.quality.texts import fills_of, masked_tokens, normal_form, words_of
+from penumbra.tasks.negatives.quality.texts import fills_of, masked_tokens, words_of
 from penumbra.tasks.text.relations import Relation, relations
 
 pytestmark = pytest.mark.slow

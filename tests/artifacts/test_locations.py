@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import settings
-from penumbra.artifacts.settings import PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
+from penumbra.artifacts import locations
+from penumbra.artifacts.locations import PROJECT, answers_folder, artifacts_root, data_folder, runs_folder
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in settings.VARIABLES:
+    for variable in locations.VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
@@ -21,7 +21,7 @@ def test_a_checkout_keeps_them_beside_the_code() -> None:
 
 
 def test_an_installed_package_keeps_them_with_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(settings, "IS_CHECKOUT", False)
+    monkeypatch.setattr(locations, "IS_CHECKOUT", False)
     ours = tmp_path / "penumbra"
     assert (data_folder(), artifacts_root()) == (ours / "datasets", str(ours / "artifacts"))
     assert (answers_folder(), runs_folder()) == (ours / "artifacts" / ".answers", ours / "artifacts" / ".runs")

@@ -1,13 +1,17 @@
-"""A part as a file."""
+"""Tables as Parquet files, and as pandas data frames."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import conform, is_features, lengths, table_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REJECTED = "_rejected"  # folder of the refused rows
 TABLE_FILES = {"compression": "zstd"}
@@ -22,7 +26,7 @@ def part_name(index: int) -> str:
 
 
 def encode(part: Part, stage: str) -> bytes:
-    """A part's file. Raises `SchemaError`."""
+    """A part's file. Raises `ArtifactError`."""
     rows = conform(part.rows, stage)
     features = {name: lengths(rows[name]) for name in rows.column_names if is_features(rows.schema.field(name).type)}
     if not features:
@@ -52,3 +56,38 @@ def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
     pq.write_table(table, sink, **options)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def frame_of(table: pa.Table) -> "pd.DataFrame":
+    """The table as a data frame, a row a row.
+
+    A text, a number and a truth value keep their type; a list is a list (`[[0.0, 4.2]]`), a struct a dict, bytes are
+    bytes. Features are arrays of halves: [vectors, width], or [width] where a row holds one.
+    """
+    import pandas as pd
+
+    return pd.DataFrame({name: _values(table[name]) for name in table.column_names})
+
+
+def _values(column: pa.ChunkedArray) -> Any:
+    if is_features(column.type):
+        return _objects([vectors for chunk in column.chunks for vectors in _vectors(chunk)])
+    if pa.types.is_nested(column.type) or pa.types.is_large_binary(column.type):
+        return _objects(column.to_pylist())
+    return column.to_pandas()
+
+
+def _objects(values: list[Any]) -> Any:
+    """One object a row: pandas would spread lists of one length over columns."""
+    column = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        column[row] = value
+    return column
+
+
+def _vectors(chunk: pa.Array) -> list[Any]:
+    if pa.types.is_fixed_size_list(chunk.type):
+        return list(chunk.flatten().to_numpy().reshape(len(chunk), -1))
+    flat = chunk.flatten()
+    matrix = flat.flatten().to_numpy().reshape(len(flat), chunk.type.value_type.list_size)
+    return np.split(matrix, np.cumsum(chunk.value_lengths().to_numpy())[:-1]) if len(chunk) else []

@@ -18,9 +18,9 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
 
+from penumbra.artifacts.document import Markdown, code, markdown_table, plain
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import Markdown, code, markdown_table, plain
-from penumbra.artifacts.schemas import shortened
+from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
@@ -51,7 +51,7 @@ def first_rows(
     rows: Rows = []
     for index, record in enumerate(manifest.parts):
         if record.rows and len(rows) < count:
-            rows += shortened(store.part(artifact, index).slice(0, count - len(rows))).to_pylist()
+            rows += for_display(store.part(artifact, index).slice(0, count - len(rows))).to_pylist()
     return [{name: _cell(value) for name, value in row.items()} for row in shown(rows)]
 
 
@@ -142,7 +142,7 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
         client.create_artifact(report)
 
 
-class Passing:
+class LiveArtifact:
     """An artifact of the UI that changes in place while work goes on, and is gone when that is over, however it ends.
 
     A server that can't be reached costs what it shows, not the work.

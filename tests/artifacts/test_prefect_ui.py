@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penumbra.artifacts import interface
-from penumbra.artifacts.interface import artifact_key, first_rows, publish_stage, stage_page
+from penumbra.artifacts import prefect_ui
+from penumbra.artifacts.document import bold, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
-from penumbra.artifacts.markdown import bold, markdown_table
+from penumbra.artifacts.prefect_ui import artifact_key, first_rows, publish_stage, stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from tests.markup import HOSTILE, kinds
@@ -74,7 +74,7 @@ def test_cells_are_flat_and_short(store: Store) -> None:
     assert all(isinstance(cell, str | int | float) for row in rows for cell in row.values())
     assert rows[0]["slots"] == "1 verb VBZ öffnet", "no JSON"
     assert rows[0]["ratio"] == 0.1235
-    assert len(rows[1]["masked_query"]) == interface.LONGEST_CELL
+    assert len(rows[1]["masked_query"]) == prefect_ui.LONGEST_CELL
     assert rows[1]["masked_query"].endswith("…")
 
 
@@ -160,8 +160,8 @@ class Shown:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tables: dict[str, Any] = {}
         self.pages: dict[str, Any] = {}
-        monkeypatch.setattr(interface, "create_table_artifact", self.table)
-        monkeypatch.setattr(interface, "create_markdown_artifact", self.page)
+        monkeypatch.setattr(prefect_ui, "create_table_artifact", self.table)
+        monkeypatch.setattr(prefect_ui, "create_markdown_artifact", self.page)
 
     def table(self, rows: list[dict[str, Any]], *, key: str, description: str) -> None:
         self.tables[key] = (rows, description)
@@ -175,7 +175,7 @@ def test_a_stage_is_shown_as_rows_and_a_page(store: Store, monkeypatch: pytest.M
     artifact, manifest = masks(store, rows=30)
     publish_stage(store, artifact, manifest)
     rows, description = shown.tables["rows-scenes-masks"]
-    assert len(rows) == interface.FIRST_ROWS
+    assert len(rows) == prefect_ui.FIRST_ROWS
     assert description == f"First 50 of 90 rows. All: `{artifact.path}`"
     assert shown.pages["stage-scenes-masks"] == (stage_page(artifact, manifest), "masks: 124 in, 120 out")
 
