@@ -28,10 +28,9 @@ demo: setup
 	@echo
 	$(BIN)/penumbra artifacts show scenes/evaluation
 	@echo
-	@echo "A video that no one trained on: in truth it kicks the stool from 10.1 to 12.5 s, and waves from 7.1 to 9.0 s."
-	@$(BIN)/python -m penumbra.tasks.sample.scenes.generate --output build/demo --videos 150 --seed 77
-	@$(BIN)/python -m penumbra.tasks.sample.scenes.render build/demo --scripts build/demo/scripts.jsonl --split test_trivial --limit 1
-	$(BIN)/penumbra predict build/demo/S0002.mp4 "the person is gently kicking the brown stool." "a person waving." \
+	@mkdir -p build/demo
+	@echo "A video of no training set: the woman kicks the stool from 10.1 to 12.5 s and waves from 7.1 to 9.0 s."
+	$(BIN)/penumbra predict examples/unseen_scene.mp4 "the person is gently kicking the brown stool." "a person waving." \
 	    --run $$(basename $$($(BIN)/penumbra artifacts path scenes/metrics)) --output build/demo/found.svg --top 2
 	@echo "Frames, scores and windows as a picture: build/demo/found.svg"
 	@echo
@@ -88,16 +87,16 @@ pictures: setup
 
 # TREEBANK is a folder with UD English-EWT's three .conllu files.
 tagger: setup
-	$(BIN)/python -m penumbra.tasks.sample.tagger.train $(TREEBANK)
+	$(BIN)/python -m workshop.tagger.train $(TREEBANK)
 
 # An hour or two of one core; the weights that come with the project were made by this.
 tiny-clip: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m penumbra.tasks.sample.tiny_clip.train
+	OMP_NUM_THREADS=1 $(BIN)/python -m workshop.tiny_clip.train
 
 # The grounding model that the demo starts from, with the CLIP that is there: other scenes, their features, a training.
 OTHERS := $(CURDIR)/build/scenes-others
 scenes-grounder: setup
-	$(BIN)/python -m penumbra.tasks.sample.grounder.scenes $(OTHERS)
+	$(BIN)/python -m workshop.grounder.scenes $(OTHERS)
 	$(BIN)/penumbra run extract-features scenes-others --param dataset.folder=$(OTHERS) --param texts.negatives=none \
 	    --param clip.encoder=tiny-clip --param videos.clip_length=0.5 \
 	    --param 'imports.sources=[{path: $(OTHERS)/features}]'

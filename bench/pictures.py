@@ -26,8 +26,7 @@ from penumbra.artifacts.store import Store
 from tests.browser import Page, browser
 
 PICTURES = PROJECT / "docs" / "pictures"
-DEMO = PROJECT / "build" / "demo"  # where `make demo` renders a video that no one trained on
-FILM, SENTENCE = DEMO / "S0002.mp4", "the person is gently kicking the brown stool."
+FILM, SENTENCE = PROJECT / "examples" / "unseen_scene.mp4", "the person is gently kicking the brown stool."
 WIDTH = 1280
 PENUMBRA = "penumbra.flows.commands"
 PATIENCE = 900.0  # seconds
@@ -74,18 +73,6 @@ def take_browse() -> None:
 
 def take_demo_app() -> None:
     """A sentence's moment in a video that no one trained on."""
-    if not FILM.is_file():
-        run("--output", str(DEMO), "--videos", "150", "--seed", "77", module="penumbra.tasks.sample.scenes.generate")
-        run(
-            str(DEMO),
-            "--scripts",
-            str(DEMO / "scripts.jsonl"),
-            "--split",
-            "test_trivial",
-            "--limit",
-            "1",
-            module="penumbra.tasks.sample.scenes.render",
-        )
     app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0", "--dataset", "scenes")
     with app as address, tab(760) as page:
         page.open(address)

@@ -70,16 +70,15 @@ def _page(request: Request) -> Response:
     from penumbra.tasks.browsing.page import write_page
 
     asked = request.query_params
-    data = gather(
-        Store(), request.path_params["dataset"], asked.getlist("provider"), asked.getlist("run"), data_folder()
-    )
+    data = gather(Store(), request.path_params["dataset"], asked.getlist("provider"), asked.getlist("run"), None)
     return HTMLResponse(write_page(data))
 
 
 def _video(request: Request) -> Response:
+    from penumbra.tasks.data.dataset import videos_of
     from penumbra.tasks.features.decoding.files import VideoFolder
 
     dataset, name = request.path_params["dataset"], request.path_params["file"]
-    folder = data_folder() / dataset / "videos"
+    folder = videos_of(dataset)
     found = VideoFolder(folder).find(name) if NAME.match(dataset) and folder.is_dir() else None
     return FileResponse(found) if found else PlainTextResponse("no such video", 404)

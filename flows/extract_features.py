@@ -19,8 +19,7 @@ from penumbra.tasks.features.references import ExtractedFeatures
 from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import Simulation, simulate
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
-from penumbra.tasks.features.video import Videos, encode_videos
-from penumbra.tasks.sample.scenes.videos import find_videos
+from penumbra.tasks.features.video import Videos, encode_videos, videos_folder
 from penumbra.tasks.text.tags import Tagging, tag
 
 
@@ -56,8 +55,7 @@ def features_of(
     """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
     annotations = read_annotations(dataset)
     texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
-    needs_files = how.videos.patches or not (videos or how.imports.sources or how.simulation.wanted)
-    folder = find_videos(dataset, how.videos) if needs_files else None
+    folder = videos_folder(dataset.name, how.videos)
     outcome = None
     if not videos:
         if how.simulation.wanted:

@@ -131,7 +131,8 @@ def test_the_wheel_has_the_files_of_the_rooms_and_no_others(installed: Installed
         "tasks/browsing/page.css",
         "tasks/browsing/page.js",
         "tasks/negatives/providers/prices.yaml",
-        "tasks/sample/scenes/data/train.json",
+        "tasks/data/scenes/train.json",
+        "tasks/data/scenes/videos/S0001.mp4",
     )
     assert {f"penumbra/{name}" for name in needed} <= set(ours)
 

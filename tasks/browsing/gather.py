@@ -15,6 +15,7 @@ from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.columns import Column, Row, by_query, coded, whole
+from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.features.decoding.files import VideoFolder
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows":
 AT_A_LEVEL = re.compile(r"level (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
 
 
-def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path) -> Column:
+def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path | None) -> Column:
     """All that the page shows of a data set.
 
     Args:
@@ -173,14 +174,17 @@ def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping
     }
 
 
-def video_links(dataset: str, vids: Sequence[str], folder: Path) -> Column:
-    """Where the videos lie, seen from the folder of the page, and the file of each video; None where there is none."""
-    videos = data_folder() / dataset / "videos"
+def video_links(dataset: str, vids: Sequence[str], folder: Path | None) -> Column:
+    """Return the videos' address relative to the page, and the file name of each video or None.
+
+    `folder` is the folder of the page; None is a page of the server, which serves the videos below the page's address.
+    """
+    videos = videos_of(dataset)
     if not videos.is_dir():
         return {"folder": "", "files": [None] * len(vids)}
     there = VideoFolder(videos)
     found = [there.find(vid) for vid in vids]
     return {
-        "folder": quote(os.path.relpath(videos, folder)) + "/",
+        "folder": quote(os.path.relpath(videos, folder) if folder else f"{dataset}/videos") + "/",
         "files": [quote(path.name, safe="") if path else None for path in found],
     }

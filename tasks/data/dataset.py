@@ -38,7 +38,7 @@ CG_FILES = {
     "composition": "novel_composition.json",
     "word": "novel_word.json",
 }
-SHIPPED = Path(__file__).resolve().parents[1] / "sample" / "scenes" / "data"
+SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos of the data set `scenes`
 
 
 class DatasetError(PenumbraError):
@@ -119,6 +119,13 @@ class Dataset(Parameters):
             return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
         own = {path.name for path in data_folder().glob("*/")}
         return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *own}))}"
+
+
+def videos_of(dataset: str) -> Path:
+    """Return the default folder of a data set's videos: the user's own, or the shipped one for `scenes`."""
+    own = data_folder() / dataset
+    shipped = dataset == "scenes" and not any(own.glob("*.json*")) and not (own / "videos").is_dir()
+    return (SHIPPED if shipped else own) / "videos"
 
 
 def _usual_files(folder: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.decoding.drafts import Draft, Drafts
@@ -35,7 +36,7 @@ from penumbra.tasks.features.decoding.encode import States, frame_states
 from penumbra.tasks.features.decoding.extraction import Extraction
 from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.stage import NotYetError, Parameters, Stage, logger, require_made, run
+from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
 
 STAGE = "video_features"
 VIDEOS_A_PART = 64
@@ -79,8 +80,8 @@ class VideosError(MissingError):
 
 
 def videos_folder(dataset: str, videos: Videos) -> Path:
-    """The folder that holds a data set's video files."""
-    return Path(videos.folder).expanduser() if videos.folder else data_folder() / dataset / "videos"
+    """Return the folder of a data set's video files."""
+    return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
 def durations_of(annotations: Artifact) -> dict[str, float]:
@@ -187,7 +188,7 @@ class FrameStage(Stage):
     by_workers = True
 
     annotations: Artifact
-    folder: Path | None  # None: of videos that are yet to be rendered
+    folder: Path
     clip: Clip
     videos: Videos
 
@@ -226,8 +227,6 @@ class FrameStage(Stage):
     @cached_property
     def wanted(self) -> Wanted:
         """The videos that the annotations name."""
-        if self.folder is None:
-            raise NotYetError("after the sample's videos are rendered")
         return wanted_videos(require_made(self.annotations), self.folder)
 
     @cached_property
@@ -319,6 +318,6 @@ def chunks(vids: Iterable[str]) -> list[list[str]]:
     return [several[start : start + VIDEOS_A_PART] for start in range(0, len(several), VIDEOS_A_PART)]
 
 
-def encode_videos(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+def encode_videos(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
     """Encode the videos of a data set, whose files are in a folder."""
     return run(VideoFeatures(annotations, folder, clip, videos))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -56,7 +57,6 @@ from penumbra.tasks.grounding.training.live import Watcher
 from penumbra.tasks.grounding.training.progress import Progress
 from penumbra.tasks.grounding.training.run import train_model
 from penumbra.tasks.grounding.training.settings import Settings
-from penumbra.tasks.sample.scenes.render import read_scripts, render
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.tags import Tagging, tag
 from tests.browser import browser, needs_chromium
@@ -81,8 +81,9 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 told["sentences"] = [f"{HOSTILE} {text}" for text in told["sentences"]]
         (folder / f"{name}.json").write_text(json.dumps(some))
         wanted |= some.keys()
-    scripts = [script for script in read_scripts(SHIPPED / "scripts.jsonl") if script["vid"] in wanted]
-    assert not render(scripts, folder / "videos", 1).failed
+    (folder / "videos").mkdir()
+    for vid in wanted:
+        shutil.copy(SHIPPED / "videos" / f"{vid}.mp4", folder / "videos")
     return folder
 
 

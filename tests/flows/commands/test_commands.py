@@ -380,14 +380,14 @@ def test_a_bad_output_is_one_line(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_comes_first_and_makes_nothing(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing rendered"))
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "no data"))
     done = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--dry-run"])
     assert done.exit_code == 0, done.output
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     keys = {stage: key for stage, state, key in lines if state == "would be made"}
     assert re.fullmatch("[0-9a-f]{16}", keys["negatives"])
     assert re.fullmatch("[0-9a-f]{16}", keys["text_features"])
-    assert keys["video_features"] == "after the sample's videos are rendered"
+    assert keys["video_features"] == "after annotations"
     assert keys["metrics"] == "after video_features"
     assert keys["evaluation"].startswith("after metrics, predictions")
     assert store.find() == []

@@ -14,7 +14,6 @@ from spacy.language import Language
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.sample.tagger.train import score
 from penumbra.tasks.text.tags import (
     PIPELINE_FOLDER,
     SHIPPED_PIPELINE,
@@ -24,6 +23,7 @@ from penumbra.tasks.text.tags import (
     tag_part,
     tag_texts,
 )
+from workshop.tagger.train import score
 
 ODD_TEXTS = [
     "a  person   sits.",

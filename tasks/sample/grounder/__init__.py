@@ -1,1 +1,0 @@
-"""The shipped grounding model: what it is pre-trained on, and how its weights are kept."""

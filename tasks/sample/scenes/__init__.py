@@ -1,1 +1,0 @@
-"""The sample data set "scenes": scripted videos of our own with Compositional-Temporal-Grounding splits."""

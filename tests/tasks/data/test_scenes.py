@@ -1,0 +1,67 @@
+"""The shipped data set `scenes`: complete, undamaged, and consistent with its annotations."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import av
+import pytest
+
+from penumbra.tasks.data.dataset import SHIPPED, Dataset, videos_of
+
+ANNOTATIONS = ("train", "test_trivial", "novel_composition", "novel_word")
+
+
+def durations() -> dict[str, float]:
+    """Return the annotated duration of every video; no video is in two splits."""
+    videos: dict[str, float] = {}
+    for name in ANNOTATIONS:
+        for vid, video in json.loads((SHIPPED / f"{name}.json").read_text()).items():
+            assert vid not in videos
+            assert len(video["sentences"]) == len(video["timestamps"]) > 0
+            assert all(0 <= start < end <= video["duration"] for start, end in video["timestamps"])
+            videos[vid] = video["duration"]
+    return videos
+
+
+def test_every_file_has_its_digest() -> None:
+    expected = dict(line.split("  ")[::-1] for line in (SHIPPED / "SHA256SUMS").read_text().splitlines())
+    files = [*SHIPPED.glob("*.json"), *SHIPPED.glob("videos/*")]
+    assert {str(file.relative_to(SHIPPED)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files} == expected
+
+
+def test_every_annotated_video_is_shipped() -> None:
+    assert {path.stem for path in (SHIPPED / "videos").glob("*.mp4")} == set(durations())
+
+
+def test_videos_decode_and_are_as_long_as_annotated() -> None:
+    for vid, duration in list(durations().items())[::20]:
+        with av.open(str(SHIPPED / "videos" / f"{vid}.mp4")) as container:
+            stream = container.streams.video[0]
+            frames = sum(1 for _ in container.decode(stream))
+            assert (stream.codec_context.name, stream.width, stream.height) == ("h264", 160, 160)
+        assert frames == round(10 * duration)
+
+
+def test_novel_splits_label_what_training_lacks() -> None:
+    training = json.loads((SHIPPED / "train.json").read_text())
+    words = {word for video in training.values() for text in video["sentences"] for word in text.rstrip(".").split()}
+    for video in json.loads((SHIPPED / "novel_composition.json").read_text()).values():
+        assert all(set(text.rstrip(".").split()) <= words for text in video["sentences"])
+        assert all(video["novels"])
+    for video in json.loads((SHIPPED / "novel_word.json").read_text()).values():
+        assert all(video["news"])
+        assert all(set(text.rstrip(".").split()) - words for text in video["sentences"])
+
+
+@pytest.mark.parametrize(("own", "shipped"), [("", True), ("train.json", False), ("videos/S0001.mp4", False)])
+def test_a_users_own_folder_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, shipped: bool
+) -> None:
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
+    if own:
+        (tmp_path / "scenes" / own).parent.mkdir(parents=True)
+        (tmp_path / "scenes" / own).touch()
+    assert (videos_of("scenes") == SHIPPED / "videos") is shipped
+    assert videos_of("mine") == tmp_path / "mine" / "videos"
+    assert (Dataset(name="scenes").location() == SHIPPED) is (own != "train.json")

@@ -1,0 +1,103 @@
+"""Other scenes than the data set's, as a data set of their own with features: what the grounding model is trained on.
+
+    python -m workshop.grounder.scenes FOLDER [--scenes N] [--seed S]
+
+Writes FOLDER/train.jsonl, val.jsonl and features/<vid>.npy, the tiny CLIP's features of clips of half a second, encoded
+as they are painted, without a video file. No sentence has a pair that the data set holds out for Novel-Composition, a
+word that it keeps for Novel-Word, or the words of a test query.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penumbra.tasks.features.clip import Clip, Encoder, load
+from penumbra.tasks.features.decoding.encode import frame_states
+from penumbra.tasks.features.decoding.pixels import preprocess
+from workshop.scenes import generate
+from workshop.scenes.splits import AnnotatedVideo, annotated_videos, hold_out
+from workshop.tiny_clip.clips import Pictures, is_new, known_scenes, pictures_of_video
+
+TESTS = ("test_trivial", "novel_composition", "novel_word")
+HELD_OUT = 0.05  # share of the scenes to choose the best epoch by
+CLIPS_AT_ONCE = 64
+
+
+def queries_of_tests() -> set[str]:
+    """The queries of the data set's test splits."""
+    files = [json.loads((generate.DATA / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
+    return {text for videos in files for video in videos.values() for text in video["sentences"]}
+
+
+def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
+    """So many scenes with sentences as the data set's training split has them; the same seed gives the same."""
+    held, tests = hold_out(random.Random(generate.SEED)), queries_of_tests()
+    return annotated_videos(count, lambda it: held.isdisjoint(it.pairs) and it.text not in tests, random.Random(seed))
+
+
+def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
+    """A scene's queries."""
+    for number, sentence in enumerate(video.sentences):
+        yield {
+            "qid": f"{vid}_{number}",
+            "query": sentence.text,
+            "vid": vid,
+            "duration": video.script.duration,
+            "relevant_windows": [list(sentence.window)],
+        }
+
+
+@torch.inference_mode()
+def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
+    """Features [clips, dimension] of a video's clips (clips, frames, rows, columns, 3)."""
+    joined = [np.concatenate(list(frames), axis=-1) for frames in pictures]
+    parts = []
+    for start in range(0, len(joined), CLIPS_AT_ONCE):
+        pixels = preprocess(joined[start : start + CLIPS_AT_ONCE], encoder.processing, encoder.device)
+        parts.append(frame_states(encoder.model, pixels.to(encoder.dtype)).half().cpu())
+    return torch.cat(parts).numpy()
+
+
+def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
+    """Write the data set into a folder; how many queries it has."""
+    encoder, known, queries = load(clip), known_scenes(), 0
+    (folder / "features").mkdir(parents=True, exist_ok=True)
+    lines: dict[str, list[str]] = {"train": [], "val": []}
+    for number, video in enumerate(other_scenes(scenes, seed)):
+        vid = f"P{number:05d}"
+        record = video.script.record(vid, "train")
+        if is_new(record, known):
+            split = "val" if number < HELD_OUT * scenes else "train"
+            lines[split] += [json.dumps(row) for row in rows_of(vid, video)]
+            queries += len(video.sentences)
+            np.save(folder / "features" / f"{vid}.npy", features_of(pictures_of_video(record), encoder))
+    for split, several in lines.items():
+        (folder / f"{split}.jsonl").write_text("\n".join(several) + "\n", encoding="utf-8")
+    return queries
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workshop.grounder.scenes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the data set goes; made if need be")
+    parser.add_argument("--scenes", type=int, default=2000, metavar="N", help="scenes (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=7, metavar="S", help="any whole number (default: %(default)s)")
+    parser.add_argument("--encoder", default="tiny-clip", help="a CLIP (default: %(default)s)")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="it computes in")
+    options = parser.parse_args(arguments)
+    clip = Clip(encoder=options.encoder, device="cpu", precision=options.precision)
+    print(f"{write(options.folder, options.scenes, options.seed, clip)} queries in {options.folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Synthetic gold trees in the register of video captions, with the treebank's own words.
+
+A web treebank holds next to no "person opening a door." or "a man sits down holding a ball.": lower case,
+dropped articles, bare gerunds as main verbs, noun after noun. A tagger trained on it alone reads the gerund as
+a noun. These sentences show the *constructions*; their words are drawn from the treebank, so no data set's
+sentence is among them and the vocabulary stays general.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from workshop.tagger.treebank import Word
+
+AGENTS = ("person", "man", "woman", "boy", "girl", "guy", "child", "dog", "player", "lady")
+PARTICLES = ("up", "down", "off", "out", "away", "back", "over", "around")
+PREPOSITIONS = (
+    "in",
+    "on",
+    "at",
+    "into",
+    "with",
+    "from",
+    "to",
+    "of",
+    "through",
+    "onto",
+    "behind",
+    "under",
+    "near",
+    "for",
+    "by",
+    "towards",
+    "around",
+    "inside",
+    "next",
+    "across",
+    "over",
+    "off",
+    "out",
+)
+START = ("start", "begin", "continue", "stop", "keep", "finish")
+DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("his", "PRP$"), ("her", "PRP$"))
+
+
+class TreebankLexicon:
+    """Verbs with their forms, nouns, adjectives, adverbs and morphology as the treebank attests them."""
+
+    def __init__(self, sentences: Iterable[list[Word]]) -> None:
+        forms: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+        morphs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        transitive: Counter[str] = Counter()
+        for words in sentences:
+            for word in words:
+                text = word.text.lower()
+                morphs[text, word.tag][word.morph] += 1
+                morphs["", word.tag][word.morph] += 1
+                if not text.isalpha() or len(text) < 2:
+                    continue
+                if word.pos == "VERB":
+                    forms[word.lemma][word.tag][text] += 1
+                elif word.tag in ("NN", "NNS", "JJ", "RB") and word.pos in ("NOUN", "ADJ", "ADV"):
+                    counts[word.tag][text, word.lemma] += 1
+                if word.dep == "obj" and words[word.head].pos == "VERB":
+                    transitive[words[word.head].lemma] += 1
+        self._morphs = {key: seen.most_common(1)[0][0] for key, seen in morphs.items()}
+        self.verbs = {
+            lemma: {tag: seen.most_common(1)[0][0] for tag, seen in tags.items()}
+            for lemma, tags in forms.items()
+            if {"VB", "VBG"} <= tags.keys() and lemma not in ("be", "have", "do") and lemma.isalpha()
+        }
+        for lemma, tags in self.verbs.items():
+            tags.setdefault("VBZ", _third_person(lemma))
+            tags.setdefault("VBD", tags.get("VBN", lemma))
+            tags.setdefault("VBN", tags["VBD"])
+            tags["VBP"] = tags["VB"]
+        self.transitive = [verb for verb in self.verbs if transitive[verb]]
+        self.intransitive = list(self.verbs)
+        self.words = {
+            tag: [entry for entry, n in seen.items() for _ in range(min(n, 4))] for tag, seen in counts.items()
+        }
+        self.words["RB"] = [entry for entry in self.words["RB"] if entry[0].endswith("ly")]
+
+    def add_common_words(self, words: dict[str, set[str]], irregular: dict[str, list[str]]) -> None:
+        """Widen nouns, adjectives and verbs by a dictionary's: a web treebank knows few doorways and no sneeze.
+
+        `words` maps "noun", "adj" and "verb" to lemmas; `irregular` maps a verb's irregular forms to its lemmas.
+        """
+        forms: dict[str, list[str]] = defaultdict(list)
+        for form, lemmas in irregular.items():
+            forms[lemmas[0]].append(form)
+        for lemma in sorted(words["verb"] - self.verbs.keys() - {"be", "have", "do"}):
+            gerunds = [form for form in forms[lemma] if form.endswith("ing")]
+            pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
+            gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
+            self.verbs[lemma] = {
+                "VB": lemma,
+                "VBP": lemma,
+                "VBZ": _third_person(lemma),
+                "VBG": gerund,
+                "VBD": pasts[0],
+                "VBN": pasts[-1],
+            }
+            self.transitive.append(lemma)
+            self.intransitive.append(lemma)
+        self.words["NN"] += [(noun, noun) for noun in sorted(words["noun"])]
+        self.words["NNS"] += [(_third_person(noun), noun) for noun in sorted(words["noun"])]
+        self.words["JJ"] += [(adjective, adjective) for adjective in sorted(words["adj"])]
+
+    def morph(self, text: str, tag: str) -> str:
+        """The commonest features of a word with this fine tag."""
+        return self._morphs.get((text, tag)) or self._morphs.get(("", tag), "_")
+
+
+def _third_person(lemma: str) -> str:
+    if lemma.endswith(("s", "sh", "ch", "x", "z", "o")):
+        return lemma + "es"
+    if lemma.endswith("y") and lemma[-2:-1] not in "aeiou":
+        return lemma[:-1] + "ies"
+    return lemma + "s"
+
+
+def _regular(lemma: str, ending: str) -> str:
+    """The regular past or gerund: close-d, stopp-ed, carri-ed."""
+    if lemma.endswith("e") and not lemma.endswith(("ee", "ye", "oe")):
+        return lemma[:-1] + ending
+    if ending == "ed" and lemma.endswith("y") and lemma[-2:-1] not in "aeiou":
+        return lemma[:-1] + "ied"
+    doubles = len(lemma) <= 4 and lemma[-1] not in "aeiouwxy" and lemma[-2:-1] in "aeiou"
+    if doubles and lemma[-3:-2] not in "aeiou":
+        return lemma + lemma[-1] + ending
+    return lemma + ending
+
+
+class _Sentence:
+    """A sentence under construction: `add` appends a word, heads may be set later."""
+
+    def __init__(self, lexicon: TreebankLexicon, chance: random.Random) -> None:
+        self.lexicon, self.chance, self.words = lexicon, chance, list[Word]()
+
+    def add(self, text: str, tag: str, pos: str, head: int, dep: str, lemma: str = "") -> int:
+        morph = self.lexicon.morph(text, tag)
+        self.words.append(Word(text, lemma or text, pos, tag, morph, head, dep, True))
+        return len(self.words) - 1
+
+    def maybe(self, probability: float) -> bool:
+        return self.chance.random() < probability
+
+    def noun_phrase(self, head: int, dep: str) -> int:
+        """(det) (adj) (noun) noun (of noun): the index of its head noun."""
+        start = len(self.words)
+        if self.maybe(0.06):
+            return self.add(self.chance.choice(("it", "them", "him")), "PRP", "PRON", head, dep)
+        if self.maybe(0.05):
+            return self.add("something", "NN", "PRON", head, dep)
+        if self.maybe(0.78):
+            text, tag = self.chance.choice(DETERMINERS[:2] * 4 + DETERMINERS)
+            self.add(text, tag, "DET" if tag == "DT" else "PRON", -1, "det" if tag == "DT" else "poss")
+        if self.maybe(0.18):
+            self.add(*self._open_class("JJ", "ADJ"), head=-1, dep="amod")
+        if self.maybe(0.22):
+            self.add(*self._open_class("NN", "NOUN"), head=-1, dep="compound")
+        tag = "NNS" if self.maybe(0.2) else "NN"
+        noun = self.add(*self._open_class(tag, "NOUN"), head=head, dep=dep)
+        for i in range(start, noun):
+            self.words[i].head = noun
+        if self.maybe(0.06):
+            of = self.add("of", "IN", "ADP", noun, "prep")
+            self.add(*self._open_class("NN", "NOUN"), head=of, dep="pobj")
+        return noun
+
+    def _open_class(self, tag: str, pos: str) -> tuple[str, str, str]:
+        return self.chance.choice(self.lexicon.words[tag])[0], tag, pos
+
+    def preposition(self, head: int) -> None:
+        prep = self.add(self.chance.choice(PREPOSITIONS), "IN", "ADP", head, "prep")
+        if self.words[prep].text == "next":
+            self.words[prep] = Word("next", "next", "ADV", "RB", "_", head, "advmod", True)
+            prep = self.add("to", "IN", "ADP", prep, "prep")
+        self.noun_phrase(prep, "pobj")
+
+    def verb(self, tag: str, head: int, dep: str) -> int:
+        """A verb with its arguments: object, particle, prepositional phrases, manner."""
+        transitive = self.maybe(0.55)
+        lemma = self.chance.choice(self.lexicon.transitive if transitive else self.lexicon.intransitive)
+        verb = self.add(self.lexicon.verbs[lemma][tag], tag, "VERB", head, dep, lemma)
+        particle = self.chance.choice(PARTICLES) if self.maybe(0.22) else ""
+        late = transitive and self.maybe(0.4)
+        if particle and not late:
+            self.add(particle, "RP", "ADP", verb, "prt")
+        if transitive:
+            self.noun_phrase(verb, "dobj")
+        if particle and late:
+            self.add(particle, "RP", "ADP", verb, "prt")
+        for probability in (0.35, 0.08):
+            if self.maybe(probability if transitive else 1.6 * probability):
+                self.preposition(verb)
+        if self.maybe(0.08):
+            self.add(*self._open_class("RB", "ADV"), head=verb, dep="advmod")
+        return verb
+
+    def subject(self) -> list[int]:
+        """A man | person | one person | person they | a smiling woman; heads are set by the clause."""
+        style = self.chance.random()
+        agent = self.chance.choice(("person",) * 6 + AGENTS)
+        parts: list[int] = []
+        if style < 0.12:
+            parts.append(self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj"))
+        elif style < 0.22:
+            self.words.append(Word(agent, agent, "NOUN", "NN", self.lexicon.morph(agent, "NN"), -1, "dep", True))
+            parts.append(0)
+            parts.append(self.add(self.chance.choice(("he", "she", "they", "they")), "PRP", "PRON", -1, "nsubj"))
+        else:
+            start = len(self.words)
+            if style < 0.60:
+                self.add(self.chance.choice(("a", "the", "another", "a", "the")), "DT", "DET", -1, "det")
+            elif style < 0.63:
+                self.add("one", "CD", "NUM", -1, "nummod")
+            elif style < 0.66:
+                self.add(self.chance.choice(("second", "other", "same", "young", "first")), "JJ", "ADJ", -1, "amod")
+            if self.maybe(0.04):
+                lemma = self.chance.choice(self.lexicon.intransitive)
+                self.add(self.lexicon.verbs[lemma]["VBG"], "VBG", "VERB", -1, "amod", lemma)
+            noun = self.add(agent, "NN", "NOUN", -1, "nsubj")
+            for i in range(start, noun):
+                self.words[i].head = noun
+            parts.append(noun)
+        return parts
+
+    def clause(self) -> None:
+        """One caption: a subject, a main verb of any form, at most one further verb, a full stop."""
+        subject = self.subject()
+        form = self.chance.random()
+        if form < 0.28:  # bare gerund: "person opening a door"
+            root = self.verb("VBG", -1, "ROOT")
+        elif form < 0.42:  # progressive
+            aux = self.add(self.chance.choice(("is", "is", "are", "was")), "VBZ", "AUX", -1, "aux", "be")
+            if self.words[aux].text in ("are", "was"):
+                self.words[aux].tag = {"are": "VBP", "was": "VBD"}[self.words[aux].text]
+            root = self.verb("VBG", -1, "ROOT")
+            self.words[aux].head = root
+        elif form < 0.52:  # "person starts laughing", "person begin to open a door"
+            lemma = self.chance.choice([verb for verb in START if verb in self.lexicon.verbs])
+            tag = self.chance.choice(("VBZ", "VBZ", "VBP", "VBD"))
+            root = self.add(self.lexicon.verbs[lemma][tag], tag, "VERB", -1, "ROOT", lemma)
+            self._complement(root, gerund=self.maybe(0.5))
+        elif form < 0.57:  # "a person is in the kitchen"
+            root = self.add("is", "VBZ", "AUX", -1, "ROOT", "be")
+            self.preposition(root)
+        else:  # captions drop the ending as often as not: "person open a door"
+            root = self.verb(self.chance.choice(("VBZ", "VBZ", "VBZ", "VBP", "VBP", "VBD")), -1, "ROOT")
+        self.words[root].head = root
+        for part in subject:
+            self.words[part].head = root
+        self._second_verb(root)
+        if self.maybe(0.9):
+            self.words[-1].space_after = False
+            self.add(".", ".", "PUNCT", root, "punct")
+
+    def _complement(self, head: int, *, gerund: bool, dep: str = "xcomp") -> None:
+        if gerund:
+            self.verb("VBG", head, dep)
+            return
+        to = self.add("to", "TO", "PART", -1, "aux")
+        self.words[to].head = self.verb("VB", head, dep)
+
+    def _second_verb(self, root: int) -> None:
+        style = self.chance.random()
+        if style < 0.14:  # "... holding a bag"
+            self._complement(root, gerund=True, dep="advcl")
+        elif style < 0.18:  # "... to read a book"
+            self._complement(root, gerund=False, dep="advcl")
+        elif style < 0.24:  # "... and closes the door"
+            self.add(self.chance.choice(("and", "then")), "CC", "CCONJ", root, "cc")
+            self.verb(self.words[root].tag, root, "conj")
+        elif style < 0.27:  # "... as they close the door", "... while eating"
+            mark = self.add(self.chance.choice(("as", "while")), "IN", "SCONJ", -1, "mark")
+            if self.words[mark].text == "as":
+                pronoun = self.add(self.chance.choice(("he", "she", "they")), "PRP", "PRON", -1, "nsubj")
+                verb = self.verb("VBZ", root, "advcl")
+                self.words[pronoun].head = verb
+            else:
+                verb = self.verb("VBG", root, "advcl")
+            self.words[mark].head = verb
+
+
+def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
+    """`count` caption-like sentences with gold trees, the same for the same treebank and seed."""
+    chance = random.Random(seed)
+    captions = []
+    for _ in range(count):
+        sentence = _Sentence(lexicon, chance)
+        sentence.clause()
+        captions.append(sentence.words)
+    return captions

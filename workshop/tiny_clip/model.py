@@ -1,0 +1,137 @@
+"""The tiny CLIP's model, and its vision tower over some of a clip's patches: training leaves most of what rests out."""
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import CLIPConfig, CLIPModel
+
+from workshop.scenes.scene import SIDE
+from workshop.tiny_clip.clips import FRAMES, Pictures
+from workshop.tiny_clip.patches import GRID, PATCH
+from workshop.tiny_clip.tokenizer import END, POSITIONS, START
+
+WIDTH, TEXT_WIDTH, SHARED = 192, 128, 192  # of the vision tower, of the text tower, of the space of both
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
+SLOW = 12  # cosines along each side of a patch that filters may have
+STIRS = 25  # levels of 255 that a patch changes by where something moves
+
+Patches = npt.NDArray[np.uint8]  # (…, GRID · GRID, FRAMES · 3 · PATCH · PATCH)
+
+
+def new_model(tokenizer: Any) -> Any:
+    """A `CLIPModel` with random weights that sees FRAMES frames at once."""
+    special = {
+        "bos_token_id": tokenizer.convert_tokens_to_ids(START),
+        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
+    }
+    shared: dict[str, Any] = {"projection_dim": SHARED, "hidden_act": "relu"}
+    text = {
+        **shared,
+        **special,
+        "pad_token_id": special["eos_token_id"],
+        "vocab_size": len(tokenizer),
+        "hidden_size": TEXT_WIDTH,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 2 * TEXT_WIDTH,
+        "max_position_embeddings": POSITIONS,
+    }
+    vision = {
+        **shared,
+        "num_channels": 3 * FRAMES,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "hidden_size": WIDTH,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 5,
+        "intermediate_size": 3 * WIDTH,
+    }
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=SHARED))
+    model.set_attn_implementation("eager")  # whose products of halves are fast on a CPU, backwards as well
+    with torch.no_grad():
+        model.vision_model.embeddings.position_embedding.weight[1:] = _places()
+    return model
+
+
+def _places() -> torch.Tensor:
+    """Sines of where a patch is [GRID · GRID, WIDTH]: a start that knows which patches are neighbours."""
+    rates = 1.5 / 32 ** (torch.arange(WIDTH // 4) / (WIDTH // 4))
+    rows, columns = torch.meshgrid(torch.arange(GRID).float(), torch.arange(GRID).float(), indexing="ij")
+    angles = torch.cat([side.flatten()[:, None] * rates for side in (columns, rows)], 1)
+    return 0.3 * torch.cat([angles.sin(), angles.cos()], 1)
+
+
+def to_pixels(pictures: Pictures) -> torch.Tensor:
+    """uint8 (…, FRAMES, rows, columns, 3) as CLIP wants it: float (…, 3 · FRAMES, rows, columns), normalised."""
+    normalised = (torch.from_numpy(pictures).float() / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
+    return normalised.movedim(-1, -3).flatten(-4, -3)
+
+
+def to_patches(pictures: Pictures) -> Patches:
+    """Clips' frames (clips, FRAMES, SIDE, SIDE, 3) as patches, in the order of the patch embedding's weights."""
+    grid = pictures.reshape(len(pictures), FRAMES, GRID, PATCH, GRID, PATCH, 3)
+    return np.ascontiguousarray(grid.transpose(0, 2, 4, 1, 6, 3, 5)).reshape(len(pictures), GRID * GRID, -1)
+
+
+def stirring(patches: Patches) -> npt.NDArray[np.bool_]:
+    """In which patches something moves."""
+    frames = patches.reshape(*patches.shape[:-1], FRAMES, -1).astype(np.int16)
+    changed: npt.NDArray[np.bool_] = np.abs(frames[..., 1:, :] - frames[..., :1, :]).max((-2, -1)) > STIRS
+    return changed
+
+
+def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The vision tower over the patches (clips, some, …), bytes, at their places (clips, some).
+
+    Returns the patches' last states (clips, some, WIDTH) and those of the clips in the shared space (clips, SHARED).
+    """
+    tower = model.vision_model
+    embeddings = tower.embeddings
+    mean, deviation = _levels()
+    filters = embeddings.patch_embedding.weight.flatten(1) / deviation
+    seen = (patches.bfloat16() - 128) @ filters.T.bfloat16() + (128 - mean) @ filters.T  # halves hold bytes exactly
+    positions = embeddings.position_embedding.weight
+    whole = (embeddings.class_embedding + positions[0]).expand(len(patches), 1, -1)
+    states = torch.cat([whole, seen.float() + positions[1 + places]], 1)
+    states = tower.encoder(inputs_embeds=tower.pre_layrnorm(states)).last_hidden_state
+    return states[:, 1:], model.visual_projection(tower.post_layernorm(states[:, 0]))
+
+
+def _levels() -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation, in levels of 255, of each number of a patch."""
+    mean, deviation = (
+        (255 * torch.tensor(values)).repeat(FRAMES).repeat_interleave(PATCH**2) for values in (MEAN, DEVIATION)
+    )
+    return mean, deviation
+
+
+@torch.no_grad()
+def look_closely(model: Any, patches: Patches) -> None:
+    """Begin with filters that are of use: slow cosines of brightness and colours, of the middle frame and of changes.
+
+    Each is scaled to deviate by 1 over these patches (patches, …): a whitened first layer, which learns much faster.
+    """
+    steps = torch.arange(PATCH)
+    cosines = torch.stack([torch.cos(math.pi * rate * (steps + 0.5) / PATCH) for rate in range(SLOW)])
+    cosines /= cosines.norm(dim=1, keepdim=True)
+    colours = torch.tensor([[1, 1, 1], [1, -1, 0], [0.5, 0.5, -1]])
+    colours /= colours.norm(dim=1, keepdim=True)
+    times = torch.tensor([[0, 1, 0], [-1, 1, 0], [0, -1, 1]], dtype=torch.float32)
+    order = sorted(
+        (down + across + 4.5 * (colour > 0) + 1.2 * (time > 0), time, colour, down, across)
+        for time, colour, down, across in product(range(3), range(3), range(SLOW), range(SLOW))
+    )
+    filters = torch.stack(
+        [
+            torch.einsum("t,c,y,x->tcyx", times[time], colours[colour], cosines[down], cosines[across])
+            for _, time, colour, down, across in order[:WIDTH]
+        ]
+    )
+    mean, deviation = _levels()
+    found = ((torch.from_numpy(patches).float() - mean) / deviation) @ filters.flatten(1).T
+    filters /= (found.std(0) + 1e-3)[:, None, None, None, None]
+    model.vision_model.embeddings.patch_embedding.weight.copy_(filters.flatten(1, 2))
