@@ -14,7 +14,6 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 
 LIST = """<!doctype html>

@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from penumbra.artifacts.errors import what_there_is
-from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.columns import Column, Row, by_query, coded, whole

@@ -24,7 +24,6 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import MissingError
-from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
