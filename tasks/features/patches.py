@@ -66,6 +66,6 @@ class PatchFeatures(FrameStage):
         return patches_table(self.encoder.name, self.interval, rows, patch_sizes(self.encoder)[0])
 
 
-def encode_patches(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+def encode_patches(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
     """Encode the patches of the videos of a data set, whose files are in a folder."""
     return run(PatchFeatures(annotations, folder, clip, videos))
