@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
 from penumbra.models.mmn import MMN
-from penumbra.tasks.grounding.batches.examples import prepare
-from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.batches.map_data import MapBatch, MapData
+from penumbra.tasks.grounding.batches.examples import Features, prepare
 from penumbra.tasks.grounding.families import mmn
-from penumbra.tasks.grounding.families.objective import autocast
+from penumbra.tasks.grounding.families.base import autocast
+from penumbra.tasks.grounding.families.mmn import MapData
 from penumbra.tasks.grounding.training.memory import keep_memory
 from penumbra.tasks.grounding.training.step import make_optimiser
 from tests import plain_mmn
@@ -51,10 +50,10 @@ def made_up(videos: int, device: torch.device) -> MapData:
         torch.randn(count * WORDS, TEXT), torch.arange(count + 1) * WORDS, {str(n): n for n in range(count)}
     )
     sizes = mmn.MMN().sizes(VIDEO, TEXT)
-    return MapData(prepare(rows, {}, features, texts).examples, features, texts, device, sizes, batch_size=videos)
+    return MapData(prepare(rows, {}, features, texts), features, texts, device, sizes, batch_size=videos)
 
 
-def step(net: MMN, loss: Callable[[MapBatch], Tensor], data: MapData, bf16: bool) -> Callable[[], None]:
+def step(net: MMN, loss: Callable[[Any], Tensor], data: MapData, bf16: bool) -> Callable[[], None]:
     """A whole step: the batch, forward, losses, backward, clipping and AdamW."""
     optimiser = make_optimiser([{"params": list(net.parameters())}], 1e-4, 1e-5, (0.9, 0.99))
 
@@ -118,11 +117,11 @@ def main() -> None:
     norms = plain_mmn.norms_of(net)
     print(f"MMN's training step, {options.videos} videos, {len(data)} sentences, {options.threads} threads, {device}")
 
-    def ours(batch: MapBatch) -> Tensor:
-        return mmn_losses(net(batch.inputs), batch.targets, losses).total
+    def ours(batch: Any) -> Tensor:
+        return mmn_losses(net(batch[0]), batch[1], losses).total
 
-    def plain(batch: MapBatch) -> Tensor:
-        return plain_mmn.total(plain_mmn.outputs(net, norms, batch.inputs), batch.targets, losses)
+    def plain(batch: Any) -> Tensor:
+        return plain_mmn.total(plain_mmn.outputs(net, norms, batch[0]), batch[1], losses)
 
     for name, bf16, work in (
         ("plain loops, float32", False, step(net, plain, data, bf16=False)),

@@ -1,6 +1,6 @@
 """Seconds a training step at Charades size and at the study's, beside the bare matrix products of the same step.
 
-python -m bench.training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
+python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.grounding.batches.examples import Examples, prepare
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.metrics.retrieval import score_queries
 from penumbra.tasks.grounding.metrics.windows import align
@@ -110,7 +109,7 @@ def made_up(sizes: Sizes, queries: int = BATCH) -> tuple[Examples, Features, Fea
     ]
     negatives = {str(n): {level: f"{n % BATCH} {level}" for level in (1, 2, 3)} for n in range(queries)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
-    return prepare(rows, negatives, videos, words, in_video=in_video).examples, videos, words
+    return prepare(rows, negatives, videos, words, in_video=in_video), videos, words
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
@@ -138,9 +137,9 @@ def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Se
     )
 
 
-def settings_of_study(shine: bool, few_shapes: bool) -> Settings:
+def settings_of_study(shine: bool, grouped: bool) -> Settings:
     """The study's, of QD-DETR; where batches have few shapes, oneDNN multiplies on some CPUs (`fast_cpu_matmul`)."""
-    changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": few_shapes}}
+    changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": grouped}}
     return layered("charades-cg-simulated", changes)
 
 
@@ -200,9 +199,9 @@ def main() -> None:
     measure_evaluation(options)
     torch.set_num_threads(1)
     for shine in (False, True):
-        for few_shapes in (False, True):
-            name = f"study{' + SHINE' if shine else ''}, {'as trained' if few_shapes else 'without oneDNN'}, one thread"
-            measure(name, settings_of_study(shine, few_shapes), STUDY, options)
+        for grouped in (False, True):
+            name = f"study{' + SHINE' if shine else ''}, {'as trained' if grouped else 'without oneDNN'}, one thread"
+            measure(name, settings_of_study(shine, grouped), STUDY, options)
 
 
 if __name__ == "__main__":

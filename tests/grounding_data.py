@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from penumbra.tasks.grounding.batches.examples import Prepared, prepare
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.settings import Settings
 
@@ -51,7 +50,7 @@ def texts(count: int) -> Features:
     return features(names, [2 + n % 4 for n in range(len(names))], seed=2)
 
 
-def data(count: int = 24, levels: int = 3) -> Prepared:
+def data(count: int = 24, levels: int = 3) -> Examples:
     found = rows(count)
     return prepare(found, negatives(found, levels), videos(), texts(count))
 
@@ -66,6 +65,6 @@ def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -
 
 def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> Job:
     found = rows(count)
-    prepared = data(count).examples
+    prepared = data(count)
     truth = {row["qid"]: row["windows"] for row in found}
     return Job(chosen or settings(), prepared, prepared, truth, videos(), texts(count), folder)

@@ -24,6 +24,7 @@ class MapTargets:
     window_mask: Tensor
     negative_of: Tensor | None = None
     hard_present: Tensor | None = None
+    late: bool = False
 
 
 def candidate_overlap(cells: Tensor, clips: int, durations: Tensor, windows: Tensor, present: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ class MMNLossSettings:
         return self.hard or self.hard_order > 0 or self.hard_overlap > 0
 
 
-def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettings, late: bool = False) -> Losses:
-    """All losses of a batch; `late` says that the epochs of the full contrastive weight are over."""
+def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettings) -> Losses:
+    """Return all losses of a batch."""
     s, video_of = settings, outputs.video_of
     overlap = candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest)
     cells, sentences = outputs.cell_contrast, outputs.sentence_contrast
@@ -75,7 +75,7 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLossSettin
             s.negative_overlap,
         ),
     }
-    weight = s.contrastive * (s.late if late else 1.0)
+    weight = s.contrastive * (s.late if targets.late else 1.0)
     total = overlap + weight * (terms["among_sentences"] + terms["among_moments"])
     if s.hard_order and outputs.hard_contrast is not None:
         terms["hard_order"] = hard_order(

@@ -24,7 +24,7 @@ from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
-from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.settings import Inputs, Training
 from penumbra.tasks.grounding.training.folder import run_folder
 from penumbra.tasks.negatives.filling import Filling
@@ -38,7 +38,7 @@ MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_la
 SAID: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
     "negatives": NegativesParameters(filling=Filling(candidates=2)),
-    "model": QDDETR(**MODEL),
+    "model": QDDETRConfig(**MODEL),
     "training": Training(epochs=1, device="cpu"),
 }
 

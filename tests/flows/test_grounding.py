@@ -23,7 +23,7 @@ from penumbra.flows.local_run import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
-from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, OTHER_QUERY, whole_figures
 from penumbra.tasks.grounding.evaluation.choice import Choice
@@ -32,8 +32,8 @@ from penumbra.tasks.grounding.evaluation.constant import fit
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.evaluation.runs import trained_runs
-from penumbra.tasks.grounding.families.bm_detr import BMDETR
-from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
+from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.metrics.windows import EvaluationError
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training.checkpoint import RunError
@@ -179,7 +179,7 @@ def world(
 
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
     groups = (
-        QDDETR(**SMALL, losses=DETRLosses(shine=shine)),
+        QDDETRConfig(**SMALL, losses=DETRLosses(shine=shine)),
         Training(**{**TRAINING, **training}),
         Inputs(**inputs or {}),
     )
@@ -346,7 +346,7 @@ def named(parents: dict[str, Artifact]) -> dict[str, Any]:
 def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     world: Path, trained: Artifact, evaluated: Artifact
 ) -> None:
-    groups = {"dataset": dataset(world), "model": QDDETR(**SMALL, losses=DETRLosses(shine=True))}
+    groups = {"dataset": dataset(world), "model": QDDETRConfig(**SMALL, losses=DETRLosses(shine=True))}
     said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
     there = len(Store().find())
     found = list(plan_flow("train-grounding", "tiny", {**said, "training": TRAINING}))
@@ -379,7 +379,7 @@ def test_a_base_model_needs_no_negatives(world: Path) -> None:
 
 
 def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:
-    model, training = BMDETR(**SMALL, alignment=16, shifting=True), {**TRAINING, "epochs": 2}
+    model, training = BMDETRConfig(**SMALL, alignment=16, shifting=True), {**TRAINING, "epochs": 2}
     found: Artifact = train_grounding(dataset(world), None, model, Training(**training))
     manifest = Store().manifest(found)
     assert {parent.stage for parent in manifest.parents} == {

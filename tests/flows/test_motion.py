@@ -27,7 +27,7 @@ from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.features.patches import quantised
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
@@ -95,7 +95,7 @@ def annotations(store: Store) -> Artifact:
 
 def groups(losses: dict[str, Any], **model: Any) -> dict[str, Any]:
     training = Training(epochs=1, batch_size=4, learning_rate=1e-3, evaluate_every=1, held_out=0.3, device="cpu")
-    found = vdi.VDI(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=vdi.VDILosses(**losses), **model)
+    found = vdi.VDIConfig(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=vdi.VDILosses(**losses), **model)
     return {"model": found, "training": training}
 
 
@@ -153,7 +153,7 @@ def test_prediction_is_the_same_without_the_module(run: Artifact, store: Store) 
     assert isinstance(model, VDI)
     assert model.dynamics is not None
     loaded = load_inputs(sources_of_run(run, annotations(store)), settings.inputs)
-    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["test_trivial"]), "test").examples
+    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["test_trivial"]), "test")
     data = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu"))
     before = system.predict(model, data)
     model.dynamics = None
@@ -168,11 +168,11 @@ def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_pa
     sources = find_sources(annotations(store), settings.model_copy(update={"inputs": named}))
     parts = flow(split_queries)(sources.tags)
     loaded = load_inputs(replace(sources, visual_dynamic_queries=parts), named)
-    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test").examples
+    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test")
     model = system.build(loaded.videos.channels, loaded.texts.channels)
     assert isinstance(model, VDI)
     batch = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu")).batch(torch.arange(len(LENGTHS)))
-    inputs, patches = batch.inputs, loaded.videos.patches
+    inputs, patches = batch[0], loaded.videos.patches
     assert patches is not None
     assert inputs.seen.mask.sum() == patches.offsets[-1] == 2 + 5 + 4 + 4
     injection_losses(model.inject(inputs), inputs)["spatial_dynamics"].backward()
@@ -207,7 +207,7 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
 
 
 def test_missing_patches_are_named_with_what_makes_them(store: Store) -> None:
-    model = vdi.VDI(**SMALL, clip_encoder="another-clip", losses=vdi.VDILosses(spatial_dynamics=0.5))
+    model = vdi.VDIConfig(**SMALL, clip_encoder="another-clip", losses=vdi.VDILosses(spatial_dynamics=0.5))
     settings = Settings(model=model)
     with pytest.raises(FeatureError, match=r"run extract-features motion --param videos\.patches=true"):
         find_sources(annotations(store), settings)

@@ -41,9 +41,9 @@ from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.evaluation.choice import Choice, newest_negatives, sources_of_run
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.families.bm_detr import BMDETR
-from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
-from penumbra.tasks.grounding.families.mmn import MMN
+from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
+from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder, PredictionError
 from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
@@ -123,7 +123,9 @@ def dataset(films: Path) -> Dataset:
 
 def train(films: Path, shine: bool) -> Artifact:
     training = Training(epochs=2, batch_size=8, evaluate_every=1, held_out=0.3, device="cpu")
-    found: Artifact = train_grounding(dataset(films), None, QDDETR(**SMALL, losses=DETRLosses(shine=shine)), training)
+    found: Artifact = train_grounding(
+        dataset(films), None, QDDETRConfig(**SMALL, losses=DETRLosses(shine=shine)), training
+    )
     return found
 
 
@@ -246,10 +248,15 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
 
 @pytest.mark.parametrize(
     "model",
-    [BMDETR(**SMALL), MMN(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8)],
+    [
+        BMDETRConfig(**SMALL),
+        MMNConfig(clips=4, segments=8, counts=(3,), hidden=8, proposal=8, kernel=3, layers=1, joint=8),
+    ],
     ids=lambda model: model.name,
 )
-def test_every_family_predicts_what_its_run_predicted(world: Path, evaluated: Artifact, model: BMDETR | MMN) -> None:
+def test_every_family_predicts_what_its_run_predicted(
+    world: Path, evaluated: Artifact, model: BMDETRConfig | MMNConfig
+) -> None:
     few = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
     settings = Settings(model=model, training=few)
     sources = find_sources(Store().newest("few", "annotations"), Settings())
@@ -351,7 +358,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
     chosen = Settings(
-        model=QDDETR(**SMALL), training=Training(epochs=1, device="cpu"), inputs=Inputs(video_encoders=("i3d",))
+        model=QDDETRConfig(**SMALL), training=Training(epochs=1, device="cpu"), inputs=Inputs(video_encoders=("i3d",))
     )
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):

@@ -14,7 +14,7 @@ from penumbra.models.matching import match
 from penumbra.models.outputs import Outputs
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.bm_detr import BMDETR
+from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.settings import Inputs as InputSettings
 from penumbra.tasks.grounding.training.run import read_weights
 from penumbra.tasks.grounding.training.settings import Settings
@@ -106,7 +106,7 @@ def test_an_official_checkpoint_is_one_to_start_from(path: Path, tmp_path: Path)
     sizes = golden.model().settings
     names = ("hidden", "heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights")
     chosen = Settings(
-        model=BMDETR(alignment=sizes.align_dim, **{name: getattr(sizes, name) for name in names}),
+        model=BMDETRConfig(alignment=sizes.align_dim, **{name: getattr(sizes, name) for name in names}),
         inputs=InputSettings(longest_text=args["max_q_l"]),
     )
     net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])

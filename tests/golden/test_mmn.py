@@ -1,5 +1,6 @@
 """MMN against the authors' published code: outputs, losses, gradients, steps, suppression, figures."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def losses(golden: Golden, net: MMN, late: bool = False) -> Losses:
         o["MARGIN"],
         o["CONTRASTIVE_WEIGHT"],
     )
-    return mmn_losses(net(inputs(golden)), targets(golden, net), weights, late)
+    return mmn_losses(net(inputs(golden)), replace(targets(golden, net), late=late), weights)
 
 
 def cells(golden: Golden, net: MMN, key: str) -> Tensor:

@@ -4,16 +4,13 @@ Lengths are kept on the host as well, so that a batch's own longest video and te
 of the device, and a step never waits for it.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from penumbra.models.losses.targets import Targets
 from penumbra.models.outputs import Inputs
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features
 
 ENDPOINTS = 2  # channels of a clip beside its features
 BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
@@ -73,14 +70,6 @@ def _two_of(flags: Tensor, noise: Tensor) -> Tensor:
     chosen = noise.masked_fill(~flags, -1.0).topk(min(2, flags.shape[1]), dim=1).indices
     first, second = chosen[:, :1], chosen[:, -1:]
     return torch.cat((first, torch.where(flags.sum(1, keepdim=True) > 1, second, first)), dim=1)
-
-
-@dataclass
-class Batch:
-    """What a step takes."""
-
-    inputs: Inputs
-    targets: Targets
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
@@ -167,7 +156,7 @@ class DeviceData:
             return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
-    def batch(self, rows: Tensor) -> Batch:
+    def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         """The inputs and the truth of the queries `rows` [B] (on the CPU)."""
         inputs = self.inputs(rows, self.hard)
         index = rows.to(self.device, non_blocking=True)
@@ -179,7 +168,7 @@ class DeviceData:
         start, end = windows[..., 0] / seconds, windows[..., 1] / seconds
         spans = torch.stack((0.5 * (start + end), end - start), dim=-1)
         missing = self.columns["hard_present"][:, index] if self.hard else None
-        return Batch(inputs, Targets(spans, present, scores, mask, high, low, missing))
+        return inputs, Targets(spans, present, scores, mask, high, low, missing)
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Windows [B, W, 2] and which are there [B, W], W at most five."""

@@ -7,15 +7,150 @@ fractions of all clips and are not clamped; QVHighlights' clips carry the sum of
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penumbra.artifacts.manifest import rejection
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.manifest import Artifact, rejection
+from penumbra.artifacts.store import Store
+from penumbra.tasks.features.reading import read_features
+
+
+@dataclass(frozen=True)
+class PatchTensors:
+    """Frames `offsets[i]` to `offsets[i + 1]` belong to the i-th video, which may have none.
+
+    values [frames, patches, width] are bytes that scale [frames] makes states of; seconds [frames] are their times.
+    """
+
+    values: Tensor
+    scale: Tensor
+    seconds: Tensor
+    offsets: Tensor
+
+    def gather(self, videos: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """States [B, F, patches, width], seconds [B, F] and mask [B, F] of videos [B]; padding is any frame."""
+        starts, lengths = self.offsets[videos], self.offsets.diff()[videos]
+        place = torch.arange(max(1, int(lengths.max())))
+        mask = place < lengths[:, None]
+        index = torch.where(mask, starts[:, None] + place, 0)
+        values, scale, seconds = (part[index].to(device) for part in (self.values, self.scale, self.seconds))
+        return values * scale[..., None, None], seconds, mask.to(device)
+
+
+def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchTensors | None:
+    """The patches of the videos that `index` numbers; None where there are none of any."""
+    store, counts, shape = Store(), np.zeros(len(index) + 1, np.int64), (0, 0)
+    for part in store.parts(artifact, ["vid", "seconds"]):
+        for vid, seconds in zip(part["vid"].to_pylist(), part["seconds"].to_pylist(), strict=True):
+            if vid in index:
+                counts[index[vid] + 1] = len(seconds)
+    offsets = counts.cumsum()
+    frames = int(offsets[-1])
+    values, scale, times = np.zeros((0, 0, 0), np.int8), np.ones(frames, np.float32), np.zeros(frames, np.float32)
+    for part in store.parts(artifact):
+        for row in zip(*(part[name] for name in ("vid", "grid", "scale", "seconds", "patches")), strict=True):
+            vid, grid, own, seconds, data = row
+            if vid.as_py() not in index:
+                continue
+            states = np.frombuffer(data.as_buffer(), np.int8)
+            states = states.reshape(len(seconds), int(np.prod(grid.as_py())), -1)
+            if not values.size:
+                shape = states.shape[1:]
+                values = np.zeros((frames, *shape), np.int8)
+            place = slice(offsets[index[vid.as_py()]], offsets[index[vid.as_py()] + 1])
+            values[place], scale[place], times[place] = states, own.as_py(), seconds.as_py()
+    if not frames:
+        return None
+    return PatchTensors(*map(torch.from_numpy, (values, scale, times, offsets)))
+
+
+SMALLEST_NORM = 1e-5
+
+
+class FeatureError(PenumbraError):
+    """Features can't be used; the message names the artifact and the fault."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows `values[offsets[i] : offsets[i + 1]]` [clips or tokens, channels] belong to the i-th video or text.
+
+    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `patches` of the videos are there
+    for VDI's motion alone.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    index: dict[str, int]
+    clip_length: float = 0.0
+    patches: PatchTensors | None = None
+
+    @property
+    def channels(self) -> int:
+        """Width of a row."""
+        return self.values.shape[1]
+
+    @property
+    def lengths(self) -> Tensor:
+        """Rows of each video or text [n]."""
+        return self.offsets.diff()
+
+    def unusable(self) -> set[str]:
+        """Those that hold a NaN or an infinity, or no row at all."""
+        bad_rows = ~torch.isfinite(self.values.float().sum(1))
+        before = torch.cat((torch.zeros(1, dtype=torch.long), bad_rows.long().cumsum(0)))
+        bad = (before[self.offsets[1:]] > before[self.offsets[:-1]]) | (self.lengths == 0)
+        return {name for name, row in self.index.items() if bad[row]}
+
+
+def load_features(artifact: Artifact) -> Features:
+    """All rows of a features artifact as tensors; raises `FeatureError` where it has none."""
+    found = read_features(artifact)
+    if not len(found):
+        raise FeatureError(f"{artifact.path} holds no features")
+    offsets = torch.from_numpy(found.offsets)
+    return Features(torch.from_numpy(found.values), offsets, found.index, found.clip_length or 0.0)
+
+
+def normalised(features: Features, longest: int | None, dtype: torch.dtype = torch.float32) -> Features:
+    """Each row divided by its length plus 1e-5, as the published loaders do, after cutting to the first rows."""
+    lengths = features.lengths if longest is None else features.lengths.clamp(max=longest)
+    kept = _rows(features.offsets[:-1], lengths)
+    values = features.values if longest is None else features.values[kept]
+    values = values.float()
+    values = (values / (values.norm(dim=1, keepdim=True) + SMALLEST_NORM)).to(dtype)
+    offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
+    return Features(values, offsets, features.index, features.clip_length)
+
+
+def joined(sources: Sequence[Features]) -> Features:
+    """Several encoders of the same videos side by side; a video is cut to the shortest of its sources.
+
+    Videos that a source lacks are left out. Raises `FeatureError` where the sources' clip lengths differ.
+    """
+    if len(sources) == 1:
+        return sources[0]
+    if len({source.clip_length for source in sources}) > 1:
+        raise FeatureError(f"features of clips of {sorted({s.clip_length for s in sources})} s can't be put together")
+    names = [name for name in sources[0].index if all(name in source.index for source in sources)]
+    rows = [torch.tensor([source.index[name] for name in names], dtype=torch.long) for source in sources]
+    lengths = torch.stack([s.lengths[r] for s, r in zip(sources, rows, strict=True)]).amin(0)
+    parts = [s.values[_rows(s.offsets[r], lengths)] for s, r in zip(sources, rows, strict=True)]
+    offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
+    index = {name: row for row, name in enumerate(names)}
+    return Features(torch.cat([part.float() for part in parts], 1), offsets, index, sources[0].clip_length)
+
+
+def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Row numbers of several runs, one after the other."""
+    ends = lengths.cumsum(0)
+    return torch.arange(int(ends[-1]) if len(ends) else 0) + (starts - ends + lengths).repeat_interleave(lengths)
+
 
 LEVELS = 3
 STAGE = "training"
@@ -31,7 +166,8 @@ class Examples:
     extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
     in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
     [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split; there
-    are none where nobody asks.
+    are none where nobody asks. `rejected` are the queries that can't be used, with their reasons; `notes` counts what
+    queries lack.
     """
 
     qids: tuple[str, ...]
@@ -49,19 +185,12 @@ class Examples:
     in_video: Tensor
     in_video_offsets: Tensor
     parts: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[dict[str, str], ...] = ()
+    notes: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         """How many queries."""
         return len(self.qids)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Examples, the queries that could not be used with their reasons, and what was done without."""
-
-    examples: Examples
-    rejected: list[dict[str, str]]
-    notes: Counter[str]
 
 
 def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
@@ -78,7 +207,7 @@ def prepare(
     stage: str = STAGE,
     in_video: Mapping[str, Sequence[str]] | None = None,
     parts: Mapping[str, tuple[str, str]] | None = None,
-) -> Prepared:
+) -> Examples:
     """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
 
     `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; `parts` the two of its
@@ -111,7 +240,7 @@ def prepare(
         halves = tuple(parts.get(row["qid"], (row["query"], row["query"])) for row, _, _ in good)
         notes["query that has no static and dynamic part"] += sum(static == dynamic for static, dynamic in halves)
         examples = replace(examples, parts=halves)
-    return Prepared(examples, rejected, +notes)
+    return replace(examples, rejected=tuple(rejected), notes=+notes)
 
 
 def _fault(

@@ -8,9 +8,16 @@ from typing import Any
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.references import ExtractedFeatures
-from penumbra.tasks.grounding.batches.examples import Prepared, prepare
-from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, load_features, normalised
-from penumbra.tasks.grounding.batches.patches import load_patches
+from penumbra.tasks.grounding.batches.examples import (
+    Examples,
+    FeatureError,
+    Features,
+    joined,
+    load_features,
+    load_patches,
+    normalised,
+    prepare,
+)
 from penumbra.tasks.grounding.settings import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
 
@@ -168,7 +175,7 @@ class Loaded:
         wanted = set(splits)
         return [row for row in self.rows if row["split"] in wanted]
 
-    def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Prepared:
+    def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
         """Examples of some rows."""
         return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 

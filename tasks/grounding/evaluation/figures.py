@@ -97,10 +97,10 @@ def own_figures(run: Trained, loaded: Loaded) -> dict[str, float]:
     known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
     with_negatives = [row for row in validation if row["qid"] in known]
     prepared = loaded.prepare(with_negatives or train, STAGE)
-    if not len(prepared.examples):
+    if not len(prepared):
         return {}
     device, system = device_of(run.settings.training.device), system_of(run.settings)
-    return system.figures(run.model.to(device), system.data(prepared.examples, loaded.videos, loaded.texts, device))
+    return system.figures(run.model.to(device), system.data(prepared, loaded.videos, loaded.texts, device))
 
 
 def baseline_figures(

@@ -13,7 +13,7 @@ from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
@@ -42,9 +42,9 @@ def predict_rows(
     device = device_of(system.settings.training.device)
     rows: list[dict[str, Any]] = []
     seconds = 0.0
-    if len(prepared.examples):
+    if len(prepared):
         check_widths(loaded, system.widths(model.state_dict()))
-        data = system.data(prepared.examples, loaded.videos, loaded.texts, device)
+        data = system.data(prepared, loaded.videos, loaded.texts, device)
         model.to(device)
         started = time.perf_counter()
         predictions = system.predict(model, data)
@@ -56,7 +56,7 @@ def predict_rows(
             )
     measured = {SECONDS: seconds, QUERIES: float(len(rows))}
     taken = len(rows) + len(prepared.rejected)
-    return Part(table_of(STAGE, rows), taken, len(rows), prepared.rejected, measured=measured)
+    return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)
 
 
 def check_widths(loaded: Loaded, wanted: tuple[int, int]) -> None:

@@ -1,5 +1,6 @@
 """What the training loop, prediction and evaluation need to know about a family of models."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,11 +8,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
+from penumbra.tasks.stage import Parameters
 
 Config = TypeVar("Config", bound=ModelConfig)
 SALIENCY_SPAN = 0.05  # of an axis, at least: a quarter of the losses' smallest margin, and many steps of a half
@@ -93,3 +95,34 @@ class System(ABC, Generic[Config]):
 def trained(model: nn.Module) -> Iterator[nn.Parameter]:
     """The weights that training changes."""
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
+class HardNegativeLosses(Parameters):
+    """Losses of a model that can be trained on hard negatives."""
+
+    shine: bool = Field(False, description="SHINE's generated hard negatives, and what ranks them.")
+
+
+class HardNegativeModel(ModelConfig):
+    """A model with or without SHINE's negatives."""
+
+    losses: HardNegativeLosses = HardNegativeLosses()
+
+    @property
+    def label(self) -> str:
+        """See `ModelConfig.label`."""
+        return f"{self.name}+shine" if self.losses.shine else self.name
+
+    @property
+    def reads_negatives(self) -> bool:
+        """See `ModelConfig.reads_negatives`."""
+        return self.losses.shine
+
+    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
+        """See `ModelConfig.on_hard_negatives`."""
+        return {"losses": {"shine": wanted}}
+
+
+def autocast(device: torch.device, bf16: bool) -> contextlib.AbstractContextManager[Any]:
+    """bf16 autocast on the device, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()

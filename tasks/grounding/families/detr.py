@@ -1,9 +1,11 @@
 """Moment-DETR and QD-DETR, with SHINE's losses or without; and what BM-DETR shares with them."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -11,17 +13,93 @@ from torch import Tensor, nn
 from penumbra.models import moment_detr, qd_detr
 from penumbra.models.grounding import GroundingModel
 from penumbra.models.losses.settings import LossSettings
+from penumbra.models.losses.targets import Targets
+from penumbra.models.losses.total import compute_losses
+from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.postprocessing import rank_windows, snap_windows
 from penumbra.models.settings import ModelSettings
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.features import Features
-from penumbra.tasks.grounding.families.base import Prediction, System
-from penumbra.tasks.grounding.families.detr_prediction import predict, saliency_inside
-from penumbra.tasks.grounding.families.objective import Objective
-from penumbra.tasks.grounding.families.shine import HardNegativeLosses, HardNegativeModel
+from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.families.base import HardNegativeLosses, HardNegativeModel, Prediction, System, autocast
 from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.settings import ModelConfig
+from penumbra.tasks.grounding.settings import ModelConfig, Ranking
 from penumbra.tasks.stage import Parameters
+
+
+class Objective(nn.Module):
+    """A DETR and its losses, so that what several processes share sees which weights a loss really reaches."""
+
+    def __init__(self, model: GroundingModel, losses: LossSettings, bf16: bool = False) -> None:
+        super().__init__()
+        self.model, self.losses, self.bf16 = model, losses, bf16
+
+    def forward(self, batch: tuple[Inputs, Targets]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total with gradient, and all terms without."""
+        inputs, targets = batch
+        with autocast(inputs.video.device, self.bf16):
+            outputs = self.model(inputs, negative=self.losses.needs_negative)
+        found = compute_losses(outputs, targets, self.losses)
+        return found.total, found.terms
+
+
+def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
+    """Predict every query, in the data's order; saliency is rounded to halves.
+
+    Videos of a length share a batch, so that little is padded.
+    """
+    found: list[Prediction | None] = [None] * len(data)
+    for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
+        ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
+        windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
+        saliency = outputs.saliency.half().float().cpu().numpy()  # the published files hold halves, ties and all
+        lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
+        for place, row in enumerate(rows.tolist()):
+            found[row] = Prediction(data.examples.qids[row], windows[place].numpy(), saliency[place, : lengths[place]])
+    return [prediction for prediction in found if prediction is not None]
+
+
+def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:
+    """Mean saliency inside the moment [N, 5] under the positive, the hard negatives and the next query's text.
+
+    NaN where a query lacks a hard negative, or a batch the next query.
+    """
+    result = np.full((len(data), 5), np.nan)
+    gather = partial(data.inputs, hard=True)
+    for rows, outputs in outputs_of(model, data, batch_size, gather, negative=True):
+        inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
+        parts = [outputs.saliency[None]]
+        if outputs.saliency_hard is not None:
+            parts.append(outputs.saliency_hard)
+        if outputs.saliency_negative is not None:
+            parts.append(outputs.saliency_negative[None])
+        means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)
+        present = data.columns["hard_present"][:, rows.to(data.device)]
+        means[1:4] = means[1:4].masked_fill(~present, torch.nan)
+        result[rows.numpy(), : len(parts[0]) + 3 + (outputs.saliency_negative is not None)] = means.T.cpu().numpy()
+    return result
+
+
+def outputs_of(
+    model: GroundingModel,
+    data: DeviceData,
+    size: int,
+    gather: Callable[[Tensor], Inputs],
+    *,
+    bf16: bool = False,
+    negative: bool = False,
+) -> Iterator[tuple[Tensor, Outputs]]:
+    """Rows of the data and what the model says of them in evaluation; `gather` gives the inputs of some rows."""
+    order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
+    was_training = model.training
+    model.eval()
+    try:
+        for first in range(0, len(order), size):
+            rows = torch.from_numpy(order[first : first + size])
+            with torch.no_grad(), autocast(data.device, bf16):
+                outputs = model(gather(rows), negative=negative)
+            yield rows, outputs
+    finally:
+        model.train(was_training)
 
 
 class SaliencyLosses(Parameters):
@@ -94,7 +172,7 @@ class MomentDETRLosses(DETRLosses):
     align: float = Field(0.0, ge=0, description="Weight of the contrastive alignment, where the model has one.")
 
 
-class MomentDETR(DETRConfig, HardNegativeModel):
+class MomentDETRConfig(DETRConfig, HardNegativeModel):
     """Moment-DETR (Lei et al., NeurIPS 2021)."""
 
     network = moment_detr.MomentDETR
@@ -115,7 +193,7 @@ class MomentDETR(DETRConfig, HardNegativeModel):
         return self.losses.settings(negative_pair=self.losses.shine)
 
 
-class QDDETR(DETRConfig, HardNegativeModel):
+class QDDETRConfig(DETRConfig, HardNegativeModel):
     """QD-DETR (Moon et al., CVPR 2023); with SHINE's losses it is SHINE's model."""
 
     network = qd_detr.QDDETR
@@ -142,7 +220,7 @@ ADETR = TypeVar("ADETR", bound=DETRConfig)
 class DETRSystem(System[ADETR]):
     """Positives, the batch's negatives and hard negatives pass the encoder as one batch."""
 
-    models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETR, MomentDETR)  # the default first
+    models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETRConfig, MomentDETRConfig)  # the default first
 
     @property
     def has_static_shapes(self) -> bool:

@@ -5,7 +5,6 @@ video's features that it lies in. Prediction reads no patches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -19,12 +18,9 @@ from penumbra.models.losses.mmn import mmn_losses
 from penumbra.models.mmn import MMNSettings
 from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches, injection_losses
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.features import FeatureError, Features
-from penumbra.tasks.grounding.batches.map_data import MapData
-from penumbra.tasks.grounding.families.base import trained
-from penumbra.tasks.grounding.families.mmn import MMNConfig, MMNLosses, MMNSystem
-from penumbra.tasks.grounding.families.objective import autocast
+from penumbra.tasks.grounding.batches.examples import Examples, FeatureError, Features
+from penumbra.tasks.grounding.families.base import autocast, trained
+from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MMNLosses, MMNSystem
 
 
 class VDILosses(MMNLosses):
@@ -36,7 +32,7 @@ class VDILosses(MMNLosses):
     )
 
 
-class VDI(MMNConfig):
+class VDIConfig(MapConfig):
     """VDI (Luo et al., CVPR 2023) on MMN, as wide as its CLIP: the text encoder that is trained, and the injections."""
 
     name: Literal["vdi"] = Field("vdi", description="Which model.")
@@ -104,20 +100,17 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
     return Features(values, offsets, {name: row for row, name in enumerate(names)})
 
 
-@dataclass
-class VDIBatch:
-    """What a step takes; see `MapBatch`."""
-
-    inputs: InjectedInputs
-    targets: MapTargets
-    late: bool
-
-
 class VDIData(MapData):
     """Queries by video, texts as token ids; a batch has the parts of its queries as well."""
 
     def __init__(
-        self, examples: Examples, videos: Features, ids: Features, device: torch.device, config: VDI, batch_size: int
+        self,
+        examples: Examples,
+        videos: Features,
+        ids: Features,
+        device: torch.device,
+        config: VDIConfig,
+        batch_size: int,
     ) -> None:
         losses = config.losses
         super().__init__(
@@ -136,9 +129,9 @@ class VDIData(MapData):
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
         self.patches, self.clip_length = videos.patches if config.patches_of else None, videos.clip_length
 
-    def batch(self, rows: Tensor) -> VDIBatch:  # type: ignore[override]
+    def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         """Videos `rows` with their sentences, these sentences' parts, and the truth."""
-        found = super().batch(rows)
+        inputs, targets = super().batch(rows)
         host = np.concatenate([self.chosen[n] for n in rows.tolist()])
         parts = self.parts[host]
         words = self.texts.longest(parts.numpy())
@@ -146,7 +139,7 @@ class VDIData(MapData):
         static, dynamic = (self.text(on_device[:, column], words) for column in (0, 1))
         split = on_device[:, 0] != on_device[:, 1]
         seen = self.seen([self.taught[n][0] for n in rows.tolist()])
-        return VDIBatch(InjectedInputs(found.inputs, static, dynamic, split, seen), found.targets, found.late)
+        return InjectedInputs(inputs, static, dynamic, split, seen), targets
 
     def seen(self, videos: list[int]) -> Patches | None:
         """Patches and frames of videos [B]; None where the motion takes no part."""
@@ -166,13 +159,13 @@ class VDIObjective(nn.Module):
         super().__init__()
         self.model, self.losses, self.bf16 = model, losses, bf16
 
-    def forward(self, batch: VDIBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: tuple[InjectedInputs, MapTargets]) -> tuple[Tensor, dict[str, Tensor]]:
         """The total with gradient, and all terms without."""
-        inputs = batch.inputs
+        inputs, targets = batch
         with autocast(inputs.map.video.device, self.bf16):
             outputs = self.model(inputs.map)
             injected = self.model.inject(inputs)
-        found = mmn_losses(outputs, batch.targets, self.losses.settings(), batch.late)
+        found = mmn_losses(outputs, targets, self.losses.settings())
         terms = injection_losses(injected, inputs)
         total = found.total + self.losses.visual_context * terms["visual_context"]
         if "spatial_dynamics" in terms:
@@ -180,10 +173,10 @@ class VDIObjective(nn.Module):
         return total, found.terms | {name: value.detach() for name, value in terms.items()}
 
 
-class VDISystem(MMNSystem[VDI]):
+class VDISystem(MMNSystem[VDIConfig]):
     """VDI under given settings."""
 
-    models = (VDI,)
+    models = (VDIConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> vdi.VDI:
         """See `System.build`; raises `FeatureError` where the frames are not of the encoder's space."""

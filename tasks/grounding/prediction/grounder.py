@@ -23,8 +23,7 @@ from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.text_encoders import TextEncoder, load_text_encoder
-from penumbra.tasks.grounding.batches.examples import prepare
-from penumbra.tasks.grounding.batches.features import Features, joined, normalised
+from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.watching import Watched, watch
@@ -137,7 +136,7 @@ class Grounder:
         prepared = prepare(rows, {}, videos, texts, "predict")
         if prepared.rejected:
             raise PredictionError(f"the model can't be asked: {prepared.rejected[0]['reason']}")
-        data = self.system.data(prepared.examples, videos, texts, self.device)
+        data = self.system.data(prepared, videos, texts, self.device)
         return [
             Grounding(
                 text,

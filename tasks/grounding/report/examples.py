@@ -52,7 +52,7 @@ class RunOnData:
             for name, text in example.texts.items()
         ]
         found: list[dict[str, np.ndarray]] = [{} for _ in examples]
-        prepared = self.loaded.prepare(rows, STAGE).examples
+        prepared = self.loaded.prepare(rows, STAGE)
         if not len(prepared):
             return found
         device = device_of(self.settings.training.device)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penumbra.tasks.grounding.batches.examples import Examples
-from penumbra.tasks.grounding.batches.features import Features
+from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families.base import Prediction
 from penumbra.tasks.grounding.metrics.retrieval import retrieval_metrics, score_queries
 from penumbra.tasks.grounding.metrics.windows import align

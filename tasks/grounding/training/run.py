@@ -77,15 +77,15 @@ def prepare(sources: Sources, settings: Settings, folder: Path) -> Prepared:
     loaded = load(sources, settings.inputs)
     train_rows, validation_rows = split_rows(loaded, settings)
     train, validation = (loaded.prepare(rows, STAGE) for rows in (train_rows, validation_rows))
-    if not len(train.examples):
+    if not len(train):
         reasons = Counter(row["reason"] for row in train.rejected).most_common(1)
         raise PenumbraError(f"no training query is left; most: {reasons[0][0] if reasons else 'there was none'}")
     truth = {str(row["qid"]): row["windows"] for row in validation_rows}
     weights = None
     if settings.training.start_from:
         weights = read_weights(settings.training.start_from)
-    job = Job(settings, train.examples, validation.examples, truth, loaded.videos, loaded.texts, folder, weights)
-    return Prepared(job, train.rejected + validation.rejected, train.notes + validation.notes)
+    job = Job(settings, train, validation, truth, loaded.videos, loaded.texts, folder, weights)
+    return Prepared(job, [*train.rejected, *validation.rejected], train.notes + validation.notes)
 
 
 def make_part(sources: Sources, settings: Settings, folder: Path, run: str) -> Part:

@@ -11,13 +11,13 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationErr
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.families import families
-from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS, BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters, merge
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}
-DEFAULT = QDDETR.model_fields["name"].default
+DEFAULT = QDDETRConfig.model_fields["name"].default
 
 
 class SettingsError(PenumbraError):
@@ -49,7 +49,7 @@ else:  # told apart by its name
 class Settings(BaseSettings):
     """All groups together."""
 
-    model: Model = QDDETR()
+    model: Model = QDDETRConfig()
 
     def with_seed(self, seed: int) -> "Settings":
         """The same with another seed."""

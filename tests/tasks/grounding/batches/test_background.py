@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from penumbra.models.losses.targets import Targets
 from penumbra.models.outputs import Inputs
 from penumbra.models.spans import to_windows
-from penumbra.tasks.grounding.batches.background import BackgroundData, distinct_videos
-from penumbra.tasks.grounding.batches.device_data import Batch
-from penumbra.tasks.grounding.batches.examples import Examples, Prepared, prepare
-from penumbra.tasks.grounding.batches.shifting import Shifting
+from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.bm_detr import BackgroundData, Shifting, distinct_videos
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.processes import run_job
@@ -38,7 +37,7 @@ def in_video(count: int = COUNT) -> dict[str, list[str]]:
     }
 
 
-def prepared(pairs: dict[str, list[str]] | None = None) -> Prepared:
+def prepared(pairs: dict[str, list[str]] | None = None) -> Examples:
     found = rows(COUNT)
     pairs = in_video() if pairs is None else pairs
     return prepare(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
@@ -46,7 +45,7 @@ def prepared(pairs: dict[str, list[str]] | None = None) -> Prepared:
 
 def background(**changes: Any) -> BackgroundData:
     chosen: dict[str, Any] = {"batch_size": 8, "negatives": "in_video", **changes}
-    return BackgroundData(chosen.pop("examples", prepared().examples), videos(), texts(COUNT), CPU, **chosen)
+    return BackgroundData(chosen.pop("examples", prepared()), videos(), texts(COUNT), CPU, **chosen)
 
 
 def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:
@@ -55,7 +54,7 @@ def bm_settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]
 
 
 def bm_job(folder: Path, chosen: Settings, examples: Examples | None = None) -> Job:
-    return replace(job(folder, chosen, COUNT), train=prepared().examples if examples is None else examples)
+    return replace(job(folder, chosen, COUNT), train=prepared() if examples is None else examples)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -90,7 +89,7 @@ def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
     }
     found = set()
     for _ in range(times):
-        inputs = data.batch(torch.tensor([row])).inputs
+        inputs = data.batch(torch.tensor([row]))[0]
         assert inputs.hard_text is not None
         assert inputs.hard_mask is not None
         found.add(names[tuple(inputs.hard_text[0, 0, 0].tolist())] if inputs.hard_mask.any() else "")
@@ -103,14 +102,14 @@ def test_a_negative_is_drawn_anew_from_what_the_query_has() -> None:
     assert drawn(background(), 3) == own == {"text 10", "text 17"}
     assert drawn(background(negatives="generated"), 3) == generated
     assert drawn(background(negatives="both"), 3) == own | generated
-    assert background(negatives="none").batch(torch.tensor([3])).inputs.hard_text is None
+    assert background(negatives="none").batch(torch.tensor([3]))[0].hard_text is None
 
 
 def test_a_query_alone_in_its_video_goes_without_or_takes_another_videos() -> None:
     assert drawn(background(), 0, 5) == {""}
     assert drawn(background(lonely="other_video"), 0, 5) == {""}  # a batch of one has no other video
     assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
-    found = background(lonely="other_video").batch(torch.tensor([0, 3, 1])).inputs
+    found = background(lonely="other_video").batch(torch.tensor([0, 3, 1]))[0]
     assert found.hard_text is not None
     assert found.hard_mask is not None
     assert torch.equal(found.hard_text[0, 0][found.hard_mask[0, 0]], found.text[1][found.text_mask[1]])
@@ -121,7 +120,7 @@ def test_all_pairs_filtered_out_leave_the_query_alone(tmp_path: Path) -> None:
     found = prepared({})
     assert found.notes["query without a negative in its video"] == COUNT
     assert prepared().notes["query without a negative in its video"] == sum(row["vid"] <= "v2" for row in rows(COUNT))
-    history = train(bm_job(tmp_path, bm_settings({"epochs": 1}), found.examples))
+    history = train(bm_job(tmp_path, bm_settings({"epochs": 1}), found))
     assert np.isfinite([row["value"] for row in history]).all()
 
 
@@ -129,7 +128,7 @@ def test_fixed_sizes_hold_the_longest_negative() -> None:
     sizes = set()
     data = background(fixed_size=True, shifting=Shifting())
     for batch in data.batches(0, 0):
-        inputs = data.batch(batch).inputs
+        inputs = data.batch(batch)[0]
         assert inputs.hard_text is not None
         sizes.add((inputs.video.shape[1:], inputs.text.shape[1:], inputs.hard_text.shape[2:]))
     assert len(sizes) == 1
@@ -150,15 +149,15 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
         "windows": windows,
         "saliency": changes.pop("saliency", None),
     }
-    examples = prepare([row], {}, video, texts(1)).examples
+    examples = prepare([row], {}, video, texts(1))
     return BackgroundData(examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=Shifting(**changes))
 
 
-def clips_of(batch: Batch) -> tuple[list[int], list[int], list[float]]:
+def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[float]]:
     """Of the shifted branch: which clip lies where, which are inside, and the window in clips."""
-    shifted = batch.targets.split()[1]
+    shifted = batch[1].split()[1]
     count = int(shifted.video_mask.sum())
-    order = batch.inputs.video[1, :, 0].int().tolist()
+    order = batch[0].video[1, :, 0].int().tolist()
     window = to_windows(shifted.spans[0, 0]) * count
     return order, shifted.inside[0].nonzero()[:, 0].tolist(), window.tolist()
 
@@ -188,7 +187,7 @@ def test_the_moment_moves_whole_and_its_window_with_it(
         assert [order[place] for place in found] == inside
         moved_by = begin - moving[0]  # whole clips, so that the window lies on the same content at any clip length
         assert span == pytest.approx([start + moved_by, end + moved_by], abs=1e-4)
-        shifted = batch.targets.split()[1]
+        shifted = batch[1].split()[1]
         assert set(shifted.high_clips[0].tolist()) <= set(found)
         assert not set(shifted.low_clips[0].tolist()) & set(found)
         begins[begin] += 1
@@ -200,7 +199,7 @@ def test_endpoints_stay_at_their_place_or_move_as_published() -> None:
         data = numbered([[2.0, 5.0]], 8, 1.0, moves_endpoints=moves)
         seen = set()
         for _ in range(30):
-            video = data.batch(torch.tensor([0])).inputs.video
+            video = data.batch(torch.tensor([0]))[0].video
             where = video[1, :, 0] if moves else torch.arange(8.0)
             torch.testing.assert_close(video[1, :, 1], where / 8)
             seen.add(tuple(video[1, :, 0].tolist()))
@@ -221,8 +220,8 @@ def test_what_can_not_be_shifted_stays(windows: list[list[float]], changes: dict
     data = numbered(windows, 8, 1.0, **changes)
     for _ in range(20):
         batch = data.batch(torch.tensor([0]))
-        assert torch.equal(batch.inputs.video[1], batch.inputs.video[0])
-        main, shifted = batch.targets.split()
+        assert torch.equal(batch[0].video[1], batch[0].video[0])
+        main, shifted = batch[1].split()
         assert torch.equal(shifted.spans, main.spans)
         assert torch.equal(shifted.clip_scores, main.clip_scores)
 
@@ -276,23 +275,23 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
 def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     system = system_of(bm_settings(losses={"negatives": "generated"}))
     model = system.build(videos().channels, texts(COUNT).channels)
-    data = system.data(prepared().examples, videos(), texts(COUNT), CPU)
+    data = system.data(prepared(), videos(), texts(COUNT), CPU)
     alone = system_of(bm_settings(losses={"negatives": "none"}))
-    other = alone.data(prepared().examples, videos(), texts(COUNT), CPU)
+    other = alone.data(prepared(), videos(), texts(COUNT), CPU)
     for one, two in zip(system.predict(model, data), alone.predict(model, other), strict=True):
         np.testing.assert_array_equal(one.windows, two.windows)
         np.testing.assert_array_equal(one.saliency, two.saliency)
     cut = system_of(
         system.settings.model_copy(update={"inputs": system.settings.inputs.model_copy(update={"longest_video": 4})})
     )
-    shorter = cut.data(prepared().examples, videos(), texts(COUNT), CPU)
+    shorter = cut.data(prepared(), videos(), texts(COUNT), CPU)
     assert float(shorter.examples.duration.max()) == 8.0  # type: ignore[attr-defined]
     assert max(found.windows[:, :2].max() for found in cut.predict(model, shorter)) <= 8.0
 
 
 def test_a_negative_takes_probability_away(tmp_path: Path) -> None:
     chosen = bm_settings()
-    system, examples = system_of(chosen), prepared().examples
+    system, examples = system_of(chosen), prepared()
     model = system.build(videos().channels, texts(COUNT).channels)
     found = system.figures(model, system.data(examples, videos(), texts(COUNT), CPU))
     assert found["queries with a negative"] == sum(row["vid"] > "v2" for row in rows(COUNT))

@@ -15,8 +15,7 @@ from penumbra.tasks.grounding.batches.device_data import (
     endpoint_features,
     length_groups,
 )
-from penumbra.tasks.grounding.batches.examples import clip_range, prepare
-from penumbra.tasks.grounding.batches.features import FeatureError, Features, joined, normalised
+from penumbra.tasks.grounding.batches.examples import FeatureError, Features, clip_range, joined, normalised, prepare
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
 
@@ -25,7 +24,7 @@ BAD = "are empty or hold a NaN"
 
 
 def device_data(count: int = 24, **changes: Any) -> DeviceData:
-    return DeviceData(data(count).examples, videos(), texts(count), CPU, **changes)
+    return DeviceData(data(count), videos(), texts(count), CPU, **changes)
 
 
 # -- against the published loaders ---------------------------------------------------------------------------------
@@ -73,18 +72,18 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
                 "saliency": [{"clip": c, "scores": s} for c, s in judged] or None,
             }
         )
-    found = DeviceData(prepare(annotations, {}, video, text).examples, video, text, CPU)
+    found = DeviceData(prepare(annotations, {}, video, text), video, text, CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
-    close(batch.inputs.video, golden.tensor("in.src_vid"), 1e-6)
-    close(batch.inputs.text, golden.tensor("in.src_txt"), 1e-6)
-    assert torch.equal(batch.inputs.video_mask, golden.tensor("in.src_vid_mask") > 0)
-    assert torch.equal(batch.targets.clip_scores, wanted.clip_scores)
+    close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
+    close(batch[0].text, golden.tensor("in.src_txt"), 1e-6)
+    assert torch.equal(batch[0].video_mask, golden.tensor("in.src_vid_mask") > 0)
+    assert torch.equal(batch[1].clip_scores, wanted.clip_scores)
     if max(len(row["windows"]) for row in annotations) <= 5:  # more are drawn at random
-        close(batch.targets.spans * batch.targets.span_mask[..., None], wanted.spans, 1e-6)
-        assert torch.equal(batch.targets.span_mask, wanted.span_mask)
+        close(batch[1].spans * batch[1].span_mask[..., None], wanted.spans, 1e-6)
+        assert torch.equal(batch[1].span_mask, wanted.span_mask)
     graded = [sample for sample, row in enumerate(annotations) if row["saliency"]]
-    assert torch.equal(batch.targets.high_clips[graded, 0], wanted.high_clips[graded, 0])
-    assert torch.equal(batch.targets.low_clips[graded, 0], wanted.low_clips[graded, 0])
+    assert torch.equal(batch[1].high_clips[graded, 0], wanted.high_clips[graded, 0])
+    assert torch.equal(batch[1].low_clips[graded, 0], wanted.low_clips[graded, 0])
 
 
 # -- features ------------------------------------------------------------------------------------------------------
@@ -113,12 +112,12 @@ def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
     assert whole.video.shape[1] == 10
     assert whole.hard_text is not None
     assert whole.hard_text.shape[:2] == (3, 24)
-    few_shapes = device_data(group_by_length=True).inputs(torch.tensor([0, 7, 14]), hard=True)
-    assert few_shapes.video.shape[1] == 8
-    assert few_shapes.text.shape[1] == 5  # no text has more
-    assert few_shapes.hard_text is not None
-    assert few_shapes.hard_text.shape[2] == few_shapes.text.shape[1]
-    assert torch.equal(few_shapes.video[:, : short.video.shape[1]], short.video)
+    few = device_data(group_by_length=True).inputs(torch.tensor([0, 7, 14]), hard=True)
+    assert few.video.shape[1] == 8
+    assert few.text.shape[1] == 5  # no text has more
+    assert few.hard_text is not None
+    assert few.hard_text.shape[2] == few.text.shape[1]
+    assert torch.equal(few.video[:, : short.video.shape[1]], short.video)
     fixed = device_data(fixed_size=True)
     assert fixed.inputs(torch.tensor([0])).video.shape[1] == 10
     assert fixed.inputs(torch.tensor([0])).text.shape[1] == fixed.inputs(torch.tensor([3])).text.shape[1]
@@ -169,7 +168,7 @@ def test_queries_without_good_features_are_left_out_and_said(fault: str, reason:
         chosen.values[place + 1, 3] = float(what.lower())
     prepared = prepare(found, negatives(found), video, text)
     assert {row["qid"]: row["reason"] for row in prepared.rejected} == {"q1": reason}
-    assert prepared.examples.qids == tuple(f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7))
+    assert prepared.qids == tuple(f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7))
 
 
 def test_a_negative_without_features_counts_as_missing() -> None:
@@ -177,8 +176,8 @@ def test_a_negative_without_features_counts_as_missing() -> None:
     del text.index["text 1 2"]
     prepared = prepare(found, negatives(found), videos(), text)
     assert prepared.notes == {"query with 2 of 3 hard negatives": 1}
-    assert prepared.examples.hard_present.tolist() == [[True, True, True], [True, False, True], [True, True, True]]
-    assert prepared.examples.hard[1, 1] == text.index["text 1"]
+    assert prepared.hard_present.tolist() == [[True, True, True], [True, False, True], [True, True, True]]
+    assert prepared.hard[1, 1] == text.index["text 1"]
 
 
 # -- windows and clips ---------------------------------------------------------------------------------------------
@@ -205,19 +204,19 @@ def test_a_window_has_at_least_one_clip_inside_the_video(
 def test_spans_are_fractions_of_all_clips_and_not_clamped() -> None:
     found = rows(2)
     found[0]["windows"], found[1]["windows"] = [[6.0, 15.0]], [[0.0, 14.0]]
-    whole = DeviceData(prepare(found, {}, videos(), texts(2)).examples, videos(), texts(2), CPU)
-    spans = whole.batch(torch.arange(2)).targets.spans[:, 0]
+    whole = DeviceData(prepare(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
+    spans = whole.batch(torch.arange(2))[1].spans[:, 0]
     torch.testing.assert_close(spans, torch.tensor([[10.5 / 12, 9 / 12], [0.5, 1.0]]))
 
 
 def test_of_many_windows_five_are_drawn_anew() -> None:
     found = rows(2)
     found[0]["windows"] = [[float(n), n + 1.0] for n in range(8)]
-    many = DeviceData(prepare(found, {}, videos(), texts(2)).examples, videos(), texts(2), CPU)
+    many = DeviceData(prepare(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
     torch.manual_seed(0)
     drawn = set()
     for _ in range(20):
-        targets = many.batch(torch.arange(2)).targets
+        targets = many.batch(torch.arange(2))[1]
         assert targets.span_mask.tolist() == [[True] * 5, [True] + [False] * 4]
         starts = ((targets.spans[0, :, 0] - targets.spans[0, :, 1] / 2) * 12).round().int().tolist()
         assert len(set(starts)) == 5

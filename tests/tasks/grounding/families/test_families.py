@@ -13,10 +13,10 @@ from pydantic import Field, create_model
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.parameters import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.families.bm_detr import BMDETR
-from penumbra.tasks.grounding.families.detr import QDDETR, DETRLosses
-from penumbra.tasks.grounding.families.mmn import MMN
-from penumbra.tasks.grounding.families.vdi import VDI
+from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
+from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
+from penumbra.tasks.grounding.families.mmn import MMNConfig
+from penumbra.tasks.grounding.families.vdi import VDIConfig
 from penumbra.tasks.grounding.settings import ModelConfig, Training
 from penumbra.tasks.grounding.training.run import TrainingRun
 from penumbra.tasks.grounding.training.settings import MODELS, Settings, presets, with_preset
@@ -28,11 +28,11 @@ TOY = '''
 
 from typing import Literal
 
-from penumbra.tasks.grounding.families.detr import DETRSystem, QDDETR
+from penumbra.tasks.grounding.families.detr import DETRSystem, QDDETRConfig
 from pydantic import Field
 
 
-class Toy(QDDETR):
+class Toy(QDDETRConfig):
     """A toy."""
 
     name: Literal["toy"] = Field("toy", description="Which model.")
@@ -173,25 +173,25 @@ def test_a_preset_repeats_no_default(name: str) -> None:
 
 
 def test_what_two_models_share_stays_where_another_is_named() -> None:
-    deep = with_preset("activitynet-cg-qd_detr-shine-readme", {"model": BMDETR()})
-    assert isinstance(deep.model, BMDETR)
+    deep = with_preset("activitynet-cg-qd_detr-shine-readme", {"model": BMDETRConfig()})
+    assert isinstance(deep.model, BMDETRConfig)
     assert (deep.model.encoder_layers, deep.model.losses.pair_margin, deep.model.losses.pair_hinge) == (3, 1.0, True)
-    mapped = with_preset("charades-cg-qd_detr-shine", {"model": MMN(clips=32, segments=64)})
-    assert isinstance(mapped.model, MMN)
+    mapped = with_preset("charades-cg-qd_detr-shine", {"model": MMNConfig(clips=32, segments=64)})
+    assert isinstance(mapped.model, MMNConfig)
     assert (mapped.model.losses.shine, mapped.model.clips) == (True, 32)
-    motion = with_preset("scenes-mmn", {"model": VDI()})
-    assert isinstance(motion.model, VDI)
+    motion = with_preset("scenes-mmn", {"model": VDIConfig()})
+    assert isinstance(motion.model, VDIConfig)
     assert (motion.model.proposal, motion.model.losses.hard_order) == (64, 0.1)
 
 
 def test_a_models_settings_without_its_name_are_for_the_presets() -> None:
-    chosen = with_preset("scenes-bm_detr", {"model": QDDETR(hidden=32)})
-    assert isinstance(chosen.model, BMDETR)
+    chosen = with_preset("scenes-bm_detr", {"model": QDDETRConfig(hidden=32)})
+    assert isinstance(chosen.model, BMDETRConfig)
     assert (chosen.model.hidden, chosen.model.alignment) == (32, 64)
     with pytest.raises(ValueError, match=r"text_attention\n.*Extra inputs"):
-        with_preset("scenes-bm_detr", {"model": QDDETR(text_attention="official")})
-    named = with_preset("scenes-bm_detr", {"model": QDDETR(name="qd_detr", losses=DETRLosses(fine=2.0))})
-    assert isinstance(named.model, QDDETR)
+        with_preset("scenes-bm_detr", {"model": QDDETRConfig(text_attention="official")})
+    named = with_preset("scenes-bm_detr", {"model": QDDETRConfig(name="qd_detr", losses=DETRLosses(fine=2.0))})
+    assert isinstance(named.model, QDDETRConfig)
     assert (named.model.hidden, named.model.losses.fine) == (64, 2.0)
 
 
@@ -200,7 +200,7 @@ def test_models_have_what_is_theirs_alone() -> None:
         losses: Any = model.model_fields["losses"].annotation
         return set(model.model_fields) | {f"losses.{name}" for name in losses.model_fields}
 
-    assert not fields(QDDETR) & {"frame_matcher", "clips", "shifting", "losses.semantic"}
-    assert not fields(BMDETR) & {"text_attention", "losses.shine", "losses.coarse"}
-    assert not fields(MMN) & {"heads", "losses.fine", "clip_encoder", "losses.visual_context"}
-    assert "hidden" not in fields(VDI)
+    assert not fields(QDDETRConfig) & {"frame_matcher", "clips", "shifting", "losses.semantic"}
+    assert not fields(BMDETRConfig) & {"text_attention", "losses.shine", "losses.coarse"}
+    assert not fields(MMNConfig) & {"heads", "losses.fine", "clip_encoder", "losses.visual_context"}
+    assert "hidden" not in fields(VDIConfig)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from penumbra.tasks.grounding.batches.map_data import MapData
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.mmn import MapData
 from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
@@ -54,7 +54,7 @@ def job(folder: Path, chosen: Settings) -> Job:
 
 
 def data(chosen: Settings, count: int = 24, **changes: Any) -> MapData:
-    prepared = grounding_data.data(count).examples
+    prepared = grounding_data.data(count)
     found = system_of(chosen).data(
         replace(prepared, **changes), grounding_data.videos(), grounding_data.texts(count), CPU
     )
@@ -122,7 +122,7 @@ def test_an_epoch_has_every_video_once_with_all_its_sentences() -> None:
     batches = found.batches(seed=1, epoch=0)
     assert sorted(torch.cat(batches).tolist()) == list(range(7))
     assert [len(batch) for batch in batches] == [3, 3, 1]
-    sentences = [found.batch(batch).inputs for batch in batches]
+    sentences = [found.batch(batch)[0] for batch in batches]
     assert sum(len(inputs.video_of) for inputs in sentences) == 24
     again = data(settings()).batches(seed=1, epoch=0)
     assert all(torch.equal(first, second) for first, second in zip(batches, again, strict=True))
@@ -148,15 +148,15 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
     for place, video in enumerate((4, 2)):
         for row in found.taught[video][1]:
             qid = int(found.examples.qids[row][1:])
-            assert int(batch.inputs.video_of[number]) == place
+            assert int(batch[0].video_of[number]) == place
             own = texts.index[f"text {qid}"]
             wanted = texts.values[texts.offsets[own] : texts.offsets[own + 1]]
-            assert torch.equal(batch.inputs.text[number][batch.inputs.text_mask[number]], wanted)
-            assert batch.targets.windows[number, 0].tolist() == rows(24)[qid]["windows"][0]
+            assert torch.equal(batch[0].text[number][batch[0].text_mask[number]], wanted)
+            assert batch[1].windows[number, 0].tolist() == rows(24)[qid]["windows"][0]
             number += 1
-    assert batch.inputs.hard_text is not None
+    assert batch[0].hard_text is not None
     first = videos.values[videos.offsets[4] : videos.offsets[5]]
-    torch.testing.assert_close(batch.inputs.video[0, 0], first[0] / first[0].norm())
+    torch.testing.assert_close(batch[0].video[0, 0], first[0] / first[0].norm())
 
 
 def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_path: Path) -> None:
@@ -182,15 +182,15 @@ def test_order_of_texts_is_judged_at_the_true_moment() -> None:
 
 
 def test_sentences_that_are_not_listed_as_negatives_are_none() -> None:
-    prepared = grounding_data.data(24).examples
+    prepared = grounding_data.data(24)
     listed = torch.tensor([prepared.text[7].item()])  # query 7 is of query 0's video
     offsets = torch.tensor([0] + [1] * 24)
     found = data(settings(losses={"in_video": True}), in_video=listed, in_video_offsets=offsets)
     found.batches(seed=0, epoch=0)
-    targets = found.batch(torch.tensor([0])).targets
+    targets = found.batch(torch.tensor([0]))[1]
     assert targets.negative_of is not None
     assert targets.negative_of.nonzero().tolist() == [[0, 1]]
-    assert data(settings()).batch(torch.tensor([0])).targets.negative_of is None
+    assert data(settings()).batch(torch.tensor([0]))[1].negative_of is None
 
 
 @pytest.mark.parametrize("clips", [1, 3, 100])
@@ -199,7 +199,7 @@ def test_videos_shorter_and_longer_than_the_map_and_a_lonely_sentence(tmp_path: 
     videos = features(["v"], [clips], seed=3, clip_length=2.0)
     row = {**rows(1)[0], "vid": "v", "duration": 2.0 * clips, "windows": [[0.0, 1.0]]}
     texts = grounding_data.texts(1)
-    prepared = grounding_data.prepare([row], negatives([row]), videos, texts).examples
+    prepared = grounding_data.prepare([row], negatives([row]), videos, texts)
     work = Job(settings({"epochs": 1}), prepared, prepared, {"q0": row["windows"]}, videos, texts, tmp_path)
     history = train(work)
     assert np.isfinite([entry["value"] for entry in history]).all()
@@ -212,7 +212,7 @@ def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None
     found = data(settings(), windows=windows)
     assert 3 not in np.concatenate([members for _, members in found.taught])
     assert 3 in np.concatenate([members for _, members in found.every])
-    overlap = found.batch(torch.tensor([0])).targets.overlap
+    overlap = found.batch(torch.tensor([0]))[1].overlap
     whole = (found.cells[:, 1] - found.cells[:, 0]).argmax()
     assert overlap[0, whole] == pytest.approx(1.0)
 

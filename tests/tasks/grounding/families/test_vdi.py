@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
-from penumbra.tasks.grounding.batches.examples import prepare
-from penumbra.tasks.grounding.batches.features import FeatureError
+from penumbra.tasks.grounding.batches.examples import FeatureError, prepare
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.vdi import VDI, ClipText, VDILosses, token_ids
+from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILosses, token_ids
 from penumbra.tasks.grounding.settings import Training
 from penumbra.tasks.grounding.training.job import Job
 from penumbra.tasks.grounding.training.loop import train
@@ -46,7 +45,7 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
 
 def settings(**model: Any) -> Settings:
     return Settings(
-        model=VDI(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILosses(shine=True), **model),
+        model=VDIConfig(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILosses(shine=True), **model),
         training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1, device="cpu"),
     )
 
@@ -64,7 +63,7 @@ def job(folder: Path, chosen: Settings) -> Job:
     )
     assert prepared.notes["query that has no static and dynamic part"] == 1
     truth = {row["qid"]: row["windows"] for row in found}
-    return Job(chosen, prepared.examples, prepared.examples, truth, videos, grounding_data.texts(8), folder)
+    return Job(chosen, prepared, prepared, truth, videos, grounding_data.texts(8), folder)
 
 
 def test_the_text_encoder_learns_at_a_tenth_of_the_rate_and_all_losses_are_numbers(tmp_path: Path) -> None:

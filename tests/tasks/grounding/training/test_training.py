@@ -22,7 +22,7 @@ from penumbra.tasks.grounding.batches.device_data import epoch_order
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import trained
-from penumbra.tasks.grounding.families.detr import QDDETR
+from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training import loop
 from penumbra.tasks.grounding.training.checkpoint import (
@@ -79,10 +79,9 @@ def test_padding_changes_no_loss_and_no_gradient(tmp_path: Path, model: str) -> 
     weights = system.build(chosen.videos.channels, chosen.texts.channels).eval()
     batch = system.data(chosen.train, chosen.videos, chosen.texts, torch.device("cpu")).batch(torch.arange(24))
     words, clips = {"text": (1, 2), "text_mask": (1, 2), "hard_text": (2, 2), "hard_mask": (2, 2)}, (1, 3)
-    wider = replace(
-        batch,
-        inputs=padded(batch.inputs, video=clips, video_mask=clips, **words),
-        targets=padded(batch.targets, clip_scores=clips, video_mask=clips),
+    wider = (
+        padded(batch[0], video=clips, video_mask=clips, **words),
+        padded(batch[1], clip_scores=clips, video_mask=clips),
     )
     found = []
     for one in (batch, wider):
@@ -247,7 +246,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
     def step(self: Any, batch: Any) -> Any:
         calls.append(None)
         if len(calls) == 2:
-            batch.inputs.video[0, 0, 0] = torch.nan
+            batch[0].video[0, 0, 0] = torch.nan
         return poisoned(self, batch)
 
     monkeypatch.setattr(loop.TrainingStep, "__call__", step)
@@ -401,7 +400,7 @@ def test_memory_is_kept_where_glibc_is() -> None:
 
 
 def groups(**changes: Any) -> dict[str, Any]:
-    usual = {"model": QDDETR(), "training": Training(), "inputs": Inputs(), "ranking": Ranking()}
+    usual = {"model": QDDETRConfig(), "training": Training(), "inputs": Inputs(), "ranking": Ranking()}
     return {**usual, **changes}
 
 
@@ -434,13 +433,13 @@ def test_what_is_said_explicitly_beats_the_preset() -> None:
     with pytest.raises(SettingsError, match="no preset 'charades': did you mean charades-"):
         with_preset("charades", groups())
     with pytest.raises(ValueError, match="multiple of 4"):
-        Settings(model=QDDETR(hidden=18, heads=4))
+        Settings(model=QDDETRConfig(hidden=18, heads=4))
 
 
 def test_a_query_with_fewer_negatives_trains_and_is_counted(tmp_path: Path) -> None:
     prepared = data(8, levels=2)
     assert prepared.notes == {"query with 2 of 3 hard negatives": 8}
-    work = replace(job(tmp_path, settings({"epochs": 1}), count=8), train=prepared.examples)
+    work = replace(job(tmp_path, settings({"epochs": 1}), count=8), train=prepared)
     terms = {row["name"]: row["value"] for row in train(work)}
     assert terms["fine_2"] > 0
     assert terms["fine_3"] == 0
