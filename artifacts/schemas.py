@@ -118,7 +118,7 @@ TABLES = {
             "model": Column(TEXT, "the model that answered, or the statistics that words were drawn from"),
             "prompt": _nullable(TEXT, "file and digest of the prompt; null if no model was asked"),
             "words": Column(TEXTS, "one word for each slot"),
-            "query": _nullable(TEXT, "the filled sentence; null if there is none"),
+            "negative": _nullable(TEXT, "the filled sentence; null if there is none"),
             "status": Column(TEXT, "`filled` or `failed`"),
             "problem": _nullable(TEXT, "the problem with the answer, or the reason why another provider was used"),
             "attempts": Column(INT32, "number of requests to the provider"),
@@ -141,8 +141,8 @@ TABLES = {
         {
             "qid": QID,
             "level": LEVEL,
-            "positive": Column(TEXT, "the query"),
-            "query": Column(TEXT, "the negative"),
+            "query": Column(TEXT, "the query that the sentence negates"),
+            "negative": Column(TEXT, "the sentence"),
             "words": Column(
                 TEXTS,
                 "the replacing words; of a whole sentence the words that differ, empty if the numbers of words differ",
@@ -309,6 +309,11 @@ SCHEMAS: dict[str, pa.Schema] = {
     for stage, table in TABLES.items()
 }
 
+RENAMED = {  # stage → names of columns in artifacts that an older version made, and their names today
+    "negatives": {"positive": "query", "query": "negative"},
+    "fills": {"query": "negative"},
+}
+
 MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
     "text_features": "extract-features",
     "video_features": "extract-features",
@@ -333,6 +338,13 @@ def fitted(stage: str, schema: pa.Schema) -> pa.Schema:
         index = schema.get_field_index(field.name)
         fields.append(field if index < 0 else field.with_type(_with_width(field.type, schema.field(index).type)))
     return pa.schema(fields)
+
+
+def renamed_columns(stage: str, names: Sequence[str]) -> Mapping[str, str]:
+    """Return the old and the new names of the columns of a table that an older version wrote, else nothing."""
+    renamed = RENAMED.get(stage, {})
+    is_older = renamed.keys() <= set(names) and "negative" not in names
+    return renamed if is_older else {}
 
 
 def is_features(type_: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import SCHEMAS, conform
-from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, part_name
+from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, is_older, part_name
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
@@ -92,7 +92,7 @@ class Store(Catalogue):
         return self._whole(artifact, part_name(index), self.files.map)
 
     def _table(self, artifact: Artifact, name: str, columns: list[str] | None = None) -> pa.Table:
-        return decode(self._whole(artifact, name, self.files.read), columns)
+        return decode(self._whole(artifact, name, self.files.read), columns, artifact.stage)
 
     def _whole(self, artifact: Artifact, name: str, read: Callable[[str], Bytes]) -> Bytes:
         """A file's bytes; raises `ArtifactError` unless they are those that the manifest tells of."""
@@ -297,10 +297,17 @@ class Store(Catalogue):
         return record
 
     def record(self, artifact: Artifact, index: int) -> PartRecord | None:
-        """What was noted of a part when it was made, or None where it is missing, or not as it was made."""
+        """Return the record of a part, or None where the part is to be made.
+
+        That is a part that is missing, that was changed, or that an older version of Penumbra made with other columns:
+        so all parts of an artifact have the same columns.
+        """
         record = self._noted(artifact, index)
-        whole = record and not any(self._fault(artifact, name, digest) for name, digest in record.digests.items())
-        return record if whole and record and record.name == part_name(index) else None
+        if record is None or record.name != part_name(index):
+            return None
+        if any(self._fault(artifact, name, digest) for name, digest in record.digests.items()):
+            return None
+        return None if is_older(self.files.map(path_of(artifact, record.name)), artifact.stage) else record
 
     def _noted(self, artifact: Artifact, index: int) -> PartRecord | None:
         try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Part
-from penumbra.artifacts.schemas import conform, is_features, lengths, table_of
+from penumbra.artifacts.schemas import RENAMED, conform, is_features, lengths, renamed_columns, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,10 +39,19 @@ def encode_rejected(part: Part) -> bytes:
     return _parquet(table_of("rejected", part.rejected), TABLE_FILES)
 
 
-def decode(data: bytes, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file, of these columns in this order, or of all."""
-    table = pq.ParquetFile(pa.BufferReader(data)).read(columns)  # `pq.read_table` imports pandas, half a second
+def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
+    """Return the rows of a file: these columns in this order, or all. Columns of an older version are renamed."""
+    file = pq.ParquetFile(pa.BufferReader(data))  # `pq.read_table` imports pandas, half a second
+    new_names = renamed_columns(stage, file.schema_arrow.names)
+    old_names = {new: old for old, new in new_names.items()}
+    table = file.read([old_names.get(name, name) for name in columns] if columns else None)
+    table = table.rename_columns([new_names.get(name, name) for name in table.column_names])
     return table.select(columns) if columns else table
+
+
+def is_older(data: bytes | memoryview, stage: str) -> bool:
+    """Return whether a file has the columns of an older version of the stage's table."""
+    return stage in RENAMED and bool(renamed_columns(stage, pq.read_schema(pa.BufferReader(data)).names))
 
 
 def lengths_of(schema: pa.Schema) -> dict[str, list[int]]:

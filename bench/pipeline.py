@@ -42,10 +42,10 @@ def measure(dataset: str) -> dict[str, object]:
         second = timed(lambda: run_flow("build-negatives", dataset, {}))
     store = Store()
     stages = {m.stage: m.seconds for m in store.find(dataset)}
-    columns = {"annotations": ["query"], "negatives": ["query"], "embeddings": ["text"]}
+    columns = {"annotations": ["query"], "negatives": ["negative"], "embeddings": ["text"]}
     texts = {stage: store.table(store.newest(dataset, stage), names) for stage, names in columns.items()}
     queries = sorted(set(texts["annotations"]["query"].to_pylist()))
-    sentences = sorted({*texts["embeddings"]["text"].to_pylist(), *texts["negatives"]["query"].to_pylist()})
+    sentences = sorted({*texts["embeddings"]["text"].to_pylist(), *texts["negatives"]["negative"].to_pylist()})
     nlp = load_pipeline(SHIPPED_PIPELINE)
     spacy_pure = timed(lambda: list(nlp.pipe(queries)))
     encode_pure = timed(lambda: encode(sentences, Encoding()))

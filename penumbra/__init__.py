@@ -5,7 +5,7 @@
 >>> sentences = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in nouns]
 >>> negatives = penumbra.build_negatives(sentences)
 >>> list(negatives.columns)[:4]
-['qid', 'level', 'positive', 'query']
+['qid', 'level', 'query', 'negative']
 
 Importing it takes milliseconds: what a function needs is imported when it is called.
 """
@@ -91,7 +91,7 @@ def build_negatives(
         quiet: show warnings only
 
     Returns:
-        The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `positive`, `query` (the negative), `words`,
+        The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `query`, `negative` (the sentence), `words`,
         `provider`, `model`, `similarity`, `plausibility` and `checks`. A query without a good negative has no row;
         `read("sentences/rejected")` says why
 
@@ -103,7 +103,7 @@ def build_negatives(
     >>> first = negatives[negatives["qid"] == "0"]
     >>> sorted(first["level"])
     [1, 2, 3]
-    >>> set(first["positive"])
+    >>> set(first["query"])
     {'a person opens the door.'}
 
     """

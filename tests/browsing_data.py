@@ -16,9 +16,9 @@ def annotation(qid: str, query: str, split: str = "train", **others: Any) -> Row
     return {"qid": qid, "query": query, "split": split, **usual, **others}
 
 
-def negative(qid: str, level: int, query: str, positive: str = "a query", **others: Any) -> Row:
+def negative(qid: str, level: int, text: str, query: str = "a query", **others: Any) -> Row:
     usual = {"words": [], "provider": "corpus", "model": "words", "similarity": 1 - level / 4, "plausibility": -0.5}
-    return {"qid": qid, "level": level, "query": query, "positive": positive, **usual, "checks": ["template"], **others}
+    return {"qid": qid, "level": level, "query": query, "negative": text, **usual, "checks": ["template"], **others}
 
 
 def filled(qid: str, level: int, query: str | None, provider: str = "openai") -> Row:
@@ -29,7 +29,7 @@ def filled(qid: str, level: int, query: str | None, provider: str = "openai") ->
         "model": "words",
         "prompt": None,
         "words": [],
-        "query": query,
+        "negative": query,
         "status": "filled" if query else "failed",
         "problem": None,
         "attempts": 1,

@@ -20,8 +20,8 @@ from penumbra.tasks.features.decoding.files import VideoFolder
 if TYPE_CHECKING:
     from penumbra.tasks.browsing.predicted import PredictedRun
 
-CHOSEN = ["qid", "level", "query", "provider", "model", "similarity", "plausibility", "checks"]
-FILLED = ["qid", "level", "query", "provider", "model", "status"]
+CHOSEN = ["qid", "level", "negative", "provider", "model", "similarity", "plausibility", "checks"]
+FILLED = ["qid", "level", "negative", "provider", "model", "status"]
 REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")  # queries, and not videos or files
 NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # refused at the door
 AT_A_LEVEL = re.compile(r"level (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
@@ -138,7 +138,7 @@ def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int]
         "key": f"{artifact.stage}/{artifact.key}",
         "count": count,
         "level": [row["level"] for row in rows],
-        "text": coded(row["query"] for row in rows),
+        "text": coded(row["negative"] for row in rows),
         "provider": coded(row["provider"] for row in rows),
         "model": coded(row["model"] for row in rows),
         "cosine": [whole(row.get("similarity"), 1000) for row in rows],

@@ -45,12 +45,13 @@ class Texts(Parameters):
 
 
 def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
-    """Every text of the parents' column `query` once, sorted."""
+    """Return every query and every negative of the parents once, sorted."""
     store = Store()
     texts: set[str] = set()
     for parent in parents:
-        for part in store.parts(parent, ["query"]):
-            texts.update(part["query"].to_pylist())
+        column = "negative" if parent.stage == "negatives" else "query"
+        for part in store.parts(parent, [column]):
+            texts.update(part[column].to_pylist())
     return sorted(texts)
 
 

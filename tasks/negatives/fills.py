@@ -102,7 +102,7 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
         "model": [fill.model or provider.model for fill in fills],
         "prompt": [provider.prompt] * len(fills),
         "words": [fill.words for fill in fills],
-        "query": texts,
+        "negative": texts,
         "status": [FAILED if fill.problem else FILLED for fill in fills],
         "problem": [fill.problem or None for fill in fills],
         "attempts": [fill.attempts for fill in fills],

@@ -14,9 +14,9 @@ def beside_their_queries(rows: Rows) -> Rows:
 
 def _beside(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "query": row["positive"],
+        "query": row["query"],
         "level": row["level"],
-        "negative": marked(row["positive"], row["query"]),
+        "negative": marked(row["query"], row["negative"]),
         "cosine": row["similarity"],
         "plausibility": row["plausibility"],
         "provider": row["provider"],
@@ -24,9 +24,9 @@ def _beside(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def marked(positive: str, negative: str) -> Markdown:
+def marked(query: str, negative: str) -> Markdown:
     """The negative, the words in it that its query does not have at their place in bold."""
-    before, after = positive.split(), negative.split()
+    before, after = query.split(), negative.split()
     matched = SequenceMatcher(None, before, after, autojunk=False)
     told = [
         plain(" ".join(after[start:end])) if kind == "equal" else bold(" ".join(after[start:end]))

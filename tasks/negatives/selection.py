@@ -146,8 +146,8 @@ def _row(query: Query, level: int, chosen: Chosen, checks: list[str]) -> dict[st
     return {
         "qid": query.qid,
         "level": level,
-        "positive": query.text,
-        "query": chosen.candidate.query,
+        "query": query.text,
+        "negative": chosen.candidate.text,
         "words": list(chosen.candidate.words),
         "provider": chosen.candidate.provider,
         "model": chosen.candidate.model,

@@ -15,9 +15,9 @@ DESIGN = {  # the contract, word for word; embeddings, measures and summary are 
     "tags": "qid tokens",
     "dictionary": "primitive tag word lemma count",
     "masks": "qid level ratio masked_query slots",
-    "fills": "qid level provider model prompt words query status problem attempts prompt_tokens completion_tokens "
+    "fills": "qid level provider model prompt words negative status problem attempts prompt_tokens completion_tokens "
     "cost_usd cached",
-    "negatives": "qid level positive query words provider model similarity plausibility checks",
+    "negatives": "qid level query negative words provider model similarity plausibility checks",
     "rejected": "qid stage reason value",
     "in_video_negatives": "qid negative_qid iou similarity",
     "text_features": "text encoder tokens pooled",

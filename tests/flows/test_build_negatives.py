@@ -111,7 +111,7 @@ def test_every_query_has_one_negative_a_level_or_a_reason(built: tuple[Store, Ar
     assert len(masked) == len(chosen) + sum(refused.values())
     assert len(chosen) > 0.95 * len(masked)
     tests = {q["query"] for q in store.table(store.newest("dirty", "annotations")).to_pylist() if q["split"] == "test"}
-    assert not {row["query"] for row in rows} & tests
+    assert not {row["negative"] for row in rows} & tests
     falling: dict[str, float] = {}
     for row in sorted(rows, key=lambda row: (row["qid"], row["level"])):
         assert row["similarity"] < falling.get(row["qid"], 1.0)
@@ -272,12 +272,12 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
     store, negatives = built
     own = {(row["qid"], row["level"]): row for row in store.table(negatives).to_pylist()}
     file = tmp_path / "others.jsonl"
-    rows = [{name: row[name] for name in ("qid", "level", "query", "positive")} for row in own.values()]
+    rows = [{name: row[name] for name in ("qid", "level", "query", "negative")} for row in own.values()]
     strange = [{"qid": "nobody", "level": level, "query": "a person."} for level in (2, 200, 10**400)]
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *strange]))
     made = import_negatives(Dataset(name="dirty", folder=str(folder)), str(file), judging=LIGHT)
     found = {(row["qid"], row["level"]): row for row in store.table(made.negatives).to_pylist()}
-    assert {place: row["query"] for place, row in found.items()} == {p: row["query"] for p, row in own.items()}
+    assert {place: row["negative"] for place, row in found.items()} == {p: row["negative"] for p, row in own.items()}
     for place, row in found.items():
         assert row["provider"] == "imported"
         assert row["checks"] == own[place]["checks"]

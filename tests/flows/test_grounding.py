@@ -157,8 +157,8 @@ def world(
                     {
                         "qid": row["qid"],
                         "level": level,
-                        "positive": row["query"],
-                        "query": text,
+                        "query": row["query"],
+                        "negative": text,
                         "words": [],
                         "provider": "random",
                         "model": "",
@@ -169,7 +169,7 @@ def world(
                 )
         put("negatives", table_of("negatives", negatives))
         put("in_video_negatives", table_of("in_video_negatives", in_video_pairs(train)))
-        texts = sorted({row["query"] for row in rows} | {row["query"] for row in negatives})
+        texts = sorted({row["query"] for row in rows} | {row["negative"] for row in negatives})
         put("text_features", text_table(texts, "words"))
         videos = of_videos(rows)
         videos.pop(train[-1]["vid"])

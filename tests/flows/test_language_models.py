@@ -194,7 +194,7 @@ def test_a_word_is_filled_in_its_place_and_nothing_else_changes(corner_of: Corne
             word.capitalize() if slot["word"][:1].isupper() else word
             for word, slot in zip(row["words"], mask["slots"], strict=True)
         ]
-        assert row["query"] == "".join(a + b for a, b in zip(pieces, [*words, ""], strict=True))
+        assert row["negative"] == "".join(a + b for a, b in zip(pieces, [*words, ""], strict=True))
         assert not any(w == slot["word"].lower() for w, slot in zip(row["words"], mask["slots"], strict=True))
 
 
@@ -266,7 +266,7 @@ def test_what_no_provider_fills_is_taken_from_corpus_and_marked(corner_of: Corne
     refused = [row for row in rows if row["provider"] == "openai" and row["status"] == "failed"]
     assert {row["problem"] for row in refused} == {"model refused"}
     assert {row["attempts"] for row in refused} == {1, 2, 3}
-    assert all(row["query"] is None and row["words"] == [] for row in refused)
+    assert all(row["negative"] is None and row["words"] == [] for row in refused)
 
 
 def test_or_is_left_out_where_the_user_so_chooses(whole: Corner) -> None:

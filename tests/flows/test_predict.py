@@ -97,8 +97,8 @@ def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFa
             {
                 "qid": f"{vid}_train_{n}",
                 "level": level,
-                "positive": text,
-                "query": f"{text} {level}",
+                "query": text,
+                "negative": f"{text} {level}",
                 "words": [],
                 "provider": "random",
                 "model": "",

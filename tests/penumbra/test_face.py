@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
 HEAVY = {"numpy", "pandas", "prefect", "pyarrow", "spacy", "torch", "transformers"}
-COLUMNS = ["qid", "level", "positive", "query", "words", "provider", "model", "similarity", "plausibility", "checks"]
+COLUMNS = ["qid", "level", "query", "negative", "words", "provider", "model", "similarity", "plausibility", "checks"]
 
 
 def test_importing_it_imports_nothing_heavy() -> None:
@@ -59,8 +59,8 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     negatives = asyncio.run(cell())
     assert list(negatives.columns) == COLUMNS
     assert set(negatives["level"]) == {1, 2, 3}
-    assert set(negatives["positive"]) <= set(SENTENCES)
-    assert (negatives["query"] != negatives["positive"]).all()
+    assert set(negatives["query"]) <= set(SENTENCES)
+    assert (negatives["negative"] != negatives["query"]).all()
     assert isinstance(negatives["words"][0], list)
     assert store.manifest(store.newest("mine", "masks")).parameters["ratios"] == [0.3, 0.6, 1.0]
     assert store.find("mine", "quality") == [], "only where it is asked for"
@@ -87,5 +87,5 @@ def test_what_is_not_there_is_said(store: Store) -> None:
         penumbra.read("mine/masks")
     columns = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
     assert list(penumbra.runs().columns) == columns
-    with pytest.raises(NegativesError, match="the data frame lacks positive"):
+    with pytest.raises(NegativesError, match="the data frame lacks negative"):
         penumbra.quality(pd.DataFrame({"qid": ["1"], "level": [1], "query": ["a"]}))

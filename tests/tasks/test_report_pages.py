@@ -92,8 +92,8 @@ def made(store: Store) -> Negatives:
     chosen = [
         {
             **row,
-            "positive": BAD,
             "query": BAD,
+            "negative": BAD,
             "words": [BAD],
             "provider": BAD,
             "model": BAD,

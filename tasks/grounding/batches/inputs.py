@@ -193,9 +193,9 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
     rows = [row for part in store.parts(sources.annotations, COLUMNS) for row in part.to_pylist()]
     negatives: defaultdict[str, dict[int, str]] = defaultdict(dict)
     if sources.negatives is not None:
-        for part in store.parts(sources.negatives, ["qid", "level", "query"]):
+        for part in store.parts(sources.negatives, ["qid", "level", "negative"]):
             for row in part.to_pylist():
-                negatives[row["qid"]][row["level"]] = row["query"]
+                negatives[row["qid"]][row["level"]] = row["negative"]
     in_video = _in_video(store, sources.in_video_negatives, rows)
     return Loaded(videos, texts, rows, dict(negatives), in_video, _parts(store, sources.visual_dynamic_queries))
 

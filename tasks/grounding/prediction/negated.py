@@ -74,4 +74,4 @@ class Negator:
         tags = tag_part(annotations, load_pipeline(self.tagging.spacy_model)).rows
         masks: pa.Table = mask_part(annotations, tags, self.masking.ratios, self.masking.primitives).rows
         fills = fill_part(tags, masks, self.provider, 1).rows.to_pylist()
-        return [Negative(fill["level"], fill["query"] or "", fill["problem"] or "") for fill in fills]
+        return [Negative(fill["level"], fill["negative"] or "", fill["problem"] or "") for fill in fills]

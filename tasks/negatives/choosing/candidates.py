@@ -22,7 +22,7 @@ Chain = tuple["Candidate", ...]
 class Candidate:
     """A fill, as its provider gave it."""
 
-    query: str
+    text: str
     words: tuple[str, ...]
     provider: str
     model: str
@@ -38,7 +38,7 @@ class Candidates:
     def __init__(self, fills: Iterable[Candidate], check: Callable[[Candidate], Verdict] = lambda fill: True) -> None:
         distinct: dict[str, Candidate] = {}
         for fill in fills:
-            distinct.setdefault(fill.query, fill)
+            distinct.setdefault(fill.text, fill)
         self._untried, self._check = iter(distinct.values()), check
         self._passed: list[Candidate] = []
         self.refused = ""
@@ -90,7 +90,7 @@ class Query:
             if max(map(len, offered)) <= done:
                 return
             rows = self._nested(levels, offered) if nested else _abreast(offered)
-            several = islice((row for row in rows if len({c.query for c in row}) == len(row)), MOST_CHAINS)
+            several = islice((row for row in rows if len({c.text for c in row}) == len(row)), MOST_CHAINS)
             places = [{id(candidate): place for place, candidate in enumerate(some)} for some in offered]
             furthest = [(max(of[id(c)] for of, c in zip(places, row, strict=True)), row) for row in several]
             yield from (row for place, row in sorted(furthest, key=itemgetter(0)) if place >= done)
@@ -127,7 +127,7 @@ def gather(
     texts = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
     filled: dict[tuple[str, int], list[Candidate]] = {}
     for row in _filled(fills):
-        candidate = Candidate(row["query"], tuple(row["words"]), row["provider"], row["model"])
+        candidate = Candidate(row["negative"], tuple(row["words"]), row["provider"], row["model"])
         filled.setdefault((row["qid"], row["level"]), []).append(candidate)
     gathered = {query.qid: Query(query, texts[query.qid]["query"], texts[query.qid]["vid"]) for query in queries}
     for (qid, level), several in filled.items():
@@ -136,11 +136,11 @@ def gather(
 
 
 def _passes(query: Query, level: int, judge: Judge, checks: Sequence[Check], candidate: Candidate) -> Verdict:
-    return check(Proposal(query.masked, level, candidate.words, candidate.query, query.vid), judge, checks)
+    return check(Proposal(query.masked, level, candidate.words, candidate.text, query.vid), judge, checks)
 
 
 def _filled(fills: Iterable[pa.Table]) -> Iterator[Mapping[str, Any]]:
-    names = ["qid", "level", "words", "query", "provider", "model"]
+    names = ["qid", "level", "words", "negative", "provider", "model"]
     for table in fills:
         for batch in table.filter(pc.equal(table["status"], FILLED)).select(names).to_batches(1 << 14):
             yield from batch.to_pylist()

@@ -97,8 +97,8 @@ def _one_level_further(
     several: Sequence[tuple[Query, Together]], place: int, nearness: Nearness, ceiling: float
 ) -> list[tuple[Query, Together]]:
     """Those chains whose candidate at this place holds as well, with its cosine."""
-    nearness.learn(chain[place].query for _, (chain, _) in several)
-    compared = [(query, chain, cosines, nearness.of(query, chain[place].query)) for query, (chain, cosines) in several]
+    nearness.learn(chain[place].text for _, (chain, _) in several)
+    compared = [(query, chain, cosines, nearness.of(query, chain[place].text)) for query, (chain, cosines) in several]
     return [
         (query, (chain, (*cosines, cosine)))
         for query, chain, cosines, cosine in compared
@@ -113,12 +113,12 @@ def _described(
     several = list(found)
     words = {query.text: [token["text"].lower() for token in query.masked.tokens] for query, _, _ in several}
     for query, levels, (chain, _) in several:
-        words |= {c.query: tokens_of(query, level, c) for level, c in zip(levels, chain, strict=True)}
+        words |= {c.text: tokens_of(query, level, c) for level, c in zip(levels, chain, strict=True)}
     read = plausibility.read(list(words), list(words.values())).round(4) if words else ()
     natural = dict(zip(words, map(float, read), strict=True))
     return {
         query.qid: {
-            level: Chosen(candidate, cosine, natural[candidate.query] - natural[query.text])
+            level: Chosen(candidate, cosine, natural[candidate.text] - natural[query.text])
             for level, candidate, cosine in zip(levels, chain, cosines, strict=True)
         }
         for query, levels, (chain, cosines) in several

@@ -74,7 +74,7 @@ def _shine_row(row: dict[str, Any], masked: dict[Any, str], filled: dict[Any, di
         "vid": row["vid"],
         "relevant_windows": row["windows"],
         "masked_queries": [masked[row["qid"], level] for level in LEVELS],
-        "recomposed_queries": [filled[row["qid"], level]["query"] for level in LEVELS],
+        "recomposed_queries": [filled[row["qid"], level]["negative"] for level in LEVELS],
     }
 
 
@@ -88,7 +88,7 @@ def _negative_row(
         "level": level,
         "query": row["query"],
         "masked_query": masked.get((row["qid"], level)),
-        "negative": negative["query"],
+        "negative": negative["negative"],
         "words": negative["words"],
         "provider": negative["provider"],
         "model": negative["model"],

@@ -81,7 +81,7 @@ class ArtifactNegatives:
     def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
         """The rows of a part, of all queries or of these; of several fills of a query and level the first."""
         chosen = self.artifact.stage == "negatives"
-        columns = ["qid", "level", "query", "provider", "similarity" if chosen else "status"]
+        columns = ["qid", "level", "negative", "provider", "similarity" if chosen else "status"]
         negatives = _of(self.store.part(self.artifact, index, columns), queries)
         if not len(negatives):
             return []
@@ -120,7 +120,7 @@ def _join(queries: pa.Table, masks: pa.Table | None, negatives: pa.Table) -> Ite
             about[qid]["vid"],
             row["level"],
             about[qid]["query"],
-            row["query"],
+            row["negative"],
             row["provider"],
             mask and mask["masked_query"],
             mask and _slots(mask["slots"], lemmas[qid]),

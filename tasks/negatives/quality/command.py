@@ -90,17 +90,13 @@ def judge_reference(
 
 def judge_frame(negatives: "pd.DataFrame", dataset: str | None, settings: Mapping[str, Any]) -> QualityTables:
     """Judge a data frame: the columns of the artifact `negatives`, or those of a file with one negative a row."""
-    lacking = [name for name in ("qid", "level", "query") if name not in negatives.columns]
-    if lacking or not {"positive", "negative"} & set(negatives.columns):
-        raise NegativesError(
-            f"the data frame lacks {', '.join(lacking or ['positive'])}: give what build_negatives gives"
-        )
-    names = {"query": "negative", "positive": "query"} if "positive" in negatives.columns else {}
-    rows = negatives.rename(columns=names)
-    columns = [name for name in OF_A_FILE if name in rows.columns]
+    lacking = [name for name in ("qid", "level", "query", "negative") if name not in negatives.columns]
+    if lacking:
+        raise NegativesError(f"the data frame lacks {', '.join(lacking)}: give what build_negatives gives")
+    columns = [name for name in OF_A_FILE if name in negatives.columns]
     with tempfile.TemporaryDirectory(prefix="penumbra-") as folder:
         file = Path(folder) / "negatives.parquet"
-        rows[columns].to_parquet(file, index=False)
+        negatives[columns].to_parquet(file, index=False)
         return judge_reference(str(file), dataset, settings)
 
 

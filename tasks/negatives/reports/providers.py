@@ -129,7 +129,7 @@ def comparison(store: Store, annotations: Artifact, tags: Artifact, fills: Seque
 def _first_fills(store: Store, artifact: Artifact) -> Iterator[tuple[Place, tuple[tuple[str, ...], str]]]:
     """The first fill of each of the first queries and levels: its words and its text."""
     seen: set[Place] = set()
-    for part in store.parts(artifact, ["qid", "level", "status", "words", "query"]):
+    for part in store.parts(artifact, ["qid", "level", "status", "words", "negative"]):
         done = part.filter(pc.equal(part["status"], FILLED))
         for row in done.to_pylist():
             place = (row["qid"], row["level"])
@@ -138,4 +138,4 @@ def _first_fills(store: Store, artifact: Artifact) -> Iterator[tuple[Place, tupl
             if len(seen) == COMPARED:
                 return
             seen.add(place)
-            yield place, (tuple(row["words"]), row["query"])
+            yield place, (tuple(row["words"]), row["negative"])

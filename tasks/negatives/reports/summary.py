@@ -99,7 +99,7 @@ def _filled(store: Store, of: Summary, masks: Artifact) -> dict[str, str]:
     return {
         "Outcome": f"**{figures.rows.total():,} negatives for {taken:,} training queries; {complete:,} queries "
         f"({complete / max(1, taken):.1%}) have all three levels.**",
-        "Examples": markdown_table(("level", "masked", "query"), chain.from_iterable(examples)),
+        "Examples": markdown_table(("level", "masked", "sentence"), chain.from_iterable(examples)),
         "Figures by level": figures.table(),
         "Providers": yield_table(store, of.fills),
         "Providers on the same queries": comparison(store, of.annotations, of.tags, of.fills),
@@ -108,7 +108,7 @@ def _filled(store: Store, of: Summary, masks: Artifact) -> dict[str, str]:
 
 def _filled_examples(store: Store, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
     """The lines (level, masked, filled) of each of the first queries that have every level."""
-    columns = (["qid", "level", "masked_query"], ["qid", "level", "positive", "query"])
+    columns = (["qid", "level", "masked_query"], ["qid", "level", "query", "negative"])
     streams = (store.parts(a, c) for a, c in zip((masks, negatives), columns, strict=True))
     for masked, chosen in zip(*streams, strict=True):
         templates = {(r["qid"], r["level"]): r["masked_query"].replace("<mask>", "▢") for r in masked.to_pylist()}
@@ -116,8 +116,8 @@ def _filled_examples(store: Store, masks: Artifact, negatives: Artifact) -> Iter
             rows = list(several)
             if len(rows) == LEVELS:
                 yield [
-                    ("positive", "", bold(rows[0]["positive"])),
-                    *((row["level"], templates[qid, row["level"]], row["query"]) for row in rows),
+                    ("query", "", bold(rows[0]["query"])),
+                    *((row["level"], templates[qid, row["level"]], row["negative"]) for row in rows),
                 ]
 
 
@@ -132,7 +132,7 @@ def _whole(store: Store, of: Summary) -> dict[str, str]:
     manifest = store.manifest(of.negatives)
     return {
         "Outcome": f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**",
-        "Examples": markdown_table(("level", "query"), _whole_examples(rows)),
+        "Examples": markdown_table(("level", "sentence"), _whole_examples(rows)),
         "Figures by level": figures.table(),
         "Checks that they pass, of which none is enforced": _checks_table(figures, checks),
     }
@@ -143,8 +143,8 @@ def _whole_examples(rows: list[dict[str, Any]]) -> list[tuple[Any, str]]:
     lines: list[tuple[Any, str]] = []
     for _, several in islice(groupby(rows, key=itemgetter("qid")), EXAMPLES):
         negatives = list(several)
-        lines.append(("positive", bold(negatives[0]["positive"])))
-        lines += [(row["level"], row["query"]) for row in negatives]
+        lines.append(("query", bold(negatives[0]["query"])))
+        lines += [(row["level"], row["negative"]) for row in negatives]
     return lines
 
 

@@ -116,8 +116,8 @@ class WholeNegatives(Stage):
         return {
             "qid": sentence.qid,
             "level": sentence.level,
-            "positive": query["query"],
-            "query": sentence.text,
+            "query": query["query"],
+            "negative": sentence.text,
             "words": list(words),
             "provider": self.sourcing.source,
             "model": sentence.model,
@@ -126,12 +126,12 @@ class WholeNegatives(Stage):
 
     def _put_similarity(self, rows: Sequence[dict[str, Any]]) -> None:
         """Put in each cosine, and whether it is below the ceiling and falls from level to level."""
-        fresh = sorted({text for row in rows for text in (row["query"], row["positive"])} - self.vectors.keys())
+        fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
         known = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
         last: dict[str, float] = {}
         for row in rows:
             # the last bits depend on the machine: they must not decide
-            cosine = round(float(np.dot(known[row["positive"]], known[row["query"]])), 4)
+            cosine = round(float(np.dot(known[row["query"]], known[row["negative"]])), 4)
             row["similarity"] = cosine
             row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
             row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
@@ -139,12 +139,12 @@ class WholeNegatives(Stage):
 
     def _put_plausibility(self, rows: Sequence[dict[str, Any]], tokens: Mapping[str, Tokens]) -> None:
         """Put in how much more natural than its query each reads: mean log-probabilities a token, subtracted."""
-        words = {row["query"]: [token.lower_ for token in self.tokeniser(row["query"])] for row in rows}
-        words |= {row["positive"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
+        words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
+        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
         read = self.chooser.plausibility.read(list(words), list(words.values())).round(4) if words else ()
         natural = dict(zip(words, read, strict=True))
         for row in rows:
-            row["plausibility"] = float(natural[row["query"]] - natural[row["positive"]])
+            row["plausibility"] = float(natural[row["negative"]] - natural[row["query"]])
 
 
 def changed(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:

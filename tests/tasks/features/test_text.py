@@ -19,8 +19,8 @@ def negatives(store: Store, queries: list[str], version: int = 1) -> None:
         {
             "qid": str(i),
             "level": 1,
-            "positive": "a",
-            "query": query,
+            "query": "a",
+            "negative": query,
             "words": [],
             "provider": "p",
             "model": "m",

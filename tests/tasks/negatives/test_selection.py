@@ -106,7 +106,7 @@ def fills(provider: str, *candidates: tuple[int, str, str]) -> pa.Table:
             "model": "m",
             "prompt": None,
             "words": words.split(),
-            "query": text,
+            "negative": text,
             "status": "filled",
             "problem": None,
             "attempts": 1,
@@ -150,9 +150,9 @@ def choose(
     guard.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
     part = Chooser(guard, dictionary, human, choosing, Encoding()).part(first, tags, masks(), vectors, *tables)
     assert part.taken == part.kept + len(part.rejected)
-    assert set(part.rows["positive"].to_pylist()) <= {TEXT}
+    assert set(part.rows["query"].to_pylist()) <= {TEXT}
     reasons = {row["value"].split(":")[0]: row["reason"] for row in part.rejected}
-    return {row["level"]: row["query"] for row in part.rows.to_pylist()}, reasons
+    return {row["level"]: row["negative"] for row in part.rows.to_pylist()}, reasons
 
 
 def test_three_that_fall_and_keep_each_others_words(dictionary: Dictionary, cosines: dict[str, float]) -> None:

@@ -58,21 +58,21 @@ def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Quer
 def test_a_chain_keeps_the_words_of_the_level_before() -> None:
     levels = ((slot(2),), (slot(0), slot(2)), (slot(0), slot(1), slot(2)))
     some = query(levels, l1=["a", "b"], l2=["x a", "y a", "x c"], l3=["x k a", "y k b", "y k a"])
-    chains = [tuple(c.query for c in chain) for chain in some.chains((1, 2, 3), nested=True)]
+    chains = [tuple(c.text for c in chain) for chain in some.chains((1, 2, 3), nested=True)]
     assert chains == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
-    assert [tuple(c.query for c in chain) for chain in some.chains((1, 3), nested=True)] == [
+    assert [tuple(c.text for c in chain) for chain in some.chains((1, 3), nested=True)] == [
         ("a", "x k a"),
         ("b", "y k b"),
         ("a", "y k a"),
     ]
     apart = some.chains((1, 2), nested=False)
-    assert [tuple(c.query for c in chain) for chain in apart] == [("a", "x a"), ("b", "y a"), ("a", "x c")]
+    assert [tuple(c.text for c in chain) for chain in apart] == [("a", "x a"), ("b", "y a"), ("a", "x c")]
 
 
 def test_levels_of_the_same_slots_take_different_words() -> None:
     levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
-    chains = {tuple(c.query for c in chain) for chain in some.chains((1, 2, 3), nested=True)}
+    chains = {tuple(c.text for c in chain) for chain in some.chains((1, 2, 3), nested=True)}
     assert chains == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
 
 
@@ -83,7 +83,7 @@ def test_as_many_levels_as_can_be_had_the_mildest_first() -> None:
 def test_first_of_each_come_first() -> None:
     levels = ((slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b", "c"], l2=["c k", "b k", "a k", "a l"])
-    chains = [tuple(c.query for c in chain) for chain in some.chains((1, 2), nested=True)]
+    chains = [tuple(c.text for c in chain) for chain in some.chains((1, 2), nested=True)]
     assert chains[0] == ("b", "b k"), "second of level 1 and of level 2"
     assert set(chains[1:3]) == {("c", "c k"), ("a", "a k")}
     assert chains[3] == ("a", "a l")
@@ -93,12 +93,12 @@ def test_a_fill_is_checked_only_where_one_before_does_not_do() -> None:
     checked: list[str] = []
 
     def check(fill: Candidate) -> Literal[True] | str:
-        checked.append(fill.query)
-        return fill.query != "b" or "b is bad"
+        checked.append(fill.text)
+        return fill.text != "b" or "b is bad"
 
     fills = [Candidate(word, (word,), "p", "m") for word in "abacd"]
     candidates = Candidates(fills, check)
-    assert [fill.query for fill in candidates.first(1)] == checked == ["a"]
+    assert [fill.text for fill in candidates.first(1)] == checked == ["a"]
     assert candidates.first(1) == fills[:1]
     assert checked == ["a"]
     assert candidates.first(2) == [fills[0], fills[3]]
@@ -118,7 +118,7 @@ def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
     some = query(levels, l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
     nearness = Nearness({"text": np.array([1.0, 0.0], dtype=np.float32)}, encode)
     [(_, (chain, cosines))] = first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.9, nested=True))
-    assert [candidate.query for candidate in chain] == ["b", "b x"], "a is a paraphrase"
+    assert [candidate.text for candidate in chain] == ["b", "b x"], "a is a paraphrase"
     assert cosines == (0.7, 0.6)
     assert asked == ["a", "b", "b x"], "nor is what comes after a text that does not hold"
     assert first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.3, nested=True)) == []

@@ -77,8 +77,8 @@ def built(store: Store) -> Artifact:
             {
                 "qid": qid,
                 "level": level,
-                "positive": qid,
-                "query": f"Jemand schließt {qid} {level}.",
+                "query": qid,
+                "negative": f"Jemand schließt {qid} {level}.",
                 "words": ["schließt"],
                 "provider": "corpus",
                 "model": "m",

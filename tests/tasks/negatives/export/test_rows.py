@@ -48,8 +48,8 @@ def negative(qid: str, level: int) -> Row:
     return {
         "qid": qid,
         "level": level,
-        "positive": f"query {qid} 🐶",
-        "query": f"negative {qid} {level}",
+        "query": f"query {qid} 🐶",
+        "negative": f"negative {qid} {level}",
         "words": ["cup"],
         "provider": "corpus",
         "model": "m",
@@ -157,7 +157,7 @@ def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> 
     build(store, "negatives", [[negative("a1", 1)]], (annotations,))
     for format_ in WITHOUT_MASKS:
         [row] = export_rows(store, "scenes", format_)
-        assert (row["masked_query"], row["negative"]) == (None, negative("a1", 1)["query"])
+        assert (row["masked_query"], row["negative"]) == (None, negative("a1", 1)["negative"])
     for format_ in ("shine", "hf"):
         with pytest.raises(
             ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
@@ -221,7 +221,7 @@ def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, 
 def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
     annotations = build(store, "annotations", [[annotation("a1") | {"query": "=1+1 opens, the door"}]])
     masks = build(store, "masks", [[masked("a1", 1)]], (annotations,))
-    evil = negative("a1", 1) | {"query": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"], "similarity": -0.25}
+    evil = negative("a1", 1) | {"negative": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"], "similarity": -0.25}
     build(store, "negatives", [[evil]], (annotations, masks))
     file = tmp_path / "out.csv"
     assert CliRunner().invoke(app, ["export", "scenes", "--format", "csv", "--output", str(file)]).exit_code == 0

@@ -54,7 +54,7 @@ def test_the_release_is_taken_as_it_is(make: Make, store: Store, release: list[d
     mine = [row for row in release if row["qid"] in there]
     assert len(mine) >= 40
     rows = {(row["qid"], row["level"]): row for row in store.table(made).to_pylist()}
-    assert {place: row["query"] for place, row in rows.items()} == {
+    assert {place: row["negative"] for place, row in rows.items()} == {
         (row["qid"], level): text for row in mine for level, text in enumerate(row["recomposed_queries"], 1)
     }
     assert store.manifest(made).rejected == {"no query has its qid": 3 * (len(release) - len(mine))}
@@ -98,7 +98,7 @@ def test_what_is_no_negative_is_refused_with_its_reason(
     put(tmp_path / "mixed.jsonl", good, other)
     made = build(stage)
     assert store.manifest(made).rejected == {reason: 1}
-    assert [row["query"] for row in store.table(made).to_pylist()] == [good["negative"]]
+    assert [row["negative"] for row in store.table(made).to_pylist()] == [good["negative"]]
     [refused] = [row for part in store.rejected(made) for row in part.to_pylist()]
     assert refused["qid"] == other["qid"]
 

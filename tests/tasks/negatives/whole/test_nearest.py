@@ -57,9 +57,9 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
     assert found.keys() == {qid for qid, row in queries.items() if row["split"] == "train"}
     for qid, rows in found.items():
         assert [row["level"] for row in rows] == [1, 2, 3]
-        assert {row["query"] for row in rows} <= training
-        assert not {normal_form(row["query"]) for row in rows} & tests
-        assert not {stage.chooser.guard.lemmatised(row["query"]) for row in rows} & said[queries[qid]["vid"]]
+        assert {row["negative"] for row in rows} <= training
+        assert not {normal_form(row["negative"]) for row in rows} & tests
+        assert not {stage.chooser.guard.lemmatised(row["negative"]) for row in rows} & said[queries[qid]["vid"]]
         nearness = [row["similarity"] for row in rows]
         assert 0.9 >= nearness[0] > nearness[1] > nearness[2]
         assert all({"same_video", "test_split", "ceiling", "falling"} <= set(row["checks"]) for row in rows)
@@ -74,7 +74,7 @@ def test_the_nearest_is_the_nearest(shared: Path, store: Store, tmp_path: Path) 
     videos = dict(zip(queries["qid"].to_pylist(), queries["vid"].to_pylist(), strict=True))
     assert len(rows) > 100
     for row in rows:
-        cosines = (among.vectors @ stage.vectors[row["positive"]]).round(4)
+        cosines = (among.vectors @ stage.vectors[row["query"]]).round(4)
         nearer = (row["similarity"] + 1e-3 < cosines) & (cosines <= 0.9)
         said = {among.lemmas[at] for at in np.flatnonzero(nearer)}
         assert said <= positives[videos[row["qid"]]]
