@@ -35,10 +35,10 @@ from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, Processing, encoder_threads, load
-from penumbra.tasks.features.decoding.encode import FrameEncoder
-from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features.decoders import Pool, Video
+from penumbra.tasks.features.encode import FrameEncoder
 from penumbra.tasks.features.reading import read_features
-from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts
+from penumbra.tasks.features.text import batches_of_one_length, encode_texts
 from penumbra.tasks.features.video import features_table
 
 TEXTS, PLAINLY, VIDEOS, CLIP_LENGTH, BATCH = 2000, 30, 12, 1.0, 16

@@ -22,7 +22,7 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation.grids import RowPlan, plan
 from penumbra.tasks.grounding.ablation.results import Results, SeededRun
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate

@@ -75,7 +75,7 @@ def _page(request: Request) -> Response:
 
 def _video(request: Request) -> Response:
     from penumbra.tasks.data.dataset import videos_of
-    from penumbra.tasks.features.decoding.files import VideoFolder
+    from penumbra.tasks.features.files import VideoFolder
 
     dataset, name = request.path_params["dataset"], request.path_params["file"]
     folder = videos_of(dataset)

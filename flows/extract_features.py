@@ -12,14 +12,12 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.imports.importer import Imports, import_features
-from penumbra.tasks.features.parameters import FeaturesParameters
-from penumbra.tasks.features.patches import encode_patches
-from penumbra.tasks.features.references import ExtractedFeatures
+from penumbra.tasks.features.extraction import ExtractedFeatures, FeaturesParameters
+from penumbra.tasks.features.imports import Imports, import_features
 from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import Simulation, simulate
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
-from penumbra.tasks.features.video import Videos, encode_videos, videos_folder
+from penumbra.tasks.features.video import Videos, encode_patches, encode_videos, videos_folder
 from penumbra.tasks.text.tags import Tagging, tag
 
 

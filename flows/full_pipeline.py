@@ -14,7 +14,7 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
 from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
 from penumbra.tasks.grounding.report.pages import report_evaluation

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.flows.parameters import OWN, write_own
-from penumbra.tasks.data.columns import Columns, find_columns
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
 from penumbra.tasks.data.queries import (
     Label,
@@ -17,7 +16,7 @@ from penumbra.tasks.data.queries import (
     split_by_video,
     write_dataset,
 )
-from penumbra.tasks.data.tables import OwnTable, read_table
+from penumbra.tasks.data.tables import Columns, OwnTable, find_columns, read_table
 
 TEST = 0.2  # of the videos
 
@@ -90,7 +89,7 @@ def _measured(table: OwnTable, folder: Path, told: bool, vids: Sequence[str]) ->
             f"{table.path} tells no duration of video {vids[0]!r}: name a column with --duration, or the folder of "
             "the video files with --videos"
         )
-    from penumbra.tasks.features.decoding.durations import durations_of_files
+    from penumbra.tasks.features.decoders import durations_of_files
 
     return durations_of_files(folder, vids)
 

@@ -12,7 +12,7 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.console_output import warnings_only
 from penumbra.flows.local_run import prepare, run_flow
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.data.own import write_queries
+from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import IS_THERE, Parameters, planning

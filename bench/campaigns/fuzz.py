@@ -27,9 +27,8 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from penumbra.tasks.features.decoding.pool import Pool, Video
-from penumbra.tasks.features.imports.importer import Importer, Imports, Source, import_part
-from penumbra.tasks.features.imports.sources import SourceError, open_source
+from penumbra.tasks.features.decoders import Pool, Video
+from penumbra.tasks.features.imports import Importer, Imports, Source, SourceError, import_part, open_source
 from penumbra.tasks.features.reading import matrix_of
 from tests.films import film
 

@@ -32,8 +32,8 @@ def check(
 
 def show(dataset: "Dataset") -> None:
     """Print what was found."""
-    from penumbra.tasks.data.check import HEADER
-    from penumbra.tasks.data.check import check as check_dataset
+    from penumbra.tasks.data.annotations import HEADER
+    from penumbra.tasks.data.annotations import check as check_dataset
 
     checked = check_dataset(dataset)
     table = Table(*HEADER, title=f"{escape(str(dataset.location()))}", title_justify="left")

@@ -15,7 +15,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.browsing.columns import Column, Row, by_query, coded, whole
 from penumbra.tasks.data.dataset import videos_of
-from penumbra.tasks.features.decoding.files import VideoFolder
+from penumbra.tasks.features.files import VideoFolder
 
 if TYPE_CHECKING:
     from penumbra.tasks.browsing.predicted import PredictedRun

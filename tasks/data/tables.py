@@ -1,13 +1,16 @@
 """Anyone's own table as rows of named cells: CSV, TSV, JSON lines or Parquet."""
 
 import csv
+import datetime
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penumbra.artifacts.errors import what_there_is
 from penumbra.tasks.data.dataset import DatasetError, start_of
 
 Row = dict[str, Any]
@@ -115,3 +118,204 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         raise DatasetError(f"{path} is no Parquet file ({str(error).splitlines()[0]}): write it again") from None
     for number, row in enumerate(table.to_pylist(), 1):
         yield f"row {number}", row
+
+
+LOOKED_AT = 500  # cells of a column
+MOST = 0.5  # of the cells fit where a column is what it is taken for
+NAMES = {  # the likelier first
+    "query": ("query", "sentence", "text", "caption", "description", "annotation", "question"),
+    "windows": (
+        "relevant_windows",
+        "windows",
+        "window",
+        "timestamps",
+        "timestamp",
+        "moments",
+        "moment",
+        "segments",
+        "segment",
+        "spans",
+        "span",
+    ),
+    "start": ("start", "start_time", "t_start", "time_start", "t0", "begin", "begin_time", "from", "onset"),
+    "end": ("end", "end_time", "t_end", "time_end", "t1", "stop", "stop_time", "to", "offset"),
+    "video": (
+        "vid",
+        "video",
+        "video_id",
+        "videoid",
+        "video_name",
+        "clip",
+        "clip_id",
+        "file",
+        "filename",
+        "file_name",
+        "video_file",
+        "path",
+        "video_path",
+        "youtube_id",
+    ),
+    "duration": ("duration", "video_duration", "length", "video_length", "len"),
+    "split": ("split", "set", "subset", "partition", "fold"),
+    "qid": ("qid", "query_id", "id", "annotation_id", "desc_id"),
+}
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+CLOCK = re.compile(r"(?:(\d+):(?=\d+:))?(\d+):([0-5]?\d(?:[.,]\d+)?)\Z")
+NUMBER = re.compile(r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?)\s*(?:s|sec|secs|seconds)?\Z", re.I)
+UNIT = re.compile(r"_(s|sec|secs|seconds)\Z")
+
+
+def seconds(cell: Any) -> float | None:
+    """A cell as seconds, from a number or `mm:ss` or `hh:mm:ss`; None where it is no time."""
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return float(cell) if math.isfinite(cell) else None
+    if isinstance(cell, datetime.timedelta):
+        return cell.total_seconds()
+    if isinstance(cell, datetime.time):
+        return cell.hour * 3600 + cell.minute * 60 + cell.second + cell.microsecond / 1e6
+    if not isinstance(cell, str):
+        return None
+    text = cell.strip()
+    if clock := CLOCK.match(text):
+        hours, minutes, rest = clock.groups()
+        return int(hours or 0) * 3600 + int(minutes) * 60 + float(rest.replace(",", "."))
+    number = NUMBER.match(text)
+    return float(number[1].replace(",", ".")) if number else None
+
+
+def windows_in(cell: Any) -> list[list[Any]] | None:
+    """A cell as windows: a list of pairs, one pair, pairs as JSON text, or `0:02-0:08; 0:11-0:15`; None otherwise."""
+    if isinstance(cell, str):
+        try:
+            cell = json.loads(cell.replace("(", "[").replace(")", "]"))
+        except (json.JSONDecodeError, RecursionError):
+            cell = [[edge.strip() for edge in re.split(r"\s*[-–]\s*", part)] for part in cell.split(";")]
+    if not isinstance(cell, list | tuple):
+        return None
+    pairs = [cell] if len(cell) == 2 and not any(isinstance(edge, list | tuple | dict) for edge in cell) else cell
+    windows = []
+    for pair in pairs:
+        edges = [pair.get("start"), pair.get("end")] if isinstance(pair, dict) else pair
+        if not isinstance(edges, list | tuple) or len(edges) != 2 or None in (times := [*map(seconds, edges)]):
+            return None
+        windows.append(times)
+    return windows
+
+
+def split_in(cell: Any) -> str | None:
+    """The split that a cell names: train, val or test; None otherwise."""
+    return SPLITS.get(cell.strip().lower()) if isinstance(cell, str) else None
+
+
+def _is_sentence(cell: Any) -> bool:
+    return isinstance(cell, str) and len(cell.split()) > 1 and seconds(cell) is None and windows_in(cell) is None
+
+
+def _is_name(cell: Any) -> bool:
+    return (isinstance(cell, str) and "\n" not in cell) or type(cell) is int
+
+
+FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits, and what the column should hold
+    "query": (lambda cell: isinstance(cell, str) and seconds(cell) is None, "sentences"),
+    "windows": (lambda cell: windows_in(cell) is not None, "windows such as [[2.0, 8.5]]"),
+    "start": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
+    "end": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
+    "video": (_is_name, "names of videos"),
+    "duration": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
+    "split": (lambda cell: split_in(cell) is not None, "train, val or test"),
+    "qid": (_is_name, "ids"),
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The column of each role that the table has, and by what it was found: "given", "name" or "content"."""
+
+    of: dict[str, str]
+    by: dict[str, str]
+
+    def cell(self, row: Mapping[str, Any], role: str) -> Any:
+        """A row's cell of a role; None where there is no such column."""
+        return row.get(self.of[role]) if role in self.of else None
+
+
+def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
+    """Find the column of every role; raises `DatasetError` where a needed one is not there, or does not fit."""
+    of: dict[str, str] = {}
+    by: dict[str, str] = {}
+    for role, column in given.items():
+        if column is not None:
+            _check_given(table, role, column)
+            of[role], by[role] = column, "given"
+    normal = {column: UNIT.sub("", re.sub(r"\W+", "_", column.strip().lower())) for column in table.columns}
+    for role, names in NAMES.items():
+        fitting = [c for name in names for c in table.columns if normal[c] == name and c not in of.values()]
+        fitting = [column for column in fitting if _fits(table, role, column)]
+        told_otherwise = "windows" in of if role in ("start", "end") else role == "windows" and "start" in of
+        if role not in of and fitting and not told_otherwise:
+            of[role], by[role] = fitting[0], "name"
+    _by_content(table, of, by)
+    for role in ("query", "video") if "windows" in of else ("query", "video", "start", "end"):
+        if role not in of:
+            raise DatasetError(
+                f"{table.path} has no column that looks like {FITS[role][1]} for {role}: name it with --{role}; there "
+                f"is: {', '.join(table.columns)}"
+            )
+    return Columns({role: of[role] for role in NAMES if role in of}, by)
+
+
+def _fits(table: OwnTable, role: str, column: str) -> bool:
+    cells = table.cells(column)[:LOOKED_AT]
+    return bool(cells) and sum(bool(FITS[role][0](cell)) for cell in cells) > MOST * len(cells)
+
+
+def _check_given(table: OwnTable, role: str, column: str) -> None:
+    if column not in table.columns:
+        there = what_there_is(column, table.columns)
+        raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {there}")
+    if not _fits(table, role, column):
+        misfits = (
+            f"{place} has {start_of(str(row[column]))!r}"
+            for place, row in zip(table.places, table.rows, strict=True)
+            if row.get(column) is not None and not FITS[role][0](row[column])
+        )
+        raise DatasetError(
+            f"column {column!r} does not hold {FITS[role][1]}: {next(misfits, f'{table.path} has nothing there')}; "
+            f"name another with --{role}"
+        )
+
+
+def _by_content(table: OwnTable, of: dict[str, str], by: dict[str, str]) -> None:
+    """Take the one column that fits a role; among sentences the longest."""
+
+    def free(fits: Callable[[Any], Any]) -> list[str]:
+        free = [column for column in table.columns if column not in of.values()]
+        cells = {column: table.cells(column)[:LOOKED_AT] for column in free}
+        return [column for column in free if cells[column] and all(fits(cell) for cell in cells[column])]
+
+    def take(role: str, found: list[str]) -> None:
+        if role not in of and len(found) == 1:
+            of[role], by[role] = found[0], "content"
+
+    words = {column: sum(len(cell.split()) for cell in table.cells(column)) for column in free(_is_sentence)}
+    take("query", [max(words, key=words.__getitem__)] if words else [])
+    take("split", free(split_in))
+    times = free(lambda cell: seconds(cell) is not None)
+    if "windows" not in of and "start" not in of and "end" not in of:
+        if len(times) == 2 and all(
+            (seconds(row[times[0]]) or 0) <= (seconds(row[times[1]]) or math.inf) for row in table.rows
+        ):
+            take("start", times[:1])
+            take("end", times[1:])
+        else:
+            take("windows", free(lambda cell: windows_in(cell) is not None))
+    take("video", free(lambda cell: isinstance(cell, str) and len(cell.split()) == 1 and seconds(cell) is None))

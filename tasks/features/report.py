@@ -12,7 +12,7 @@ from penumbra.artifacts.document import code, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
-from penumbra.tasks.features.decoding.sheet import as_image
+from penumbra.tasks.features.frames import as_image
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.features.video import SHEET
 from penumbra.tasks.stage import logger, side_effect_task

@@ -1,6 +1,6 @@
 """Stage `video_features`: a CLIP feature for every clip of every video of a data set.
 
-`penumbra.tasks.features.decoding.frames` says which frame stands for a clip and how the last, partial clip is counted.
+`penumbra.tasks.features.frames` says which frame stands for a clip and how the last, partial clip is counted.
 Workers decode ahead of the encoder; each video that is done is kept at once, so that a run that is killed decodes no
 finished video again.
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
@@ -29,11 +30,9 @@ from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import device_name
-from penumbra.tasks.features.clip import Clip, Encoder, digests, load
-from penumbra.tasks.features.decoding.drafts import Draft, Drafts
-from penumbra.tasks.features.decoding.encode import States, frame_states
-from penumbra.tasks.features.decoding.extraction import Extraction
-from penumbra.tasks.features.decoding.files import VideoFolder, is_inside
+from penumbra.tasks.features.clip import Clip, Encoder, digests, load, patch_sizes
+from penumbra.tasks.features.encode import Draft, Drafts, Extraction, States, frame_states, patch_states
+from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
 
@@ -320,3 +319,53 @@ def chunks(vids: Iterable[str]) -> list[list[str]]:
 def encode_videos(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
     """Encode the videos of a data set, whose files are in a folder."""
     return run(VideoFeatures(annotations, folder, clip, videos))
+
+
+PATCHES = "patch_features"
+LARGEST = 127
+
+
+def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """States (frames, patches, width) as bytes of the same shape, and the scale (frames) that they are to be times."""
+    exact = states.astype(np.float32)
+    largest = np.abs(exact).max(axis=(1, 2))
+    scale = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    return np.rint(exact / scale[:, None, None]).astype(np.int8), scale
+
+
+def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int) -> pa.Table:
+    """Rows (video id, duration, states) as the stage's table; `side` is how many patches a frame is high and wide."""
+    quantised_rows = [quantised(states) for _, _, states in rows]
+    seconds = [np.minimum((np.arange(len(states)) + 0.5) * interval, duration) for _, duration, states in rows]
+    return pa.table(
+        {
+            "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
+            "encoder": pa.array([encoder] * len(rows), pa.string()),
+            "seconds": pa.array(seconds, pa.list_(pa.float32())),
+            "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
+            "scale": pa.array([scale for _, scale in quantised_rows], pa.list_(pa.float32())),
+            "patches": pa.array([values.tobytes() for values, _ in quantised_rows], pa.large_binary()),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class PatchFeatures(FrameStage):
+    """What CLIP sees in each place of a few frames of every video."""
+
+    name = PATCHES
+    states = staticmethod(patch_states)
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one frame of patches to the next."""
+        return self.videos.patch_interval
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """See `patches_table`."""
+        return patches_table(self.encoder.name, self.interval, rows, patch_sizes(self.encoder)[0])
+
+
+def encode_patches(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the patches of the videos of a data set, whose files are in a folder."""
+    return run(PatchFeatures(annotations, folder, clip, videos))

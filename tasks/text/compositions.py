@@ -20,8 +20,7 @@ from itertools import chain, zip_longest
 from typing import TypeVar
 
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.data.own import TRAINING
-from penumbra.tasks.data.queries import Label, in_order, share_of
+from penumbra.tasks.data.queries import TRAINING, Label, in_order, share_of
 from penumbra.tasks.text.relations import Tokens, relations
 
 Pair = tuple[str, str, str]  # type, and two lemmas in their order of the type's name

@@ -19,7 +19,7 @@ from penumbra.flows.registry import ParameterError
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation.grids import plan
 from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text

@@ -26,8 +26,8 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.local_run import plan_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip, load
-from penumbra.tasks.features.decoding.drafts import draft_name
-from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
+from penumbra.tasks.features.encode import draft_name
+from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -201,13 +201,13 @@ from penumbra.tasks.features import video as video_features
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import Texts
-from penumbra.tasks.features.decoding import pool
+from penumbra.tasks.features import decoders as pool
 from penumbra.tasks.features.video import Videos
 folder, log = sys.argv[1:]
 video_features.VIDEOS_A_PART = 8
 pool.COMMAND = (sys.executable, "-c", f'''
 import time
-from penumbra.tasks.features.decoding import worker
+from penumbra.tasks.features import decoder as worker
 decode = worker.clip_frames
 def clip_frames(path, *others):
     with open({log!r}, "a") as log:

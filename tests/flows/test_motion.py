@@ -20,13 +20,11 @@ from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.models.vdi import VDI, injection_losses
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.features.clip import Clip, load, patch_sizes
-from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
-from penumbra.tasks.features.decoding.pixels import preprocess
-from penumbra.tasks.features.parameters import FeaturesParameters
-from penumbra.tasks.features.patches import quantised
+from penumbra.tasks.features.clip import Clip, load, patch_sizes, preprocess
+from penumbra.tasks.features.extraction import FeaturesParameters
+from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.text import Texts
-from penumbra.tasks.features.video import Videos
+from penumbra.tasks.features.video import Videos, quantised
 from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs

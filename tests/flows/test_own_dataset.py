@@ -17,7 +17,7 @@ from penumbra.flows.deploy import all_deployments
 from penumbra.flows.local_run import prepare
 from penumbra.flows.parameters import placed_in_layers
 from penumbra.tasks.data.dataset import Dataset, DatasetError
-from penumbra.tasks.features.decoding.durations import DurationError
+from penumbra.tasks.features.decoders import DurationError
 from tests.films import film
 
 ROWS = [

@@ -13,7 +13,7 @@ from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.ablation.grids import RowPlan, grids, plan
 from penumbra.tasks.grounding.ablation.results import Results

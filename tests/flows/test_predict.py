@@ -34,7 +34,7 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
+from penumbra.tasks.features.decoders import DecoderMessage, Video
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from penumbra.tasks.features.clip import Clip, Encoder, load
-from penumbra.tasks.features.decoding.encode import frame_states
-from penumbra.tasks.features.decoding.pixels import preprocess
+from penumbra.tasks.features.clip import Clip, Encoder, load, preprocess
+from penumbra.tasks.features.encode import frame_states
 from workshop.scenes import generate
 from workshop.scenes.splits import AnnotatedVideo, annotated_videos, hold_out
 from workshop.tiny_clip.clips import Pictures, is_new, known_scenes, pictures_of_video

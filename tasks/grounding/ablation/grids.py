@@ -12,8 +12,8 @@ from pydantic import Field, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.imports.importer import Imports
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
+from penumbra.tasks.features.imports import Imports
 from penumbra.tasks.features.simulated import Simulation
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos

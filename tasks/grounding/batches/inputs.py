@@ -7,7 +7,7 @@ from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.features.references import ExtractedFeatures
+from penumbra.tasks.features.extraction import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import (
     Examples,
     FeatureError,

@@ -21,8 +21,7 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, ClipError, Encoder, digests, load
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
-from penumbra.tasks.features.text import Texts
-from penumbra.tasks.features.text_encoders import TextEncoder, load_text_encoder
+from penumbra.tasks.features.text import TextEncoder, Texts, load_text_encoder
 from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
 from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of

@@ -20,7 +20,7 @@ from penumbra.artifacts.charts import (
     spans,
     text,
 )
-from penumbra.tasks.features.decoding.sheet import COLUMNS, ROWS
+from penumbra.tasks.features.frames import COLUMNS, ROWS
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
 from penumbra.tasks.grounding.prediction.watching import Watched

@@ -6,12 +6,9 @@ from pathlib import Path
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Encoder
-from penumbra.tasks.features.decoding.drafts import Draft
-from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
-from penumbra.tasks.features.decoding.extraction import BATCHES_AHEAD
-from penumbra.tasks.features.decoding.frames import VideoSummary
-from penumbra.tasks.features.decoding.pool import DecoderMessage, Pool, Video
-from penumbra.tasks.features.decoding.sheet import thumbnail
+from penumbra.tasks.features.decoders import DecoderMessage, Pool, Video
+from penumbra.tasks.features.encode import BATCHES_AHEAD, Draft, Encoded, FrameEncoder
+from penumbra.tasks.features.frames import VideoSummary, thumbnail
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import Videos, changes
 

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationError
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS, BaseSettings, ModelConfig

@@ -15,7 +15,7 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.rows import check_query
+from penumbra.tasks.data.annotations import check_query
 from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.selection import STAGE

@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from penumbra.tasks.data.columns import find_columns, seconds, windows_in
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import OwnQuery, queries_of, split_by_video
-from penumbra.tasks.data.tables import read_table
+from penumbra.tasks.data.tables import find_columns, read_table, seconds, windows_in
 
 HEADER = "text,t0,t1,clip,len\n"
 ROW = "a person opens the door.,0:02,8.5,a,30\n"

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
-from penumbra.tasks.data.own import write_queries
+from penumbra.tasks.data.queries import write_queries
 
 
 def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:

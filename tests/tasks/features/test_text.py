@@ -7,8 +7,15 @@ from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, ClipError, load
-from penumbra.tasks.features.text import Texts, chosen_negatives, distinct_texts, text_features_part
-from penumbra.tasks.features.text_encoders import batches_of_one_length, encode_texts, load_text_encoder
+from penumbra.tasks.features.text import (
+    Texts,
+    batches_of_one_length,
+    chosen_negatives,
+    distinct_texts,
+    encode_texts,
+    load_text_encoder,
+    text_features_part,
+)
 from penumbra.tasks.text.embeddings import Encoding, encode
 
 TINY = Clip(encoder="tiny-clip", device="cpu")

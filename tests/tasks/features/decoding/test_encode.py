@@ -10,11 +10,11 @@ import torch
 from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from penumbra.tasks.features import clip as pixels
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load
-from penumbra.tasks.features.decoding import pixels
-from penumbra.tasks.features.decoding.encode import Encoded, FrameEncoder
-from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
-from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
+from penumbra.tasks.features.decoders import DecoderMessage, Video
+from penumbra.tasks.features.encode import Encoded, FrameEncoder
+from penumbra.tasks.features.frames import Picture, VideoSummary
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,7 @@ def test_a_frame_s_features_don_t_depend_on_its_company(encoder: Encoder) -> Non
 
 
 def test_large_frames_don_t_wait_for_a_full_batch(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penumbra.tasks.features.decoding import encode as module
+    from penumbra.tasks.features import encode as module
 
     monkeypatch.setattr(module, "RESIZED_AT_ONCE", 100_000)
     frames = {"a": [picture(200, 300, seed) for seed in range(9)]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.tasks.features.decoding.files import VideoFolder
+from penumbra.tasks.features.files import VideoFolder
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
+from penumbra.tasks.features.frames import VideoError, VideoSummary, clip_frames
 from tests.films import cut, film, lie_about_duration, number_of, sound, turn
 
 pytestmark = pytest.mark.slow

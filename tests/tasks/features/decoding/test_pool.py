@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.tasks.features.decoding import pool
-from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features import decoders as pool
+from penumbra.tasks.features.decoders import Pool, Video
 from tests.films import film, number_of
 
 pytestmark = pytest.mark.slow
 
 MISBEHAVING = """
 import os, signal, time
-from penumbra.tasks.features.decoding import worker
+from penumbra.tasks.features import decoder as worker
 decode = worker.clip_frames
 def clip_frames(path, *others):
     for number, picture in enumerate(decode(path, *others)):
@@ -37,7 +37,7 @@ worker.main()
 CALLING = """
 import json, socket, sys
 from pathlib import Path
-from penumbra.tasks.features.decoding import worker
+from penumbra.tasks.features import decoder as worker
 def clip_frames(path, *others):
     socket.create_connection(("127.0.0.1", int(path.stem)), 5).close()
     yield from ()

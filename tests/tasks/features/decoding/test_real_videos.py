@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
-from penumbra.tasks.features.decoding.frames import VideoSummary, clip_frames
-from penumbra.tasks.features.decoding.pool import Pool, Video
+from penumbra.tasks.features.decoders import Pool, Video
+from penumbra.tasks.features.frames import VideoSummary, clip_frames
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from penumbra.tasks.features.imports.importer import Importer, Imports, Source, import_part
-from penumbra.tasks.features.imports.sources import FeatureFolder, Hdf5File, open_source
+from penumbra.tasks.features.imports import FeatureFolder, Hdf5File, Importer, Imports, Source, import_part, open_source
 
 VIDS = ["good", "bad", "other"]
 MATRIX = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)

@@ -10,8 +10,19 @@ import pyarrow as pa
 import pytest
 
 from penumbra.artifacts.schemas import conform
-from penumbra.tasks.features.imports.importer import Importer, Imports, Source, check_length, check_matrix, import_part
-from penumbra.tasks.features.imports.sources import FeatureFault, FeatureFolder, Hdf5File, SourceError, open_source
+from penumbra.tasks.features.imports import (
+    FeatureFault,
+    FeatureFolder,
+    Hdf5File,
+    Importer,
+    Imports,
+    Source,
+    SourceError,
+    check_length,
+    check_matrix,
+    import_part,
+    open_source,
+)
 from penumbra.tasks.features.reading import Float16Array, matrix_of
 
 CHANCE = np.random.default_rng(0)

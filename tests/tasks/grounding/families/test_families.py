@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field, create_model
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.features.parameters import FeaturesParameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig

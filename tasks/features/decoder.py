@@ -2,7 +2,7 @@
 
 It reads files of others with decoders of others: with an argument, the bytes that it may take (0: any), it is confined.
 
-Started by `penumbra.tasks.features.decoding.pool` as `python -m penumbra.tasks.features.decoding.worker`, and ended by
+Started by `penumbra.tasks.features.decoders` as `python -m penumbra.tasks.features.decoder`, and ended by
 it where a decoder hangs. A job is a line of JSON on standard input (path, clip_length, device). An answer is a line of
 JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `summary`, at the end of the video; or
 `reason` and `value`, where it can't be used. Imports neither torch nor Prefect, so that it starts in a moment.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from penumbra.artifacts.processes import confine, end_with_parent
-from penumbra.tasks.features.decoding.frames import VideoError, VideoSummary, clip_frames
+from penumbra.tasks.features.frames import VideoError, VideoSummary, clip_frames
 
 
 def answer(job: dict[str, str], out: BinaryIO) -> None:

@@ -1,9 +1,11 @@
 """All parameter groups of `extract-features`, for the flows that do its work on the way."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.imports.importer import Imports
+from penumbra.tasks.features.imports import Imports
 from penumbra.tasks.features.simulated import Simulation
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -30,3 +32,19 @@ class FeaturesParameters(Parameters):
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
         """The same, with patches where they are wanted."""
         return self.model_copy(update={"videos": self.videos.model_copy(update={"patches": True})}) if wanted else self
+
+
+@dataclass(frozen=True)
+class ExtractedFeatures:
+    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended."""
+
+    annotations: Artifact
+    text_features: Artifact
+    video_features: tuple[Artifact, ...]
+    patch_features: Artifact | None
+    outcome: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the features of the videos lie."""
+        return self.video_features[0].path

@@ -5,21 +5,29 @@ company it comes: a run that was killed and goes on ends with the same bytes. Wh
 is gathered. An encoder that sees n frames of a clip gets them as one picture of 3·n channels.
 """
 
+import io
+import json
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import DRAFTS, Store
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.features.clip import Encoder, encoder_threads
-from penumbra.tasks.features.decoding.frames import Picture, VideoSummary
-from penumbra.tasks.features.decoding.pixels import RESIZED_AT_ONCE, preprocess
-from penumbra.tasks.features.decoding.pool import DecoderMessage, Video
+from penumbra.tasks.features.clip import RESIZED_AT_ONCE, Encoder, encoder_threads, preprocess
+from penumbra.tasks.features.decoders import DecoderMessage, Pool, Video
+from penumbra.tasks.features.frames import Picture, VideoSummary, contact_sheet, thumbnail
 from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.progress import counting, uncounted
 
 States = Callable[[Any, torch.Tensor], torch.Tensor]  # of CLIP and of frames' pixels, one row a frame
 
@@ -184,3 +192,137 @@ class FrameEncoder:
         del self._open[video.video.vid]
         features = np.stack([row for row in video.rows if row is not None])
         return Encoded(video.video, features, video.summary or VideoSummary(), video.thumbnail)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finished video: features (clips, …), or the reason why there are none; a small JPEG or nothing."""
+
+    vid: str
+    summary: VideoSummary
+    features: Float16Array | None = None
+    reason: str = ""
+    value: str = ""
+    thumbnail: bytes = b""
+
+
+class Drafts:
+    """The drafts of one artifact."""
+
+    def __init__(self, store: Store, artifact: Artifact) -> None:
+        self.store, self.artifact = store, artifact
+
+    def write(self, encoded: Encoded, thumbnail: bytes) -> None:
+        """Keep a video's features or its refusal."""
+        facts = {
+            "vid": encoded.video.vid,
+            "summary": asdict(encoded.summary),
+            "reason": encoded.reason,
+            "value": encoded.value,
+        }
+        features = encoded.features if encoded.features is not None else np.zeros((0, 0), np.float16)
+        data = io.BytesIO()
+        np.savez(data, features=features, facts=_bytes(json.dumps(facts).encode()), thumbnail=_bytes(thumbnail))
+        self.store.write_file(self.artifact, draft_name(encoded.video.vid), data.getvalue())
+
+    def read(self, vid: str) -> Draft | None:
+        """A video's draft, or None."""
+        data = self.store.read_file(self.artifact, draft_name(vid))
+        if data is None:
+            return None
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            if "facts" not in arrays:
+                return None  # of a run before facts had this name: the video is decoded again
+            facts = json.loads(arrays["facts"].tobytes())
+            summary, thumbnail = VideoSummary(**facts.pop("summary")), arrays["thumbnail"].tobytes()
+            return Draft(
+                **facts, summary=summary, features=None if facts["reason"] else arrays["features"], thumbnail=thumbnail
+            )
+
+
+def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+def draft_name(vid: str) -> str:
+    """Where a video's draft lies in the artifact's folder."""
+    return f"{DRAFTS}/{sha256(vid.encode(errors='replace')).hexdigest()[:32]}.npz"
+
+
+BATCHES_AHEAD = 4
+
+
+class Extraction:
+    """The videos that are still to be done.
+
+    Args:
+        files: the file of each video, in the order in which they are wanted
+        drafts: where finished videos are kept
+        on_sheet: the videos of the contact sheet with the second that is to be seen there
+        states: which features a frame has
+
+    """
+
+    def __init__(
+        self, files: dict[str, Path], drafts: Drafts, on_sheet: dict[str, float], states: States = frame_states
+    ) -> None:
+        self.files, self.drafts, self.on_sheet, self.states = files, drafts, on_sheet, states
+        self._finished: Iterator[Encoded] = iter(())
+        self._tick: Callable[[int], None] = uncounted
+
+    @contextmanager
+    def start(
+        self,
+        encoder: Encoder,
+        workers: int,
+        clip_length: float,
+        device: str,
+        seconds: float,
+        memory: int,
+        batch_size: int,
+        most: int,
+    ) -> Iterator[None]:
+        """Decode with so many workers; see `Pool`. Nothing starts before the first video is asked for.
+
+        An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
+        """
+        frames = encoder.frames
+        pool = Pool(workers, clip_length / frames, device, seconds, memory, BATCHES_AHEAD * batch_size * frames, most)
+        seen = {vid: int(second / clip_length) for vid, second in self.on_sheet.items()}
+        finished = FrameEncoder(encoder, batch_size, seen, self.states).encode(pool.decode(self._videos()))
+        self._finished, self._tick = finished, counting("videos", len(self.files), whole=True)
+        try:
+            yield
+        finally:
+            finished.close()
+            pool.close()
+
+    def _videos(self) -> Iterator[Video]:
+        for vid, file in self.files.items():
+            if self.drafts.read(vid) is None:
+                yield Video(vid, file)
+            else:
+                self._tick(1)
+
+    def finish(self, vids: Sequence[str]) -> dict[str, Draft]:
+        """The drafts of these videos, as soon as all that have a file are done."""
+        drafts = {vid: draft for vid in vids if (draft := self.drafts.read(vid))}
+        missing = {vid for vid in vids if vid in self.files} - drafts.keys()
+        while missing:
+            encoded = next(self._finished)
+            self._tick(1)
+            picture = encoded.thumbnail
+            self.drafts.write(encoded, b"" if picture is None else thumbnail(picture))
+            vid = encoded.video.vid
+            if vid in missing:
+                missing.remove(vid)
+                draft = self.drafts.read(vid)
+                if draft:
+                    drafts[vid] = draft
+        return drafts
+
+    def contact_sheet(self) -> bytes:
+        """A JPEG of the videos that are to be seen, or nothing where none is there."""
+        drafts = [self.drafts.read(vid) for vid in self.on_sheet]
+        thumbnails = [draft.thumbnail for draft in drafts if draft and draft.thumbnail]
+        return contact_sheet(thumbnails) if thumbnails else b""

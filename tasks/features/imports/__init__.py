@@ -1,1 +1,0 @@
-"""Features that others have extracted: HDF5 files and folders of .npy and .npz files, into our own table."""
