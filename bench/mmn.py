@@ -22,8 +22,7 @@ from penumbra.tasks.grounding.batches.examples import Features, prepare
 from penumbra.tasks.grounding.families import mmn
 from penumbra.tasks.grounding.families.base import autocast
 from penumbra.tasks.grounding.families.mmn import MapData
-from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.step import make_optimiser
+from penumbra.tasks.grounding.training.loop import keep_memory, make_optimiser
 from tests import plain_mmn
 
 CLIPS, VIDEO, WORDS, TEXT, SENTENCES = 75, 1024, 16, 512, 7  # sentences of three videos

@@ -22,11 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics.retrieval import score_queries
-from penumbra.tasks.grounding.metrics.windows import align
-from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.settings import Settings, layered
-from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.metrics import align, score_queries
+from penumbra.tasks.grounding.training.loop import TrainingStep, keep_memory, make_optimiser
+from penumbra.tasks.grounding.training.presets import Settings, layered
 
 BATCH, QUERIES = 32, 3442
 PRODUCTS = {

@@ -22,8 +22,8 @@ from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
 from penumbra.flows.parameter_help import type_name
 from penumbra.flows.registry import FLOWS, flow_of
-from penumbra.tasks.grounding.ablation import grids
-from penumbra.tasks.grounding.training.settings import presets
+from penumbra.tasks.grounding import ablation
+from penumbra.tasks.grounding.training.presets import presets
 
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "at least", "pattern": "like"}
 WRITTEN = "*Written from the code when these pages are built.*"
@@ -290,7 +290,7 @@ def deployments_page() -> str:
 def grids_page() -> str:
     """The grids of `penumbra ablation`."""
     lines = ["# Grids", WRITTEN, "What `penumbra ablation NAME DATASET` trains: a row is a few changed parameters."]
-    for name, grid in yaml.safe_load(grids.FILE.read_text(encoding="utf-8")).items():
+    for name, grid in yaml.safe_load(ablation.FILE.read_text(encoding="utf-8")).items():
         rows = [
             (
                 row["label"] + (" (on request)" if row.get("on_request") else ""),

@@ -1,4 +1,4 @@
-"""`ablation`: the papers' tables, a grid of trainings over one data set each (`tasks/grounding/ablation/grids.yaml`).
+"""`ablation`: the papers' tables, a grid of trainings over one data set each (`tasks/grounding/ablation_grids.yaml`).
 
 penumbra ablation losses scenes
 """
@@ -23,14 +23,12 @@ from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.ablation.grids import RowPlan, plan
-from penumbra.tasks.grounding.ablation.results import Results, SeededRun
-from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, tabulate
+from penumbra.tasks.grounding.ablation import Results, RowPlan, RowsFailedError, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
-from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.run import training_run
-from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings
+from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
+from penumbra.tasks.grounding.training.stage import training_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, logger, stages_ahead
@@ -49,7 +47,7 @@ def ablation(
     preset: Preset = None,
     negatives: NegativesParameters | None = None,
     features: FeaturesParameters | None = None,
-    model: SaidModel = None,
+    model: OptionalModelConfig = None,
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,

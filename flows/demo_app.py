@@ -28,11 +28,11 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
-from penumbra.tasks.grounding.evaluation.choice import called, chosen_run
 from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, Window, checked
 from penumbra.tasks.grounding.prediction.negated import Negative, Negator
 from penumbra.tasks.grounding.prediction.picture import saliency_beside, window_frames, windows_beside
 from penumbra.tasks.grounding.prediction.watching import Watched
+from penumbra.tasks.grounding.training.stage import called, chosen_run
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 LARGEST = "2gb"  # of an uploaded file

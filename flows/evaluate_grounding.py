@@ -10,10 +10,11 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
-from penumbra.tasks.grounding.evaluation.choice import Choice, chosen_run, newest_negatives, sources_of_run
+from penumbra.tasks.grounding.configs import Choice
 from penumbra.tasks.grounding.evaluation.figures import evaluate
-from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.report.pages import Judged, report_evaluation
+from penumbra.tasks.grounding.evaluation.predictions import newest_negatives, predict_model, sources_of_run
+from penumbra.tasks.grounding.report import Judged, report_evaluation
+from penumbra.tasks.grounding.training.stage import chosen_run
 
 
 @named_flow("evaluate-grounding", lambda dataset, choice: f"evaluate {choice.run or 'the newest run'} {dataset.name}")

@@ -16,10 +16,10 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
-from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
-from penumbra.tasks.grounding.report.pages import report_evaluation
-from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.settings import Preset, SaidModel, features_with_preset, with_preset
+from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.report import report_evaluation
+from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, features_with_preset, with_preset
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import plan_if
 
@@ -36,7 +36,7 @@ def full_pipeline(
     negatives: NegativesParameters = NegativesParameters(),
     features: FeaturesParameters | None = None,
     preset: Preset = None,
-    model: SaidModel = None,
+    model: OptionalModelConfig = None,
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,

@@ -201,9 +201,9 @@ def members_of(annotation: Any) -> list[Any]:
 
 def _member(union: str, members: list[type[BaseModel]], said: dict[str, Any]) -> type[BaseModel]:
     """The group of a union that is meant."""
-    from penumbra.tasks.grounding.training.settings import name_in
+    from penumbra.tasks.grounding.training.presets import model_name
 
-    wanted = name_in(said.get("preset"), said.get(union, {}))
+    wanted = model_name(said.get("preset"), said.get(union, {}))
     return next((member for member in members if _name(member) == wanted), members[0])
 
 

@@ -12,10 +12,10 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
-from penumbra.tasks.grounding.report.pages import report_training
-from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import Preset, SaidModel, Settings, with_preset
+from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
+from penumbra.tasks.grounding.report import report_training
+from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, with_preset
+from penumbra.tasks.grounding.training.stage import train_model
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 
 
@@ -26,7 +26,7 @@ from penumbra.tasks.text.visual_dynamic_queries import split_queries
 def train_grounding(
     dataset: Dataset,
     preset: Preset = None,
-    model: SaidModel = None,
+    model: OptionalModelConfig = None,
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
-from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.loop import Job
+from penumbra.tasks.grounding.training.presets import Settings
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}

@@ -5,7 +5,7 @@ from typing import Any
 
 from penumbra.models.losses.settings import LossSettings
 from penumbra.tasks.grounding.families.detr import DETRConfig
-from penumbra.tasks.grounding.training.settings import MODELS
+from penumbra.tasks.grounding.training.presets import MODELS
 
 
 def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:

@@ -29,7 +29,7 @@ from penumbra.flows.local_run import prepare
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.features import text, video
 from penumbra.tasks.grounding.training import loop
-from penumbra.tasks.grounding.training.checkpoint import Checkpoint
+from penumbra.tasks.grounding.training.checkpoints import Checkpoint
 from tests.corner import cut_out, without_prefect
 
 NAME = "corner"

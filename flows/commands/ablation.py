@@ -16,7 +16,7 @@ def ablation(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A grid of tasks/grounding/ablation/grids.yaml: losses, llms, "
+            help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, "
             "ratios, margins, prepositions, systems …",
         ),
     ],
@@ -40,8 +40,7 @@ def ablation(
     so that a grid that was ended goes on. A row that fails is told, the others go on, and the exit code is 1.
     """
     from penumbra.flows.local_run import prepare, run_flow
-    from penumbra.tasks.grounding.ablation.grids import GROUPS, TRAINING, listing, plan
-    from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+    from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, RowsFailedError, listing, plan, table_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, known = prepare("ablation", dataset, changes)

@@ -40,7 +40,7 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
-    from penumbra.tasks.grounding.evaluation.runs import SHOWN, listed
+    from penumbra.tasks.grounding.runs import SHOWN, listed
 
     found = listed(dataset, model, sort)
     if as_json:
@@ -61,11 +61,11 @@ def list_runs(
 def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> None:
     """Settings that differ from the defaults, what it was made from, figures by split, and its files."""
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.grounding.evaluation.runs import found_run
-    from penumbra.tasks.grounding.training.settings import changed
+    from penumbra.tasks.grounding.runs import found_run
+    from penumbra.tasks.grounding.training.presets import non_default_settings
 
     run, store = found_run(name, dataset), Store()
-    settings, files = changed(run.settings), run.files()
+    settings, files = non_default_settings(run.settings), run.files()
     manifest = store.manifest(run.metrics) if run.finished else None
     if as_json:
         parents = [parent.path for parent in manifest.parents] if manifest else []
@@ -102,7 +102,7 @@ def rm(
 
     One that is being trained stays, and so does one that something else was made from, as an ablation's table.
     """
-    from penumbra.tasks.grounding.evaluation.runs import found_run, remove
+    from penumbra.tasks.grounding.runs import found_run, remove
 
     for run in [found_run(name, dataset) for name in names]:
         remove(run, dry_run)

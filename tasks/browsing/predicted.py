@@ -9,11 +9,11 @@ import numpy as np
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.browsing.columns import Column, Row, by_query, whole
-from penumbra.tasks.grounding.evaluation.choice import called, chosen_run
 from penumbra.tasks.grounding.evaluation.compare import predictions_of
 from penumbra.tasks.grounding.evaluation.figures import aligned
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
-from penumbra.tasks.grounding.metrics.retrieval import score_queries
+from penumbra.tasks.grounding.metrics import score_queries
+from penumbra.tasks.grounding.training.stage import called, chosen_run
 
 WINDOWS = 5  # of a query
 STEPS = digits + ascii_letters + "-_"  # 64 steps from the least saliency of a query to its greatest

@@ -21,12 +21,11 @@ from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
-from penumbra.tasks.grounding.ablation.grids import plan
-from penumbra.tasks.grounding.ablation.tabulate import RowsFailedError, table_text
+from penumbra.tasks.grounding.ablation import RowsFailedError, plan, table_text
+from penumbra.tasks.grounding.configs import Inputs, Training
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.settings import Inputs, Training
-from penumbra.tasks.grounding.training.folder import run_folder
+from penumbra.tasks.grounding.runs import run_folder
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planning

@@ -9,7 +9,7 @@ import yaml
 from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.flows.parameters import deployment_parameters
 from penumbra.flows.registry import FLOWS
-from penumbra.tasks.grounding.training.settings import presets
+from penumbra.tasks.grounding.training.presets import presets
 
 PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
 

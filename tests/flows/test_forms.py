@@ -14,7 +14,7 @@ import pytest
 
 from penumbra.flows.parameters import deployment_parameters
 from penumbra.flows.train_grounding import train_grounding
-from penumbra.tasks.grounding.training.settings import Settings, layered, with_preset
+from penumbra.tasks.grounding.training.presets import Settings, layered, with_preset
 from tests.browser import Page, browser, needs_chromium
 
 pytestmark = [pytest.mark.slow, needs_chromium]

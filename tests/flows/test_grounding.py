@@ -25,21 +25,18 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, OTHER_QUERY, whole_figures
-from penumbra.tasks.grounding.evaluation.choice import Choice
+from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, OTHER_QUERY, fit, whole_figures
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
-from penumbra.tasks.grounding.evaluation.constant import fit
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
-from penumbra.tasks.grounding.evaluation.runs import trained_runs
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
-from penumbra.tasks.grounding.metrics.windows import EvaluationError
-from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
-from penumbra.tasks.grounding.training.checkpoint import RunError
-from penumbra.tasks.grounding.training.folder import run_folder
-from penumbra.tasks.grounding.training.run import run_name
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.metrics import EvaluationError
+from penumbra.tasks.grounding.runs import run_folder, trained_runs
+from penumbra.tasks.grounding.training.checkpoints import RunError
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
 from penumbra.tasks.text.tags import Tagging, Tags
 
@@ -442,7 +439,7 @@ def test_runs_and_splits_that_are_not_there_are_named(world: Path, trained: Arti
 
 
 def _settings_and_key(trained: Artifact) -> Any:
-    from penumbra.tasks.grounding.training.run import load_run
+    from penumbra.tasks.grounding.training.stage import load_run
 
     return load_run(trained)[1], trained.key
 

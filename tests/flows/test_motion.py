@@ -28,11 +28,11 @@ from penumbra.tasks.features.video import Videos, quantised
 from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs
-from penumbra.tasks.grounding.evaluation.choice import Choice, sources_of_run
+from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import system_of, vdi
-from penumbra.tasks.grounding.settings import Inputs, Training
-from penumbra.tasks.grounding.training.run import load_run
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.text.tags import Tagging, tag

@@ -15,11 +15,9 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.ablation.grids import RowPlan, grids, plan
-from penumbra.tasks.grounding.ablation.results import Results
-from penumbra.tasks.grounding.evaluation.choice import Choice
-from penumbra.tasks.grounding.settings import ModelConfig, Training
-from penumbra.tasks.grounding.training.settings import MODELS, Settings, layered, presets
+from penumbra.tasks.grounding.ablation import Results, RowPlan, grids, plan
+from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
+from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.quality.judging import Judging

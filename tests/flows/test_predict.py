@@ -39,8 +39,8 @@ from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.evaluation.choice import Choice, newest_negatives, sources_of_run
-from penumbra.tasks.grounding.evaluation.predictions import predict_model
+from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.evaluation.predictions import newest_negatives, predict_model, sources_of_run
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
@@ -49,14 +49,11 @@ from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
 from penumbra.tasks.grounding.prediction.negated import Negator
 from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
-from penumbra.tasks.grounding.report.examples import RunOnData
-from penumbra.tasks.grounding.report.pages import saliency_section
-from penumbra.tasks.grounding.settings import Inputs, Training
-from penumbra.tasks.grounding.training.folder import run_folder
-from penumbra.tasks.grounding.training.live import Watcher
-from penumbra.tasks.grounding.training.progress import Progress
-from penumbra.tasks.grounding.training.run import train_model
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.report import RunOnData, saliency_section
+from penumbra.tasks.grounding.runs import run_folder
+from penumbra.tasks.grounding.training.logs import Progress, Watcher
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import train_model
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.tags import Tagging, tag
 from tests.browser import browser, needs_chromium

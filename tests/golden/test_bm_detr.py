@@ -13,11 +13,11 @@ from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import match
 from penumbra.models.outputs import Outputs
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
+from penumbra.tasks.grounding.configs import Inputs as InputSettings
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
-from penumbra.tasks.grounding.settings import Inputs as InputSettings
-from penumbra.tasks.grounding.training.run import read_weights
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import read_weights
 from tests.golden.reading import OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("bm_detr")

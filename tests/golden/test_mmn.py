@@ -17,8 +17,7 @@ from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_windows
 from penumbra.models.postprocessing import suppress
 from penumbra.models.segments import segment_means
-from penumbra.tasks.grounding.metrics.retrieval import score_queries
-from penumbra.tasks.grounding.metrics.windows import align
+from penumbra.tasks.grounding.metrics import align, score_queries
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = golden_files("mmn")

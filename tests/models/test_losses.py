@@ -19,7 +19,7 @@ from penumbra.models.losses.targets import Targets
 from penumbra.models.losses.total import compute_losses
 from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
 from penumbra.models.outputs import Alignment, Outputs
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.presets import Settings
 from tests.losses import losses_of
 
 B, L, Q = 3, 8, 5

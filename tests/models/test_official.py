@@ -13,9 +13,9 @@ import torch
 from penumbra.models.checkpoints import CheckpointError, convert, official_settings, read_official
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.settings import ModelSettings
-from penumbra.tasks.grounding.training.checkpoint import RunError
+from penumbra.tasks.grounding.training.checkpoints import RunError
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.run import read_weights
+from penumbra.tasks.grounding.training.stage import read_weights
 from tests.golden.reading import golden_files, read_golden
 from tests.grounding_data import job, settings
 

@@ -12,8 +12,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks import stage as stages
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
-from penumbra.tasks.grounding.ablation.grids import grid_of
-from penumbra.tasks.grounding.ablation.results import Results
+from penumbra.tasks.grounding.ablation import Results, grid_of
 from penumbra.tasks.negatives.quality.page import BELOW_A_COIN
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives

@@ -18,7 +18,7 @@ from penumbra.tasks.grounding.batches.examples import (
     normalised,
     prepare,
 )
-from penumbra.tasks.grounding.settings import BaseSettings, Inputs, ModelConfig
+from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
 
 COLUMNS = ["qid", "vid", "split", "query", "duration", "windows", "novel", "saliency"]

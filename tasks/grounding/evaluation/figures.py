@@ -19,17 +19,21 @@ from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, guesses, whole_figures, with_other_queries
-from penumbra.tasks.grounding.evaluation.constant import Fitted, fitted
+from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.evaluation.baselines import (
+    OTHER_QUERY,
+    Fitted,
+    fitted,
+    guesses,
+    whole_figures,
+    with_other_queries,
+)
 from penumbra.tasks.grounding.evaluation.predictions import predict_rows
-from penumbra.tasks.grounding.evaluation.runs import ALL
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics.metric import Split
-from penumbra.tasks.grounding.metrics.registry import all_metrics, shown, versions
-from penumbra.tasks.grounding.metrics.windows import Windows, align
-from penumbra.tasks.grounding.settings import Ranking
-from penumbra.tasks.grounding.training.run import load_run, name_of, split_rows
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, shown, versions
+from penumbra.tasks.grounding.runs import ALL
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
 from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"

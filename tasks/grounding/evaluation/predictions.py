@@ -15,13 +15,13 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.metrics.windows import EvaluationError
-from penumbra.tasks.grounding.settings import Ranking
-from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.run import load_run, require_checkpoints, run_name, settings_of
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.metrics import EvaluationError
+from penumbra.tasks.grounding.training.loop import keep_memory
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import load_run, require_checkpoints, run_name, settings_of
 from penumbra.tasks.stage import Stage, is_planned, run, work_of
 
 STAGE = "predictions"
@@ -161,3 +161,29 @@ def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, 
         require_checkpoints(metrics)  # also where the predictions are there: the figures need the model
     chosen = ranking or settings_of(work_of(metrics)).ranking
     return run(Predictions(metrics, sources, chosen, splits))
+
+
+def sources_of_run(
+    metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None, tags: Artifact | None = None
+) -> Sources:
+    """What the run was trained on, with the annotations given.
+
+    `negatives` are those by which a run is judged that was trained on none: is saliency in their order? `tags` tell
+    the verbs of queries, for the constant window by verb.
+    """
+    parents = work_of(metrics).parents
+    of = {parent.stage: parent for parent in parents}
+    return Sources(
+        annotations,
+        of["text_features"],
+        tuple(it for it in parents if it.stage == "video_features"),
+        of.get("negatives", negatives),
+        of.get("in_video_negatives"),
+        of.get("visual_dynamic_queries"),
+        tags=tags,
+    )
+
+
+def newest_negatives(dataset: str) -> Artifact | None:
+    """The negatives of a data set that were built last, if there are any."""
+    return Store().newest_if_any(dataset, "negatives")

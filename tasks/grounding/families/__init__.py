@@ -12,12 +12,12 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.families.bm_detr import BMDETRSystem
 from penumbra.tasks.grounding.families.detr import DETRSystem
 from penumbra.tasks.grounding.families.mmn import MMNSystem
 from penumbra.tasks.grounding.families.vdi import VDISystem
-from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
 
 SHIPPED: tuple[type[System[Any]], ...] = (DETRSystem, BMDETRSystem, MMNSystem, VDISystem)
 GROUP = "penumbra.families"

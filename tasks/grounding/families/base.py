@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.tasks.grounding.batches.examples import Examples, Features
-from penumbra.tasks.grounding.settings import BaseSettings, ModelConfig
+from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters
 
 Config = TypeVar("Config", bound=ModelConfig)

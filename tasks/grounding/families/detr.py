@@ -20,9 +20,9 @@ from penumbra.models.postprocessing import rank_windows, snap_windows
 from penumbra.models.settings import ModelSettings
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import HardNegativeLosses, HardNegativeModel, Prediction, System, autocast
-from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.settings import ModelConfig, Ranking
+from penumbra.tasks.grounding.metrics import ordering_metrics
 from penumbra.tasks.stage import Parameters
 
 

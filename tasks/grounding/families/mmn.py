@@ -22,9 +22,9 @@ from penumbra.models.postprocessing import suppress
 from penumbra.models.segments import segment_means
 from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples, Features
+from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.families.base import HardNegativeLosses, HardNegativeModel, Prediction, System, autocast
-from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.settings import ModelConfig
+from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
 class MapData:

@@ -23,11 +23,10 @@ from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import TextEncoder, Texts, load_text_encoder
 from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
-from penumbra.tasks.grounding.evaluation.choice import chosen_run
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.watching import Watched, watch
-from penumbra.tasks.grounding.training.run import load_run, run_name
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
 from penumbra.tasks.text.embeddings import EncoderError
 
 VIDEO = "video"

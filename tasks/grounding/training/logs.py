@@ -8,14 +8,100 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, Self
 
+from prefect import get_run_logger
+
+from penumbra.artifacts.document import Document
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.grounding.training.progress import Observer, Progress
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.artifacts.prefect_ui import LiveArtifact
+from penumbra.tasks.grounding.training.curves import curves_section
+from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.progress import stage_log_extra
 from penumbra.tasks.stage import logger
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Epochs that are done of those asked for, the rows of the `metrics` table so far, and the best figure so far.
+
+    `best`, of the figure that `Training.chosen_by` names, is None where there is nothing to choose by. `seconds` are
+    those of this process, which may have gone on where another was killed; at most `left` are to come.
+    """
+
+    epoch: int
+    epochs: int
+    history: list[Row]
+    best: float | None
+    seconds: float
+    left: float
+    chosen_by: str = "sum"
+
+    def newest(self, split: str, name: str) -> float | None:
+        """A figure of this epoch."""
+        found = (row for row in reversed(self.history) if row["epoch"] == self.epoch)
+        return next((row["value"] for row in found if (row["split"], row["name"]) == (split, name)), None)
+
+    def line(self) -> str:
+        """One line for a log."""
+        chosen = self.newest("validation", "chosen_by")
+        figure = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
+        judged = f", chosen by {figure} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
+        loss = self.newest("train", "total")
+        shown = "" if loss is None else f": loss {loss:.4f}"
+        return f"epoch {self.epoch} of {self.epochs}{shown}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
+
+
+Observer = Callable[[Progress], None]
+
+
+def unobserved(progress: Progress) -> None:
+    """Nobody watches."""
+
+
+def together(*several: Observer) -> Observer:
+    """All of them, one after the other."""
+
+    def observe(progress: Progress) -> None:
+        for one in several:
+            one(progress)
+
+    return observe
+
+
+FLOW = "train-grounding"
+PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
+
+
+class Watcher:
+    """An `Observer`; its page is gone when the training is over, and a report is in its place."""
+
+    def __init__(self, dataset: str, run: str) -> None:
+        self.run, self.logger = run, get_run_logger()
+        self._page = LiveArtifact("markdown", dataset, FLOW)
+        self._last: float | None = None
+
+    def __enter__(self) -> Self:
+        self._page.__enter__()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._page.__exit__(*reason)
+
+    def __call__(self, progress: Progress) -> None:
+        """Log and show how far a training is."""
+        self.logger.info("%s: %s", self.run, progress.line(), extra=stage_log_extra(progress.line()))
+        if self._last is None or monotonic() - self._last >= PUBLISH_EVERY:
+            page = Document(f"{self.run} is being trained", progress.line(), [curves_section(progress.history)])
+            self._page.show(page.markdown())
+            self._last = monotonic()
+
 
 Write = Callable[[int, Mapping[str, float]], None]  # step, and values by SPLIT/NAME
 

@@ -4,10 +4,16 @@ A run that was killed and started again ends with the same numbers as one that w
 states and the order of the data are all in the checkpoint or follow from seed and epoch.
 """
 
+import ctypes
+import json
+import platform
 import shutil
 import time
-from typing import cast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list, gather
@@ -16,10 +22,12 @@ from torch import Tensor, nn
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.models.checkpoints import CheckpointError, load_weights
 from penumbra.tasks.devices import device_of, fast_cpu_matmul
-from penumbra.tasks.grounding.batches.examples import Examples
+from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.base import TrainingData
-from penumbra.tasks.grounding.training.checkpoint import (
+from penumbra.tasks.grounding.families.base import Prediction, TrainingData
+from penumbra.tasks.grounding.metrics import align, retrieval_metrics, score_queries
+from penumbra.tasks.grounding.runs import SETTINGS
+from penumbra.tasks.grounding.training.checkpoints import (
     Checkpoint,
     RunError,
     optimiser_tensors,
@@ -27,12 +35,91 @@ from penumbra.tasks.grounding.training.checkpoint import (
     restore_optimiser,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.folder import SETTINGS
-from penumbra.tasks.grounding.training.job import Job, judge
-from penumbra.tasks.grounding.training.memory import keep_memory
-from penumbra.tasks.grounding.training.progress import Observer, Progress, Row, unobserved
-from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.training.logs import Observer, Progress, Row, unobserved
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import counting
+
+MMAP_MAX, TRIM_THRESHOLD = -4, -1  # names in malloc.h
+NEVER = 2**31 - 1
+
+
+def keep_memory() -> bool:
+    """Stop glibc from giving memory back for the rest of the process; whether that could be said."""
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    library = ctypes.CDLL(None)
+    return bool(library.mallopt(MMAP_MAX, 0) and library.mallopt(TRIM_THRESHOLD, NEVER))
+
+
+def make_optimiser(
+    groups: list[dict[str, Any]], learning_rate: float, weight_decay: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> torch.optim.AdamW:
+    """AdamW over groups of weights (`System.parameters`), in one fused kernel where the device has one."""
+    fused = groups[0]["params"][0].device.type in ("cpu", "cuda")
+    return torch.optim.AdamW(groups, learning_rate, betas, weight_decay=weight_decay, fused=fused)
+
+
+class TrainingStep:
+    """Calls add up to training; `objective` (`System.objective`) may be compiled, or wrapped for several devices."""
+
+    def __init__(self, objective: Any, optimiser: Any, clip_norm: float, backward: Any = torch.Tensor.backward) -> None:
+        self.objective, self.optimiser, self.clip_norm, self.backward = objective, optimiser, clip_norm, backward
+
+    def __call__(self, batch: Any) -> dict[str, Tensor]:
+        """Train on a batch; returns the total, each term and the gradient's norm, on the device."""
+        total, terms = self.objective(batch)
+        self.backward(total)
+        norm = nn.utils.clip_grad_norm_(self.objective.parameters(), self.clip_norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return {"total": total.detach(), "gradient_norm": norm.detach(), **terms}
+
+
+CHECKPOINTS = ("last", "best")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Training and validation queries with their features (on the CPU), the settings, and the run's folder.
+
+    `truth` gives the windows of the validation queries in seconds. `weights` are those to start from.
+    """
+
+    settings: Settings
+    train: Examples
+    validation: Examples
+    truth: dict[str, list[list[float]]]
+    videos: Features
+    texts: Features
+    folder: Path
+    weights: dict[str, torch.Tensor] | None = None
+
+    def described(self) -> str:
+        """The settings and the features' widths as JSON, written beside the checkpoints."""
+        widths = {"video": self.videos.channels, "text": self.texts.channels}
+        return json.dumps({"settings": self.settings.model_dump(mode="json"), "features": widths}, indent=1)
+
+
+def judge(predictions: list[Prediction], truth: dict[str, list[list[float]]], settings: Settings) -> dict[str, float]:
+    """Retrieval metrics of the validation queries, and under "chosen_by" what the best epoch is chosen by."""
+    known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
+    windows = align(known, {qid: truth[qid] for qid in known}).until(settings.ranking.truth_ends)
+    figures = retrieval_metrics(score_queries(windows))
+    chosen_by = settings.training.chosen_by
+    total = figures["R1@0.5"] + figures["R1@0.7"] + figures["mIoU"]
+    figures["chosen_by"] = total if chosen_by == "sum" else figures[chosen_by]
+    return figures
+
+
+def held_out_videos(videos: list[str], share: float, seed: int) -> set[str]:
+    """Videos to validate on, drawn by seed: whole videos, so that no validation video is trained on."""
+    distinct = sorted(set(videos))
+    count = min(len(distinct) - 1, round(share * len(distinct)))
+    if share and len(distinct) > 1:
+        count = max(count, 1)
+    chosen = np.random.default_rng(seed).permutation(len(distinct))[: max(count, 0)]
+    return {distinct[i] for i in chosen}
+
 
 LOOK_EVERY = 100  # steps between two looks at the losses: each waits for the device
 

@@ -16,11 +16,10 @@ from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 from penumbra.artifacts.processes import cores, environment
-from penumbra.tasks.grounding.settings import Training
-from penumbra.tasks.grounding.training.checkpoint import RunError, read_checkpoint
-from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.loop import TrainingError, train
-from penumbra.tasks.grounding.training.progress import Observer, Row, unobserved
+from penumbra.tasks.grounding.configs import Training
+from penumbra.tasks.grounding.training.checkpoints import RunError, read_checkpoint
+from penumbra.tasks.grounding.training.logs import Observer, Row, unobserved
+from penumbra.tasks.grounding.training.loop import Job, TrainingError, train
 
 LOOK_EVERY = 0.5  # seconds between two looks at what the processes tell
 GATHER = timedelta(minutes=15)  # in which all hosts have to come together

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from penumbra.artifacts.locations import runs_folder
-from penumbra.tasks.grounding.training.checkpoint import Checkpoint, RunError, read_checkpoint, write_checkpoint
+from penumbra.tasks.grounding.training.checkpoints import Checkpoint, RunError, read_checkpoint, write_checkpoint
 
 FIGURES = "validation"
 

@@ -13,7 +13,7 @@ import pytest
 from penumbra.flows import completion
 from penumbra.flows import parameter_help as parameters
 from penumbra.flows.registry import FLOWS
-from penumbra.tasks.grounding.training.settings import presets
+from penumbra.tasks.grounding.training.presets import presets
 
 pytestmark = pytest.mark.slow
 

@@ -8,23 +8,27 @@ import yaml
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.parameters import deployment_parameters
-from penumbra.tasks.grounding.ablation.grids import (
+from penumbra.tasks.grounding.ablation import (
+    COSTS,
     FEATURES,
     GROUPS,
+    METRICS,
     NEGATIVES,
     TRAINING,
     GridError,
+    Results,
     Row,
+    Scored,
     chosen_rows,
     grid_of,
     grids,
     listing,
+    marks_of,
     plan,
 )
-from penumbra.tasks.grounding.ablation.results import COSTS, METRICS, Results, Scored, marks_of
+from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
-from penumbra.tasks.grounding.settings import ModelConfig
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import Parameters
 
 pytestmark = pytest.mark.long

@@ -15,10 +15,9 @@ from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, Shifting, distinct_videos
-from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.loop import train
+from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.settings import Settings
 from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,17 @@ import pytest
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, guesses, whole_figures, with_other_queries
-from penumbra.tasks.grounding.evaluation.constant import STEPS, Fitted, fit, main_verbs
+from penumbra.tasks.grounding.evaluation.baselines import (
+    BY_VERB,
+    CONSTANT,
+    STEPS,
+    Fitted,
+    fit,
+    guesses,
+    main_verbs,
+    whole_figures,
+    with_other_queries,
+)
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.text.tags import load_pipeline, tag_part
 

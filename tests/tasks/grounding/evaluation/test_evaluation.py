@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penumbra.tasks.grounding.configs import Ranking
+from penumbra.tasks.grounding.evaluation.compare import Difference, over_seeds, paired_bootstrap
 from penumbra.tasks.grounding.families.base import Prediction
-from penumbra.tasks.grounding.metrics.comparison import Difference, over_seeds, paired_bootstrap
-from penumbra.tasks.grounding.metrics.highlights import align_saliency, highlight_metrics
-from penumbra.tasks.grounding.metrics.official import main, report
-from penumbra.tasks.grounding.metrics.ordering import ordering_metrics
-from penumbra.tasks.grounding.metrics.retrieval import average_precision, retrieval_metrics, score_queries
-from penumbra.tasks.grounding.metrics.submission import read_lines, submission_rows, write_lines
-from penumbra.tasks.grounding.metrics.windows import EvaluationError, align
-from penumbra.tasks.grounding.settings import Ranking
-from penumbra.tasks.grounding.training.job import judge
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.metrics import (
+    EvaluationError,
+    align,
+    align_saliency,
+    average_precision,
+    highlight_metrics,
+    ordering_metrics,
+    retrieval_metrics,
+    score_queries,
+)
+from penumbra.tasks.grounding.official import main, read_lines, report, submission_rows, write_lines
+from penumbra.tasks.grounding.training.loop import judge
+from penumbra.tasks.grounding.training.presets import Settings
 
 PREDICTED = {"a": [[0, 5, 0.9], [0, 10, 0.8]], "b": [[20, 30, 0.7]]}
 TRUE = {"a": [[0, 10]], "b": [[0, 10], [20, 28]]}

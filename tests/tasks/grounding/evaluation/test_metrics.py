@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penumbra.tasks.grounding import metrics as registry
 from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
-from penumbra.tasks.grounding.metrics import registry
-from penumbra.tasks.grounding.metrics.metric import Split, mean_of
-from penumbra.tasks.grounding.metrics.registry import (
+from penumbra.tasks.grounding.metrics import (
     SHIPPED,
+    Floats,
     MetricError,
+    Split,
     all_metrics,
+    mean_of,
     register,
     scores_by_query,
     versions,
 )
-from penumbra.tasks.grounding.metrics.windows import Floats
 
 PREDICTIONS = [
     {"qid": qid, "windows": [{"start": start, "end": start + 4.0, "score": 1.0}], "saliency": [0.1, 0.9]}

@@ -16,9 +16,8 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store, lease_of
 from penumbra.flows.commands import app
-from penumbra.tasks.grounding.evaluation.runs import Runs, found_run, listed, remove, trained_runs
-from penumbra.tasks.grounding.training.folder import run_folder
-from penumbra.tasks.grounding.training.settings import Settings, changed
+from penumbra.tasks.grounding.runs import Runs, found_run, listed, remove, run_folder, trained_runs
+from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
 
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -192,7 +191,7 @@ def test_what_is_shown_of_a_run(store: Store, made: dict[str, Artifact]) -> None
     assert found["figures"]["word"] == {"queries": 9.0, "R1@0.5": 50.0}
     several = json.loads(CliRunner().invoke(app, ["runs", "ls", "--sort", "R1@0.5", "--json"]).stdout)
     assert [run["key"] for run in several] == [made[name].key for name in ("shine", "plain", "mmn")]
-    assert changed({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
+    assert non_default_settings({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
 
 
 def test_a_damaged_run_hides_no_other_and_can_be_taken_away(store: Store, made: dict[str, Artifact]) -> None:

@@ -13,13 +13,13 @@ from pydantic import Field, create_model
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.configs import ModelConfig, Training
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.families.vdi import VDIConfig
-from penumbra.tasks.grounding.settings import ModelConfig, Training
-from penumbra.tasks.grounding.training.run import TrainingRun
-from penumbra.tasks.grounding.training.settings import MODELS, Settings, presets, with_preset
+from penumbra.tasks.grounding.training.presets import MODELS, Settings, presets, with_preset
+from penumbra.tasks.grounding.training.stage import TrainingRun
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ from penumbra.flows.parameter_help import in_full
 from penumbra.flows.parameters import resolve_parameter_paths
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.run import settings_of
+from penumbra.tasks.grounding.training.stage import settings_of
 from prefect.utilities.callables import parameter_schema
 from tests.grounding_data import job, settings
 chosen = settings({"epochs": 1}, model={"name": "toy", "wheels": 3})

@@ -11,11 +11,10 @@ from torch import nn
 
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.mmn import MapData
-from penumbra.tasks.grounding.training.checkpoint import read_checkpoint
-from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.loop import train
+from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
+from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.settings import Settings
 from tests import grounding_data
 from tests.grounding_data import CHANNELS, features, negatives, rows
 

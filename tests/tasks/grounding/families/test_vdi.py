@@ -10,12 +10,11 @@ from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.grounding.batches.examples import FeatureError, prepare
+from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILosses, token_ids
-from penumbra.tasks.grounding.settings import Training
-from penumbra.tasks.grounding.training.job import Job
-from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.settings import Settings
+from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
 from penumbra.tasks.text.visual_dynamic_queries import split_query
 from tests import grounding_data

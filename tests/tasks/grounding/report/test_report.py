@@ -14,8 +14,16 @@ from markdown_it import MarkdownIt
 from penumbra.artifacts.charts import Drawing, printable
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.tasks.grounding.batches.inputs import Loaded
-from penumbra.tasks.grounding.report.examples import Example, ordering_candidates, overlap_examples, pick, steepness
-from penumbra.tasks.grounding.report.figures import ordering_chart, saliency_figure, windows_figure
+from penumbra.tasks.grounding.report import (
+    Example,
+    ordering_candidates,
+    ordering_chart,
+    overlap_examples,
+    pick,
+    saliency_figure,
+    steepness,
+    windows_figure,
+)
 from penumbra.tasks.grounding.training.curves import (
     LONGEST_OF_THREE,
     TITLES,
@@ -26,8 +34,8 @@ from penumbra.tasks.grounding.training.curves import (
     loss_chart,
     validation_chart,
 )
+from penumbra.tasks.grounding.training.logs import Progress
 from penumbra.tasks.grounding.training.loop import train
-from penumbra.tasks.grounding.training.progress import Progress
 from tests.grounding_data import job, negatives, rows, settings, texts, videos
 from tests.markup import HOSTILE
 

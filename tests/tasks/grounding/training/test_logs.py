@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from penumbra.tasks.grounding.training.logs import LogError, scalar_logs
+from penumbra.tasks.grounding.training.logs import LogError, Progress, Row, scalar_logs
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.progress import Progress, Row
 from tests.grounding_data import job, settings
 
 pytestmark = pytest.mark.slow

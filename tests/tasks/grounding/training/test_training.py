@@ -19,27 +19,32 @@ from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.grounding.batches.device_data import epoch_order
-from penumbra.tasks.grounding.evaluation.choice import chosen_run
+from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import trained
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.settings import Inputs, Ranking, Training
 from penumbra.tasks.grounding.training import loop
-from penumbra.tasks.grounding.training.checkpoint import (
+from penumbra.tasks.grounding.training.checkpoints import (
     Checkpoint,
     RunError,
     read_best,
     read_checkpoint,
     write_checkpoint,
 )
-from penumbra.tasks.grounding.training.job import Job, held_out_videos
-from penumbra.tasks.grounding.training.loop import Trainer, TrainingError, train
-from penumbra.tasks.grounding.training.memory import keep_memory
+from penumbra.tasks.grounding.training.logs import Progress
+from penumbra.tasks.grounding.training.loop import (
+    Job,
+    Trainer,
+    TrainingError,
+    TrainingStep,
+    held_out_videos,
+    keep_memory,
+    make_optimiser,
+    train,
+)
+from penumbra.tasks.grounding.training.presets import Settings, SettingsError, presets, with_preset
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.progress import Progress
-from penumbra.tasks.grounding.training.run import settings_of
-from penumbra.tasks.grounding.training.settings import Settings, SettingsError, presets, with_preset
-from penumbra.tasks.grounding.training.step import TrainingStep, make_optimiser
+from penumbra.tasks.grounding.training.stage import chosen_run, settings_of
 from tests.cluster import free_port
 from tests.grounding_data import TINY, data, job, settings
 

@@ -17,20 +17,18 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
+from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights, read_official
 from penumbra.tasks.devices import device_name, device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
+from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS
-from penumbra.tasks.grounding.training.checkpoint import RunError, read_best
-from penumbra.tasks.grounding.training.folder import last_epoch, run_folder
-from penumbra.tasks.grounding.training.job import Job, held_out_videos
-from penumbra.tasks.grounding.training.live import Watcher
-from penumbra.tasks.grounding.training.logs import scalar_logs
+from penumbra.tasks.grounding.runs import last_epoch, run_folder
+from penumbra.tasks.grounding.training.checkpoints import RunError, read_best
+from penumbra.tasks.grounding.training.logs import Watcher, scalar_logs, together
+from penumbra.tasks.grounding.training.loop import Job, held_out_videos
+from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.processes import run_job
-from penumbra.tasks.grounding.training.progress import together
-from penumbra.tasks.grounding.training.settings import Settings
 from penumbra.tasks.stage import Stage, logger, run, side_effect_task
 
 STAGE = "metrics"
@@ -140,6 +138,28 @@ def settings_of(metrics: Manifest | Work) -> Settings:
 def name_of(metrics: Manifest) -> str:
     """What a run is called, by the manifest of its `metrics`."""
     return run_name(settings_of(metrics), metrics.key)
+
+
+def chosen_run(dataset: str | None, run: str | None) -> Artifact:
+    """The `metrics` artifact of a run by its key, first digits or name, of one data set or of any; None: the newest.
+
+    Raises `ArtifactError` naming those that match, or the newest, where none or several match.
+    """
+    store = Store()
+    if run is None and dataset is not None:
+        try:
+            return store.newest(dataset, "metrics")
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; penumbra run train-grounding {dataset} makes one") from None
+    return store.with_key(dataset, "metrics", run or "", called)
+
+
+def called(metrics: Manifest) -> str:
+    """What a run is called, by the manifest of its `metrics`; its key where this version can't read its settings."""
+    try:
+        return name_of(metrics)
+    except RunError:  # of a version with other settings
+        return metrics.key
 
 
 def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:

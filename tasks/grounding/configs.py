@@ -1,6 +1,6 @@
 """What a training is asked to do, whatever its model: how it is trained, on which features, how windows are made.
 
-A family of models adds its own (`ModelConfig`); all of them together are `penumbra.tasks.grounding.training.settings`.
+A family of models adds its own (`ModelConfig`); all of them together are `penumbra.tasks.grounding.training.presets`.
 """
 
 from typing import Any, Literal
@@ -150,3 +150,20 @@ class BaseSettings(Parameters):
     training: Training = Training()
     inputs: Inputs = Inputs()
     ranking: Ranking = Ranking()
+
+
+class Choice(Parameters):
+    """Which run, and which of its predictions."""
+
+    run: str | None = Field(
+        None,
+        coerce_numbers_to_str=True,
+        description="Key of the run's `metrics` artifact, or its first digits; default: newest.",
+    )
+    beside: str | None = Field(
+        None,
+        coerce_numbers_to_str=True,
+        description="Another run, as `run`, that the report shows beside it: before SHINE.",
+    )
+    splits: tuple[str, ...] = Field((), description="Splits to judge; default: all but train.")
+    ranking: Ranking | None = Field(None, description="How windows are made; default: as the run says.")

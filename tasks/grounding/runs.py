@@ -3,6 +3,7 @@
 Neither torch nor Prefect is loaded: a list is there in a fraction of a second. A run's name is read in its tables.
 """
 
+import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,9 +16,9 @@ from typing import Any
 from penumbra.artifacts.catalogue import check_unneeded, path_of
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.artifacts.leases import lease
+from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store, lease_of
-from penumbra.tasks.grounding.training.folder import last_epoch, run_folder, run_folders, settings_in
 
 ALL = "all"  # the subset of figures over every query of a split
 SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
@@ -280,3 +281,33 @@ def remove(run: Run, dry_run: bool = False) -> None:
             store.remove(artifact)
         if run.folder.exists():
             shutil.rmtree(run.folder)
+
+
+SETTINGS = "settings.json"  # what the run was asked to do, written before its first epoch
+
+
+def run_folder(metrics: Artifact) -> Path:
+    """Where a run's checkpoints lie."""
+    return runs_folder() / metrics.dataset / metrics.key
+
+
+def run_folders(dataset: str | None = None) -> Iterator[Path]:
+    """The folders of all runs, finished or not, of one data set or of all."""
+    return (path.parent for path in sorted(runs_folder().glob(f"{dataset or '*'}/*/{SETTINGS}")))
+
+
+def settings_in(folder: Path) -> dict[str, Any]:
+    """What a run was asked to do, by group; empty where a kill left the file unfinished."""
+    return dict(_read(folder / SETTINGS).get("settings", {}))
+
+
+def last_epoch(folder: Path) -> int:
+    """How many epochs of a run are kept."""
+    return int(_read(folder / "last.json").get("epoch", 0))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}

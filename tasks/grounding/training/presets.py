@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, ValidationErr
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.features.extraction import FeaturesParameters
+from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS, BaseSettings, ModelConfig
 from penumbra.tasks.grounding.families import families
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.settings import NAMED_ARTIFACTS, BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters, merge
 
 PRESETS = Path(__file__).with_name("presets.yaml")
@@ -40,10 +40,10 @@ class _Forms:
 
 if TYPE_CHECKING:
     Model = ModelConfig
-    SaidModel = ModelConfig | None
+    OptionalModelConfig = ModelConfig | None
 else:  # told apart by its name
     Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_named)]  # noqa: UP007 (of a tuple)
-    SaidModel = Annotated[Model | None, _Forms]
+    OptionalModelConfig = Annotated[Model | None, _Forms]
 
 
 class Settings(BaseSettings):
@@ -70,7 +70,7 @@ class Settings(BaseSettings):
         return {group: values for group, values in merge(found, {"model": {"name": self.model.name}}).items() if values}
 
 
-def changed(said: Mapping[str, Any]) -> dict[str, Any]:
+def non_default_settings(said: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's settings differs from the defaults, and its model, each under its whole name.
 
     Everything, where the settings are of a version that this one can't read.
@@ -112,7 +112,7 @@ def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
 
 def features_with_preset(name: str | None, said: FeaturesParameters | None) -> FeaturesParameters:
     """How features are made: what a preset says, with what was said explicitly on top."""
-    layers = {"features": preset_named(name).get("features", {})}, told({"features": said})
+    layers = {"features": preset_named(name).get("features", {})}, explicitly_set({"features": said})
     return FeaturesParameters.model_validate(reduce(merge, layers).get("features", {}))
 
 
@@ -121,10 +121,10 @@ def with_preset(name: str | None, groups: Mapping[str, Parameters | None]) -> Se
 
     Raises `SettingsError` naming an unknown preset.
     """
-    return layered(name, told(groups))
+    return layered(name, explicitly_set(groups))
 
 
-def told(groups: Mapping[str, Parameters | None]) -> dict[str, dict[str, Any]]:
+def explicitly_set(groups: Mapping[str, Parameters | None]) -> dict[str, dict[str, Any]]:
     """What was said explicitly, by group. A model's name is, where it is not the default's: nobody gets it unasked."""
     said = {group: values.model_dump(exclude_unset=True) for group, values in groups.items() if values is not None}
     model = groups.get("model")
@@ -133,7 +133,7 @@ def told(groups: Mapping[str, Parameters | None]) -> dict[str, dict[str, Any]]:
     return said
 
 
-def name_in(preset: str | None, said: Mapping[str, Any]) -> str:
+def model_name(preset: str | None, said: Mapping[str, Any]) -> str:
     """The name of the model that was said, or that a preset is for, or the default's."""
     named = presets().get(preset or "", {}).get("model", {}).get("name", DEFAULT)
     return str(said.get("name", named))

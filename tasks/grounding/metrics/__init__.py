@@ -1,1 +1,0 @@
-"""The field's figures, from windows and scores alone."""
