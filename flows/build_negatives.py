@@ -14,16 +14,14 @@ from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
-from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.quality.assessment import assess
-from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.references import Negatives, Queries
 from penumbra.tasks.negatives.rejected import gather_rejected
 from penumbra.tasks.negatives.reports.run import report_negatives
 from penumbra.tasks.negatives.reports.summary import summarise
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
-from penumbra.tasks.negatives.whole.taking import take_negatives
+from penumbra.tasks.negatives.sentence_negatives.taking import take_negatives
 from penumbra.tasks.stage import plan_if
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
@@ -43,8 +41,8 @@ def build_negatives(
     encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(),
     pairing: Pairing = Pairing(),
-    judging: Judging = Judging(),
-    sourcing: Sourcing = Sourcing(),
+    judging: QualityConfig = QualityConfig(),
+    sourcing: NegativeSource = NegativeSource(),
     engine: EngineName = None,
 ) -> State[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""

@@ -13,12 +13,10 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.reading import read_entries
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.sentence_negatives.reading import read_entries
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
 
@@ -34,12 +32,12 @@ def import_negatives(
     tagging: Tagging = Tagging(),
     encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(),
-    judging: Judging = Judging(),
+    judging: QualityConfig = QualityConfig(),
     engine: EngineName = None,
 ) -> State[Negatives]:
     """Take the file's negatives as they are, and tell of each which of the checks of `choosing` it passes."""
     read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
-    sourcing = Sourcing(source="imported", file=file)
+    sourcing = NegativeSource(source="imported", file=file)
     how = NegativesParameters(sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)
     with use_engine(engine):
         made = negatives_of(dataset, how)

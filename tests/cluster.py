@@ -224,12 +224,12 @@ def queries(folder: str) -> dict[str, str]:
     from penumbra.tasks import stage
     from penumbra.tasks.data.annotations import Annotations
     from penumbra.tasks.data.dataset import Dataset
-    from penumbra.tasks.negatives.quality.judging import Judging
+    from penumbra.tasks.negatives.parameters import QualityConfig
 
     stage.FEW_ROWS = 0
     flows.read_annotations = lambda dataset: stage.run(Annotations(dataset, ROWS_A_PART))
     flows.build_negatives(
-        Dataset(name="corner", folder=folder), judging=Judging(sample=10, classifiers=["words"], resamples=20)
+        Dataset(name="corner", folder=folder), judging=QualityConfig(sample=10, classifiers=["words"], resamples=20)
     )
     return {
         f"{manifest.stage}/{manifest.key}/{name}": digest

@@ -34,10 +34,8 @@ from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.stage import Parameters, Stage, merge, run
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
@@ -45,7 +43,7 @@ from penumbra.tasks.text.tags import Tagging
 
 FILE = Path(__file__).with_name("ablation_grids.yaml")
 NEGATIVES: dict[str, type[Parameters]] = {
-    "sourcing": Sourcing,
+    "sourcing": NegativeSource,
     "tagging": Tagging,
     "masking": Masking,
     "filling": Filling,
@@ -125,7 +123,7 @@ class RowPlan:
     @property
     def negatives(self) -> NegativesParameters:
         """How the row's negatives are built; a grid judges none."""
-        return NegativesParameters(**self.of(NEGATIVES), judging=Judging(judge=False))
+        return NegativesParameters(**self.of(NEGATIVES), judging=QualityConfig(judge=False))
 
     @property
     def features(self) -> FeaturesParameters:

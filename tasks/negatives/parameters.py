@@ -1,24 +1,82 @@
 """All parameter groups of `build-negatives`, for the flows that do its work on the way."""
 
+from typing import Literal
+
+from pydantic import Field, field_validator
+
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.in_video_negatives import Pairing
-from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.stage import Parameters
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
 from penumbra.tasks.text.tags import Tagging
 
+Classifier = Literal["words", "characters", "sentences", "gru"]
+
+
+class NegativeSource(Parameters):
+    """Where the negatives come from."""
+
+    source: Literal["fills", "nearest", "imported"] = Field(
+        "fills",
+        description="fills: chosen of what the providers filled; nearest: other training queries, a control; imported: "
+        "what others have made.",
+    )
+    file: str = Field(
+        "", description="The file of `imported`: JSON lines, CSV or TSV; without one it is what was imported last."
+    )
+    ranks: tuple[int, int, int] = Field(
+        (1, 30, 300),
+        description="Of `nearest`: how many other queries are nearer than each level's, this one included. On "
+        "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
+    )
+
+    def name_of(self, filling: Filling) -> str:
+        """What runs are called after: the providers, or where whole sentences come from."""
+        return "+".join(filling.providers) if self.source == "fills" else self.source
+
+    @field_validator("ranks")
+    @classmethod
+    def _rising(cls, ranks: tuple[int, int, int]) -> tuple[int, int, int]:
+        if not 1 <= ranks[0] < ranks[1] < ranks[2]:
+            raise ValueError(f"ranks {ranks} must rise from 1 on, as (1, 30, 300)")
+        return ranks
+
+
+class QualityConfig(Parameters):
+    """How the negatives are judged; docs/results/negatives.md says what is measured."""
+
+    judge: bool = Field(True, description="Whether a run ends with a quality report.")
+    sample: int = Field(
+        600,
+        ge=0,
+        description="Queries for the figures that need a parser or a sentence encoder, and for the classifiers beside "
+        "`words`; 0: all of them.",
+    )
+    queries: int = Field(
+        10_000,
+        ge=0,
+        description="Queries for blind AUC by `words` and for plausibility; 0: all of them. Counts see every row.",
+    )
+    classifiers: list[Classifier] = Field(
+        ["words", "characters", "sentences"],
+        description="Blind classifiers. words: 1- and 2-grams, the definition; characters: 2- to 4-grams; "
+        "sentences: SentenceBERT vectors; gru: a small recurrent network, slow.",
+    )
+    controls: bool = Field(True, description="Whether to judge random fills and the nearest other queries as well.")
+    resamples: int = Field(200, ge=0, description="Bootstrap resamples (of videos) for the 95 % intervals; 0: none.")
+    sampling_seed: int = Field(0, description="The same seed gives the same samples, random fills and intervals.")
+
 
 class NegativesParameters(Parameters):
     """How the negatives are built: the groups of `build-negatives`."""
 
-    sourcing: Sourcing = Sourcing()
+    sourcing: NegativeSource = NegativeSource()
     tagging: Tagging = Tagging()
     masking: Masking = Masking()
     filling: Filling = Filling()
     encoding: Encoding = Encoding()
     choosing: Choosing = Choosing()
     pairing: Pairing = Pairing()
-    judging: Judging = Judging()
+    judging: QualityConfig = QualityConfig()

@@ -26,7 +26,7 @@ from penumbra.tasks.negatives.choosing.candidates import Query, gather
 from penumbra.tasks.negatives.choosing.causal import scorer
 from penumbra.tasks.negatives.choosing.checks import ALWAYS, HELD_OUT, Check, Judge
 from penumbra.tasks.negatives.choosing.choose import Chosen, Rules, choose
-from penumbra.tasks.negatives.choosing.guard import Guard
+from penumbra.tasks.negatives.choosing.guard import LeakageFilter
 from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.marked import beside_their_queries
@@ -85,7 +85,7 @@ class Chooser:
     """What the choice of every part shares: the guard, the dictionary, the models of human text, the encoder."""
 
     def __init__(
-        self, guard: Guard, dictionary: Dictionary, human: HumanText, choosing: Choosing, encoding: Encoding
+        self, guard: LeakageFilter, dictionary: Dictionary, human: HumanText, choosing: Choosing, encoding: Encoding
     ) -> None:
         self.guard, self.dictionary, self.choosing, self.encoding = guard, dictionary, choosing, encoding
         self.plausibility = Plausibility(human, scorer(choosing.causal_model))
@@ -188,7 +188,7 @@ def chooser_of(
 ) -> Chooser:
     """What has seen all training queries of a data set, and all that it holds out."""
     spacy_model = str(Store().manifest(tags).parameters["spacy_model"])
-    guard = Guard(_labelled(zip_parts(annotations, tags)), every=choosing.guard == "all")
+    guard = LeakageFilter(_labelled(zip_parts(annotations, tags)), every=choosing.guard == "all")
     human = human_text(zip_parts(annotations, tags), choosing.text, spacy_model)
     return Chooser(guard, load_dictionary(dictionary), human, choosing, encoding)
 

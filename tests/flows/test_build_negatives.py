@@ -22,11 +22,10 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
 from penumbra.tasks.negatives.quality.command import judge_reference
-from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.quality.page import known
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
 
 STAGES = {
     "annotations",
@@ -43,7 +42,7 @@ STAGES = {
     "summary",
 }
 QUERIES = 60
-LIGHT = Judging(sample=10, classifiers=["words"], resamples=20)
+LIGHT = QualityConfig(sample=10, classifiers=["words"], resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +247,7 @@ def test_negatives_of_another_store_are_judged_by_their_folder(
 
 def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:
     store, _ = built
-    sourcing = Sourcing(source="nearest", ranks=(1, 3, 9))
+    sourcing = NegativeSource(source="nearest", ranks=(1, 3, 9))
     made = build_negatives(Dataset(name="dirty", folder=str(folder)), sourcing=sourcing, judging=LIGHT)
     assert (made.masks, made.fills) == (None, ())
     rows = store.table(made.negatives).to_pylist()
@@ -308,10 +307,10 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import QualityConfig
 annotations.Annotations.__init__.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
-                judging=Judging(sample=10, classifiers=["words"], resamples=20))
+                judging=QualityConfig(sample=10, classifiers=["words"], resamples=20))
 """
 
 

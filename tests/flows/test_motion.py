@@ -33,8 +33,7 @@ from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import system_of, vdi
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.text.tags import Tagging, tag
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from tests.films import film
@@ -193,7 +192,7 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
     videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL)
     evaluation = full_pipeline(
         dataset(folder),
-        negatives=NegativesParameters(judging=Judging(judge=False)),
+        negatives=NegativesParameters(judging=QualityConfig(judge=False)),
         features=FeaturesParameters(clip=TINY, videos=videos),
         preset="scenes-vdi",
         **groups({"spatial_dynamics": 0.5, "in_video": True}),

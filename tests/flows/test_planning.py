@@ -19,8 +19,7 @@ from penumbra.tasks.grounding.ablation import Results, RowPlan, grids, plan
 from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning, stages_ahead
 from tests.corner import cut_out, without_prefect
 
@@ -68,7 +67,7 @@ def features(corner: Dataset) -> FeaturesParameters:
 
 @pytest.fixture(scope="module")
 def negatives() -> NegativesParameters:
-    return NegativesParameters(filling=Filling(candidates=2), judging=Judging(judge=False))
+    return NegativesParameters(filling=Filling(candidates=2), judging=QualityConfig(judge=False))
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.parameter_help import in_full
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.quality.judging import Judging
+from penumbra.tasks.negatives.parameters import QualityConfig
 
 filling = Filling.model_validate({"providers": ["echo", "corpus"], "candidates": 2, "echo": {"place": 1}})
-build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=filling, judging=Judging(judge=False))
+build_negatives(Dataset(name="corner", folder=sys.argv[1]), filling=filling, judging=QualityConfig(judge=False))
 print(in_full("build-negatives", "all"))
 """
 REGISTERED = """

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penumbra.tasks.negatives.choosing.guard import Guard
+from penumbra.tasks.negatives.choosing.guard import LeakageFilter
 from penumbra.tasks.negatives.fills import put_words
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.text.dictionary import Dictionary
@@ -29,7 +29,7 @@ class Judge:
     """What the checks need to know of the data set."""
 
     dictionary: Dictionary
-    guard: Guard
+    guard: LeakageFilter
     positives: dict[str, frozenset[str]]  # of each video, lemmatised
     synonyms: Synonyms
     _offered: dict[tuple[str, str, str, str, str], bool] = field(default_factory=dict)

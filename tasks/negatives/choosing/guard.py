@@ -17,7 +17,7 @@ WORD = re.compile(r"(?:[^\W_]|')+")
 TRAINING = "train"
 
 
-class Guard:
+class LeakageFilter:
     """The words of every split, and what of the test splits must not be shown."""
 
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]], every: bool) -> None:

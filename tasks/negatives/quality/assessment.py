@@ -13,10 +13,10 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.figures import Vectors
 from penumbra.tasks.negatives.quality.file import FileNegatives
-from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.quality.measures import Measures, measured
 from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import Tokens, read_human, read_reference
@@ -74,7 +74,7 @@ def quality_part(
     measures: Sequence[Artifact],
     data: AnnotatedDataset,
     encoding: Encoding,
-    judging: Judging,
+    judging: QualityConfig,
     human: Path | None = None,
     sheet: Sheet | None = None,
 ) -> Part:
@@ -113,7 +113,7 @@ class Quality(Stage):
     measures: tuple[Artifact, ...]
     data: AnnotatedDataset
     encoding: Encoding
-    judging: Judging
+    judging: QualityConfig
     human: Path | None = None
     sheet: Sheet | None = None
 
@@ -159,7 +159,7 @@ def judge_now(
     negatives: ArtifactNegatives | FileNegatives,
     data: AnnotatedDataset,
     encoding: Encoding,
-    judging: Judging,
+    judging: QualityConfig,
     human: Path | None = None,
     sheet: Sheet | None = None,
 ) -> Artifact:
@@ -183,7 +183,7 @@ def assess(
     tags: Artifact,
     embeddings: Artifact,
     encoding: Encoding,
-    judging: Judging,
+    judging: QualityConfig,
 ) -> Artifact | None:
     """Judge the negatives of a run, beside the fills they were chosen from, where that is asked for."""
     if not judging.judge:

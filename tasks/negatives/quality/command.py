@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import MANIFEST, NAME, Store
+from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
 from penumbra.tasks.negatives.quality.assessment import judge_now, page_of
 from penumbra.tasks.negatives.quality.file import FileNegatives
-from penumbra.tasks.negatives.quality.judging import Judging
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.quality.page import cells, known, providers_of
 from penumbra.tasks.negatives.quality.review import Sheet
@@ -57,10 +57,10 @@ def negatives_named(store: Store, reference: str) -> ArtifactNegatives | FileNeg
     return ArtifactNegatives(store, store.with_key(dataset, stage, key[0]) if key else store.newest(dataset, stage))
 
 
-def settings_of(settings: Mapping[str, Any]) -> Judging:
+def settings_of(settings: Mapping[str, Any]) -> QualityConfig:
     """The settings that were given, the others by default; raises `NegativesError` naming a wrong one."""
     try:
-        return Judging(**{name: value for name, value in settings.items() if value is not None})
+        return QualityConfig(**{name: value for name, value in settings.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None

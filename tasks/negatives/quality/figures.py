@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Resamples
+from penumbra.tasks.negatives.parameters import Classifier
 from penumbra.tasks.negatives.quality.blind import judge
 from penumbra.tasks.negatives.quality.controls import CONTROL, EVERY_LEVEL, ORIGINALS
 from penumbra.tasks.negatives.quality.counts import SIMILARITY, Counts, is_total
-from penumbra.tasks.negatives.quality.judging import Classifier
 from penumbra.tasks.negatives.quality.negative import Negative
 from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens

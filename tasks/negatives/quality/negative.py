@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import Slot
+from penumbra.tasks.negatives.providers.draws import row_seed
 
 
 class NegativesError(PenumbraError):
@@ -23,3 +24,8 @@ class Negative:
     masked: str | None = None
     slots: tuple[Slot, ...] | None = None
     similarity: float | None = None
+
+
+def draw(seed: int, qid: str) -> int:
+    """A query's place in the line for the samples: the same whatever else there is."""
+    return row_seed(seed, qid, 4)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penumbra.tasks.data.resampling import Resamples
+from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.quality.controls import nearest_rows, originals, random_rows, random_words
 from penumbra.tasks.negatives.quality.counts import Counts, counts_of, equalities_of, nearness_of, placed
 from penumbra.tasks.negatives.quality.figures import (
@@ -26,9 +27,8 @@ from penumbra.tasks.negatives.quality.figures import (
     same_class_parsed,
     with_similarity,
 )
-from penumbra.tasks.negatives.quality.judging import Judging, draw
 from penumbra.tasks.negatives.quality.measures import measured
-from penumbra.tasks.negatives.quality.negative import Negative
+from penumbra.tasks.negatives.quality.negative import Negative, draw
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens
 
 SAME_CLASS = {"plausibility": False, "plausibility.by_token": True}  # metric: whether every token weighs alike
@@ -64,7 +64,7 @@ class Negatives(Protocol):
 class QuerySample:
     """The rows of at most `judging.queries` queries (0: of all), drawn by their ids: the same whatever their order."""
 
-    def __init__(self, negatives: Negatives, queries: Sequence[str], judging: Judging) -> None:
+    def __init__(self, negatives: Negatives, queries: Sequence[str], judging: QualityConfig) -> None:
         self.seed, self.seen = judging.sampling_seed, len(queries)
         drawn = self._drawn(queries, judging.queries) if 0 < judging.queries < len(queries) else None
         self._rows = list(chain.from_iterable(negatives.parts(drawn)))
@@ -92,7 +92,7 @@ def assess_rows(
     drawn: Sequence[pa.Table],
     reference: Reference,
     judges: Judges,
-    judging: Judging,
+    judging: QualityConfig,
 ) -> Report:
     """Judge negatives with what was measured of each.
 
@@ -129,7 +129,7 @@ class SampleAssessor:
 
     reference: Reference
     judges: Judges
-    judging: Judging
+    judging: QualityConfig
     videos: dict[str, int]
     resamples: Resamples
     figures: Figures = field(default_factory=Figures)
@@ -203,7 +203,12 @@ def texts_of(rows: Iterable[Negative]) -> set[str]:
 
 
 def notes(
-    reference: Reference, counts: Counts, similarities: Counts, strangers: int, sample: QuerySample, judging: Judging
+    reference: Reference,
+    counts: Counts,
+    similarities: Counts,
+    strangers: int,
+    sample: QuerySample,
+    judging: QualityConfig,
 ) -> list[str]:
     """What could not be judged, and what was judged on a sample; `strangers` are rows of queries nobody knows."""
     rows = sum(int(counts.chosen(level, None).sum()) for level in counts.levels)

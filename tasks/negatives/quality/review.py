@@ -15,8 +15,7 @@ from typing import Any
 from penumbra.tasks.data.resampling import Estimate
 from penumbra.tasks.negatives.quality.controls import EVERY_LEVEL
 from penumbra.tasks.negatives.quality.figures import ALL, Figures
-from penumbra.tasks.negatives.quality.judging import draw
-from penumbra.tasks.negatives.quality.negative import Negative, NegativesError
+from penumbra.tasks.negatives.quality.negative import Negative, NegativesError, draw
 
 QUESTIONS = {
     "false_of_this_moment": "Is the negative false of the moment that the query describes? yes or no",

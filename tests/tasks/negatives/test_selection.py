@@ -6,7 +6,7 @@ import pytest
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection as negatives
-from penumbra.tasks.negatives.choosing.guard import Guard
+from penumbra.tasks.negatives.choosing.guard import LeakageFilter
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
 from penumbra.tasks.negatives.selection import Chooser, Choosing, HumanText
 from penumbra.tasks.text.dictionary import Dictionary
@@ -146,7 +146,7 @@ def choose(
     rows += [({"split": "word", "query": "-", "novel": [{"type": "x", "words": words}]}, []) for words in labels]
     human = HumanText()
     human.add("v", TOKENS)
-    guard = Guard(rows, every=choosing.guard == "all")
+    guard = LeakageFilter(rows, every=choosing.guard == "all")
     guard.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
     part = Chooser(guard, dictionary, human, choosing, Encoding()).part(first, tags, masks(), vectors, *tables)
     assert part.taken == part.kept + len(part.rejected)
@@ -219,9 +219,9 @@ def test_a_training_query_gives_no_test_query_away() -> None:
     """Unless the guard is told that it does."""
     splits = (("train", "person closes door."), ("test", "A person closes door."), ("test", "Person closes door!"))
     rows = [({"split": split, "query": text, "novel": []}, []) for split, text in splits]
-    assert not Guard(rows, every=False).leaks("person closes door.")
-    assert Guard(rows, every=False).leaks("a person closes door")
-    assert Guard(rows, every=True).leaks("person closes door.")
+    assert not LeakageFilter(rows, every=False).leaks("person closes door.")
+    assert LeakageFilter(rows, every=False).leaks("a person closes door")
+    assert LeakageFilter(rows, every=True).leaks("person closes door.")
 
 
 def test_a_refused_candidate_gives_way_to_the_next(dictionary: Dictionary, cosines: dict[str, float]) -> None:

@@ -21,7 +21,7 @@ from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import print_json_lines
 from penumbra.tasks.negatives.export.rows import WITHOUT_MASKS, export_rows, review_sheet, short
 from penumbra.tasks.negatives.export.tables import SCHEMA
-from penumbra.tasks.negatives.whole.reading import read_entries
+from penumbra.tasks.negatives.sentence_negatives.reading import read_entries
 
 SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]

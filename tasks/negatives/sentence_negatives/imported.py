@@ -19,8 +19,8 @@ from penumbra.tasks.data.annotations import check_query
 from penumbra.tasks.negatives.choosing.guard import normal_form
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.selection import STAGE
-from penumbra.tasks.negatives.whole.described import Sentence, WholeNegatives, training_rows
-from penumbra.tasks.negatives.whole.reading import Entry, read_entries
+from penumbra.tasks.negatives.sentence_negatives.described import Sentence, WholeNegatives, training_rows
+from penumbra.tasks.negatives.sentence_negatives.reading import Entry, read_entries
 from penumbra.tasks.stage import read_part
 
 IMPORTED = "imported"

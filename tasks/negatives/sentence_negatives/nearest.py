@@ -16,7 +16,7 @@ from penumbra.artifacts.manifest import Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.choosing.checks import Judge
 from penumbra.tasks.negatives.selection import STAGE
-from penumbra.tasks.negatives.whole.described import Sentence, WholeNegatives, training_rows
+from penumbra.tasks.negatives.sentence_negatives.described import Sentence, WholeNegatives, training_rows
 from penumbra.tasks.stage import read_part
 from penumbra.tasks.text.embeddings import Vectors
 

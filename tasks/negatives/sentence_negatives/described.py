@@ -19,9 +19,9 @@ from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.checks import Judge, Proposal
 from penumbra.tasks.negatives.marked import beside_their_queries
+from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.selection import STAGE, Chooser, Choosing, chooser_of
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
 from penumbra.tasks.stage import Stage
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
 from penumbra.tasks.text.tags import load_pipeline
@@ -51,7 +51,7 @@ class WholeNegatives(Stage):
     tags: Artifact
     dictionary: Artifact
     embeddings: Artifact
-    sourcing: Sourcing
+    sourcing: NegativeSource
     choosing: Choosing
     encoding: Encoding
 

@@ -10,14 +10,14 @@ import pytest
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.imported import ImportedNegatives
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
-from penumbra.tasks.negatives.whole.taking import take_negatives
+from penumbra.tasks.negatives.sentence_negatives.imported import ImportedNegatives
+from penumbra.tasks.negatives.sentence_negatives.taking import take_negatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
-from tests.tasks.negatives.whole.corner import described
+from tests.tasks.negatives.sentence_negatives.corner import described
 
 Make = Callable[[Path], ImportedNegatives]
 
@@ -32,7 +32,7 @@ def make(shared: Path, store: Store, tmp_path: Path) -> Make:
         some = {vid: videos[vid] for vid in wanted or list(videos)[:20]}
         (tmp_path / f"{name}.json").write_text(json.dumps(some))
     stages = described(Dataset(name="corner", folder=str(tmp_path)), rows_a_part=30)
-    return lambda file: stages(ImportedNegatives, Sourcing(source="imported", file=str(file)))
+    return lambda file: stages(ImportedNegatives, NegativeSource(source="imported", file=str(file)))
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, t
     stage = make(put(tmp_path / "one.csv", {}))
     (tmp_path / "one.csv").write_text(f"qid,level,query\n{QID},2,person eats.\n")
     parents = stage.annotations, stage.tags, stage.dictionary, stage.embeddings
-    newest = Sourcing(source="imported"), Choosing(), Encoding()
+    newest = NegativeSource(source="imported"), Choosing(), Encoding()
     with pytest.raises(ArtifactError, match="no negatives of corner were imported: penumbra run import-negatives"):
         take_negatives(*parents, *newest)
     assert build(stage) == take_negatives(*parents, *newest)

@@ -1,10 +1,10 @@
 """Takes negatives that are whole sentences from where the parameters say."""
 
 from penumbra.artifacts.manifest import Artifact
+from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.imported import IMPORTED, ImportedNegatives, newest_imported
-from penumbra.tasks.negatives.whole.nearest import NearestNegatives
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.sentence_negatives.imported import IMPORTED, ImportedNegatives, newest_imported
+from penumbra.tasks.negatives.sentence_negatives.nearest import NearestNegatives
 from penumbra.tasks.stage import run
 from penumbra.tasks.text.embeddings import Encoding
 
@@ -14,7 +14,7 @@ def take_negatives(
     tags: Artifact,
     dictionary: Artifact,
     embeddings: Artifact,
-    sourcing: Sourcing,
+    sourcing: NegativeSource,
     choosing: Choosing,
     encoding: Encoding,
 ) -> Artifact:

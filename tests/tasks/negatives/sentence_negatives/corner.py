@@ -8,9 +8,9 @@ from typing import TypeVar
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.whole.described import WholeNegatives
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.sentence_negatives.described import WholeNegatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
@@ -28,7 +28,7 @@ def corner(charades: Path, folder: Path) -> Dataset:
     return Dataset(name="corner", folder=str(folder))
 
 
-def described(dataset: Dataset, rows_a_part: int = 64) -> Callable[[type[Kind], Sourcing], Kind]:
+def described(dataset: Dataset, rows_a_part: int = 64) -> Callable[[type[Kind], NegativeSource], Kind]:
     """What makes a stage of these queries."""
     annotations: Artifact = build(Annotations(dataset, rows_a_part))
     tags = build(Tags(annotations, Tagging()))

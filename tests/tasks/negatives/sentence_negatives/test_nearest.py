@@ -9,10 +9,10 @@ import pytest
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.choosing.guard import normal_form
-from penumbra.tasks.negatives.whole.nearest import TOO_FEW, Candidates, NearestNegatives
-from penumbra.tasks.negatives.whole.sourcing import Sourcing
+from penumbra.tasks.negatives.parameters import NegativeSource
+from penumbra.tasks.negatives.sentence_negatives.nearest import TOO_FEW, Candidates, NearestNegatives
 from penumbra.tasks.stage import build
-from tests.tasks.negatives.whole.corner import corner, described
+from tests.tasks.negatives.sentence_negatives.corner import corner, described
 
 RANKS = (1, 5, 20)
 COSINES = np.array([0.95, 0.9, 0.8, 0.8, 0.7, 0.6], np.float32)
@@ -36,12 +36,12 @@ def test_paraphrases_what_is_forbidden_and_what_says_the_same_have_no_rank(
 
 def test_ranks_rise() -> None:
     with pytest.raises(ValueError, match="must rise"):
-        Sourcing(ranks=(1, 1, 3))
+        NegativeSource(ranks=(1, 1, 3))
 
 
 def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, tmp_path: Path) -> None:
     make = described(corner(shared / "data/charades-cg", tmp_path))
-    stage = make(NearestNegatives, Sourcing(source="nearest", ranks=RANKS))
+    stage = make(NearestNegatives, NegativeSource(source="nearest", ranks=RANKS))
     made = build(stage)
     assert len(store.manifest(made).parts) == len(store.manifest(stage.annotations).parts) > 2
     queries = {row["qid"]: row for row in store.table(stage.annotations).to_pylist()}
@@ -67,7 +67,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
 
 
 def test_the_nearest_is_the_nearest(shared: Path, store: Store, tmp_path: Path) -> None:
-    stage = described(corner(shared / "data/charades-cg", tmp_path))(NearestNegatives, Sourcing(source="nearest"))
+    stage = described(corner(shared / "data/charades-cg", tmp_path))(NearestNegatives, NegativeSource(source="nearest"))
     rows = [row for row in store.table(build(stage)).to_pylist() if row["level"] == 1]
     among, queries = stage.candidates, store.table(stage.annotations)
     positives = stage.chooser.judge(queries).positives
@@ -82,7 +82,7 @@ def test_the_nearest_is_the_nearest(shared: Path, store: Store, tmp_path: Path) 
 
 def test_a_level_that_nobody_is_far_enough_for_is_rejected(shared: Path, store: Store, tmp_path: Path) -> None:
     stage = described(corner(shared / "data/charades-cg", tmp_path))(
-        NearestNegatives, Sourcing(source="nearest", ranks=(1, 2, 9_999))
+        NearestNegatives, NegativeSource(source="nearest", ranks=(1, 2, 9_999))
     )
     manifest = store.manifest(build(stage))
     assert manifest.rejected == {TOO_FEW: manifest.taken // 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penumbra.tasks.negatives.quality.negative import NegativesError
-from penumbra.tasks.negatives.whole.reading import Entry, read_entries
+from penumbra.tasks.negatives.sentence_negatives.reading import Entry, read_entries
 
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
