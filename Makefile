@@ -57,12 +57,8 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m bench.pipeline
-	@$(BIN)/python -m bench.negatives
 	@$(BIN)/python -m bench.engines
-	@$(BIN)/python -m bench.language_models
-	@$(BIN)/python -m bench.llama
 	@$(BIN)/python -m bench.training
-	@$(BIN)/python -m bench.mmn
 	@$(BIN)/python -m bench.features
 
 # Half an hour: a million queries, of which those in the middle are really made (docs/scale.md).
@@ -73,9 +69,12 @@ bench-million: setup
 count: setup
 	@$(BIN)/python -m bench.count
 
-# Kills, damage, fuzzed files and storms by the thousand, at most 20 minutes on two cores: docs/reliability.md.
+# Kills, damage, fuzzed files and faulty services by the thousand, about 40 minutes on two cores: docs/reliability.md.
 campaign: setup
-	@$(BIN)/python -m bench.campaigns
+	@$(BIN)/python -m bench.campaigns.kills --kills 50 --pairs 20
+	@$(BIN)/python -m bench.campaigns.corruption
+	@$(BIN)/python -m bench.campaigns.fuzz --files 10000 --videos 200
+	@$(BIN)/python -m bench.campaigns.paying --pairs 20 --kills 20
 
 # Fails on a link that leads nowhere; open build/site/index.html.
 docs: setup
