@@ -160,7 +160,7 @@ class LiveArtifact:
             self._tell(lambda client: client.delete_artifact(self._shown))
 
     @property
-    def there(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether anything was shown."""
         return self._shown is not None
 

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from penumbra.tasks.log_lines import shown_by
+from penumbra.tasks.progress import log_shown_by
 from penumbra.tasks.progress import HERE, ProgressEvent, State
 
 HEADER = f"  {'stage':<26}{'in':>9}{'out':>9}{'rejected':>10}{'seconds':>10}"
@@ -187,7 +187,7 @@ def displayed() -> Iterator[None]:
         yield
         return
     display = Display(Console(stderr=True))
-    with shown_by(display), display.live:
+    with log_shown_by(display), display.live:
         yield
 
 

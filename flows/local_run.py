@@ -53,7 +53,7 @@ def run_flow(name: str, dataset: str, changes: dict[str, Any], prefects_lines: b
     """
     flow, parameters, _ = prepare(name, dataset, changes)
     from penumbra.flows.console_output import displayed
-    from penumbra.tasks.log_lines import quieten
+    from penumbra.tasks.progress import quieten
 
     ask_server()
     if not prefects_lines:

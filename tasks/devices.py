@@ -1,4 +1,4 @@
-"""Where models are computed: the device that a setting names, and what it is called where people see it."""
+"""Devices that models are computed on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-MULTIPLE = 16  # of rows is a batch: so there are few sizes, and few rows are taken twice
+MULTIPLE = 16  # rows of a batch are padded to a multiple of it: few sizes, and few repeated rows
 
 
 def device_of(name: str) -> "torch.device":
-    """The device that a name asks for; "auto" is a GPU where there is one, else the CPU."""
+    """Return the device of a name; "auto" is a GPU if there is one, otherwise the CPU."""
     import torch
 
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
@@ -19,43 +19,43 @@ def device_of(name: str) -> "torch.device":
 
 @contextmanager
 def fast_cpu_matmul(device: "torch.device", has_static_shapes: bool = True) -> Iterator[None]:
-    """Inside, oneDNN makes this process's float32 products on a CPU where MKL, to which torch leaves them, is slow.
+    """Compute float32 matrix products with oneDNN on CPUs where MKL, torch's choice, is slow.
 
-    MKL uses AVX-512 on Intel's CPUs alone: on an AMD EPYC 9005 it makes 93 GFLOP/s a core, oneDNN 203. torch has no
-    word for "oneDNN"; the one that it has for "oneDNN, which may round to bfloat16" rounds on CPUs with AMX alone.
+    MKL uses AVX-512 on Intel's CPUs only: on an AMD EPYC 9005 it reaches 93 GFLOP/s a core, oneDNN 203. torch has no
+    setting for "oneDNN"; its setting for "oneDNN, which may round to bfloat16" rounds only on CPUs with AMX.
 
-    oneDNN compiles a product anew for each shape, in some milliseconds and a megabyte that is not given back. So this
-    is for batches that have few shapes (see `pad_batch`, and `System.has_static_shapes`).
+    oneDNN compiles a product for each shape, which takes milliseconds and a megabyte that is not freed. So this is for
+    batches with few shapes (see `pad_batch` and `System.has_static_shapes`).
     """
     import torch
 
     cpu = torch.cpu.get_capabilities() if device.type == "cpu" and has_static_shapes else {}
-    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when torch is imported
-    before = products.fp32_precision
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # defined when torch is imported
+    before = matmul.fp32_precision
     if cpu.get("avx512_f") and not cpu.get("amx_tile") and "Intel" not in cpu["cpu_name"]:
-        products.fp32_precision = "bf16"
+        matmul.fp32_precision = "bf16"
     try:
         yield
     finally:
-        products.fp32_precision = before
+        matmul.fp32_precision = before
 
 
 def pad_batch(rows: list[int], size: int) -> list[int]:
-    """The rows of a batch, the last one repeated up to a multiple of sixteen, or to a full batch if that is smaller."""
+    """Return the rows of a batch with the last one repeated up to a multiple of 16, or to a full batch of `size`."""
     wanted = min(size, len(rows) + -len(rows) % MULTIPLE)
     return [*rows, *rows[-1:] * (wanted - len(rows))]
 
 
 def attention_implementation(device: "torch.device") -> str | None:
-    """Transformers' name of the attention that is fastest there for a query's dozen words; None for its own choice.
+    """Return transformers' name of the fastest attention for a query's dozen words; None for its own choice.
 
-    On a CPU it would choose flash attention, whose blocks are for many words: a quarter of an encoder's time.
+    On a CPU it would choose flash attention, whose blocks are for long texts: a quarter of an encoder's time.
     """
     return "eager" if device.type == "cpu" else None
 
 
 def device_name(device: "torch.device") -> str:
-    """`the CPU`, or `cuda:0 (NVIDIA H200)`."""
+    """Return `the CPU`, or a name such as `cuda:0 (NVIDIA H200)`."""
     if device.type == "cpu":
         return "the CPU"
     if device.type != "cuda":

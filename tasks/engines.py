@@ -1,10 +1,9 @@
-"""Where the parts of stages are made: in this process, one after the other, or several at once by workers.
+"""Engines: where the parts of stages are made.
 
-The parts are the same to the byte. Each is written by the process that makes it, under the lease of the one that
-waits, so that one which ends takes no finished part with it.
-
-Workers are processes of this machine, or those of a Dask or a Ray cluster: the one at PENUMBRA_ENGINE_ADDRESS, or
-without it one that is started here for the run, and that nobody else gets in touch with.
+`here` makes them in this process, one after the other. The others make several at once: `processes` of this machine,
+or the workers of a `dask` or `ray` cluster, either the one at PENUMBRA_ENGINE_ADDRESS or one that is started here for
+the run and that nobody else can connect to. The parts are the same to the byte. A worker writes each part that it
+makes, under the lease of the process that waits for it, so a worker that dies takes no finished part with it.
 """
 
 import gc
@@ -29,11 +28,12 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
 from penumbra.artifacts.processes import cores, end_with_parent, environment
-from penumbra.tasks.log_lines import from_workers, quieten, tell
+from penumbra.tasks.progress import log_to, quieten, worker_log_queue
 
 GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
-OBJECTS_BETWEEN_COLLECTIONS = 100_000  # rows are many objects and no cycles; Python's 700 took 7 % of a worker's time
-ANSWERS_WITHIN = 30  # seconds, a cluster
+PROCESSES_FROM = 4  # cores; on two, `here` with two threads is as fast and takes less CPU time
+OBJECTS_BETWEEN_COLLECTIONS = 100_000  # rows are many objects without cycles; Python's 700 cost 7 % of a worker's time
+CONNECT_SECONDS = 30
 
 
 class Engine(StrEnum):
@@ -48,64 +48,64 @@ class Engine(StrEnum):
 EngineName = Annotated[
     Engine | None,
     Field(
-        description="Where parts are made: here, one after the other; in processes, a worker a core; or by a dask or "
-        "ray cluster, that at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: what PENUMBRA_ENGINE says, or "
-        "processes."
+        description="Where parts are made: `here`, one after the other; in `processes`, one for each core; or by a "
+        "`dask` or `ray` cluster, the one at PENUMBRA_ENGINE_ADDRESS or one of this machine. Default: PENUMBRA_ENGINE, "
+        f"or processes from {PROCESSES_FROM} cores on and here with fewer."
     ),
 ]
 
 
-def usual(engine: Engine | None) -> Engine:
-    """The engine that was said, or PENUMBRA_ENGINE's; raises `PenumbraError` where there is none of that name."""
-    said = engine or os.environ.get("PENUMBRA_ENGINE") or Engine.processes
-    if said not in list(Engine):
-        raise PenumbraError(f"PENUMBRA_ENGINE={said}: no such engine; {what_there_is(said, list(Engine))}")
-    return Engine(said)
+def chosen_engine(engine: Engine | None) -> Engine:
+    """Return the engine, or PENUMBRA_ENGINE's, or the default one; raise `PenumbraError` if there is none so named."""
+    default = Engine.processes if local_worker_count() >= PROCESSES_FROM else Engine.here
+    name = engine or os.environ.get("PENUMBRA_ENGINE") or default
+    if name not in list(Engine):
+        raise PenumbraError(f"PENUMBRA_ENGINE={name}: no such engine; {what_there_is(name, list(Engine))}")
+    return Engine(name)
 
 
-def address() -> str:
-    """PENUMBRA_ENGINE_ADDRESS: where a cluster's scheduler answers; '' for a cluster of the run's own."""
+def _address() -> str:
+    """Return the address of a cluster's scheduler; '' for a cluster of the run's own."""
     return os.environ.get("PENUMBRA_ENGINE_ADDRESS", "")
 
 
 def local_worker_count() -> int:
-    """Workers for this machine: one a core, and no more than its free memory has room for."""
-    room = int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)
-    return max(1, min(cores(), room))
+    """Return the number of workers for this machine: one for each core, as far as its free memory suffices."""
+    return max(1, min(cores(), int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)))
 
 
 @dataclass(frozen=True)
 class Pool:
     """Workers that have started.
 
-    `lost` is what a part raises whose worker has ended, or whose scheduler does not answer any more. What is submitted
-    inside `a_gpu()` gets one of the cluster's `gpus` for itself, where it has any.
+    `lost` are the exceptions of a part whose worker died or whose scheduler does not answer. What is submitted inside
+    `on_gpu()` gets one of the cluster's `gpus` for itself, if there are any.
     """
 
     runner: TaskRunner[Any]
     number: int
     lost: tuple[type[BaseException], ...]
     gpus: int = 0
-    a_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
+    on_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class Workers:
-    """The workers of a run, which start when a stage first has several parts of many rows to make.
+    """The workers of a run. They start when a stage first has several parts of many rows to make.
 
-    `elsewhere` says whether they are of a cluster that is there, with devices of their own.
+    `remote` is whether they belong to an existing cluster, with devices of their own.
     """
 
-    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack, elsewhere: bool) -> None:
-        self._start, self._stack, self.elsewhere = start, stack, elsewhere
+    def __init__(self, start: Callable[[], AbstractContextManager[Pool]], stack: ExitStack, remote: bool) -> None:
+        self._start, self._stack, self.remote = start, stack, remote
 
     @property
     def started(self) -> bool:
-        """Whether they are there, with what earlier stages have had them load."""
+        """Whether they have started and keep what earlier stages had them load."""
         return "pool" in vars(self)
 
     @cached_property
     def pool(self) -> Pool:
-        """They, started; raises `PenumbraError` where a cluster does not answer."""
+        """The workers, started; raises `PenumbraError` if a cluster does not answer."""
         return self._stack.enter_context(self._start())
 
 
@@ -114,13 +114,13 @@ _WORKERS: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 @contextmanager
 def use_engine(engine: Engine | None) -> Iterator[None]:
-    """Inside, stages make their parts there."""
-    chosen, number = usual(engine), local_worker_count()
-    starts = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}
-    alone = chosen is Engine.here or (chosen is Engine.processes and number == 1)
+    """Have stages make their parts with an engine."""
+    engine, number = chosen_engine(engine), local_worker_count()
+    alone = engine is Engine.here or (engine is Engine.processes and number == 1)
+    start = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}.get(engine, processes)
     with ExitStack() as stack:
-        elsewhere = chosen in (Engine.dask, Engine.ray) and bool(address())
-        token = _WORKERS.set(None if alone else Workers(lambda: starts[chosen](number), stack, elsewhere))
+        remote = engine in (Engine.dask, Engine.ray) and bool(_address())
+        token = _WORKERS.set(None if alone else Workers(lambda: start(number), stack, remote))
         try:
             yield
         finally:
@@ -128,31 +128,29 @@ def use_engine(engine: Engine | None) -> Iterator[None]:
 
 
 def workers() -> Workers | None:
-    """The workers of this run; None where parts are made in this process."""
+    """Return the workers of this run; None if its parts are made in this process."""
     return _WORKERS.get()
 
 
 @contextmanager
 def processes(number: int) -> Iterator[Pool]:
-    """So many processes, each with its share of the cores, which end with this one."""
-    with from_workers() as queue:
-        runner = ProcessPoolTaskRunner(number, initializer=_begin, initargs=(_threads(number), queue))
+    """Start processes that share the cores and end with this process."""
+    with worker_log_queue() as queue:
+        runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(_threads(number), queue))
         with _script_hidden(), runner:
             yield Pool(runner, number, (BrokenExecutor,))
 
 
 @contextmanager
 def _dask(number: int) -> Iterator[Pool]:
-    """Dask's workers: where it is a cluster of our own so many, which end with this process and want a certificate."""
-    try:
+    """Connect to Dask's workers, or start workers that end with this process and ask for a certificate."""
+    with _cluster_errors(Engine.dask):
         from dask import config
         from dask.base import annotate
         from distributed import CancelledError, KilledWorker
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
-    except ImportError as error:
-        raise _no_extra(Engine.dask, error) from None
-    logging.getLogger("distributed").setLevel(logging.WARNING)  # else every connection is a line on the terminal
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # otherwise each connection is a line in the terminal
     own = {
         "n_workers": number,
         "threads_per_worker": 1,
@@ -160,46 +158,40 @@ def _dask(number: int) -> Iterator[Pool]:
         "security": True,
         "env": {"OMP_NUM_THREADS": str(_threads(number))},
     }
-    where: dict[str, Any] = {"address": address()} if address() else {"cluster_kwargs": own}
-    quick = {  # memory that is given back after each layer makes an encoder a third slower; nobody reads the profile
+    cluster: dict[str, Any] = {"address": _address()} if _address() else {"cluster_kwargs": own}
+    faster = {  # memory that is freed after each layer makes an encoder a third slower
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,
     }
-    runner = DaskTaskRunner(**where, client_kwargs={"timeout": ANSWERS_WITHIN})
-    with _script_hidden(), config.set(quick), ExitStack() as stack:
-        try:
-            check_port_open(address())
+    runner = DaskTaskRunner(**cluster, client_kwargs={"timeout": CONNECT_SECONDS})
+    with _script_hidden(), config.set(faster), ExitStack() as stack:
+        with _cluster_errors(Engine.dask, OSError, ValueError):
+            _check_port_open(_address())
             stack.enter_context(runner)
-            there = runner.client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, ValueError) as error:
-            raise _no_answer(Engine.dask, error) from None
-        gpus = int(sum(worker["resources"].get("GPU", 0) for worker in there.values()))
-        a_gpu = partial(annotate, resources={"GPU": 1}) if gpus else nullcontext
-        yield Pool(runner, len(there), (CancelledError, KilledWorker, CommClosedError), gpus, a_gpu)
+            members = runner.client.scheduler_info(n_workers=-1)["workers"]
+        gpus = int(sum(worker["resources"].get("GPU", 0) for worker in members.values()))
+        on_gpu = partial(annotate, resources={"GPU": 1}) if gpus else nullcontext
+        yield Pool(runner, len(members), (CancelledError, KilledWorker, CommClosedError), gpus, on_gpu)
 
 
 @contextmanager
 def _ray(number: int) -> Iterator[Pool]:
-    """Ray's workers: where it is a cluster of our own so many, which end with this process and want a password."""
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # it would yield to all else, and tell home
-    lock = {} if address() else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with environment(settings | lock), ExitStack() as stack:
-        try:
+    """Connect to Ray's workers, or start workers that end with this process and ask for a token."""
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # no usage reports, normal priority
+    token = {} if _address() else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with environment(settings | token), ExitStack() as stack:
+        with _cluster_errors(Engine.ray):
             import ray
             from prefect_ray import RayTaskRunner
             from prefect_ray.context import remote_options
             from ray import exceptions
-        except ImportError as error:
-            raise _no_extra(Engine.ray, error) from None
-        ray._raylet.Config.initialize("")  # Prefect imports Ray before a flow begins, and Ray reads its settings then
+        ray._raylet.Config.initialize("")  # Prefect may have imported Ray, which then read its settings, before
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        started = {"log_to_driver": False, "configure_logging": False, **({} if address() else own)}
-        try:
-            check_port_open(address())  # Ray itself tries for ten minutes
-            runner = stack.enter_context(RayTaskRunner(address() or "local", started))
-        except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
-            raise _no_answer(Engine.ray, error) from None
+        options = {"log_to_driver": False, "configure_logging": False, **({} if _address() else own)}
+        with _cluster_errors(Engine.ray, OSError, ValueError, RuntimeError, exceptions.RayError):
+            _check_port_open(_address())  # Ray itself tries for ten minutes
+            runner = stack.enter_context(RayTaskRunner(_address() or "local", options))
         lost = (
             exceptions.WorkerCrashedError,
             exceptions.OutOfMemoryError,
@@ -207,40 +199,43 @@ def _ray(number: int) -> Iterator[Pool]:
             exceptions.ObjectLostError,
             exceptions.RaySystemError,
         )
-        there: dict[str, float] = ray.cluster_resources()
-        gpus = int(there.get("GPU", 0))
-        a_gpu = partial(remote_options, num_gpus=1) if gpus else nullcontext
-        yield Pool(runner, int(there.get("CPU", 0)), lost, gpus, a_gpu)
+        resources: dict[str, float] = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        on_gpu = partial(remote_options, num_gpus=1) if gpus else nullcontext
+        yield Pool(runner, int(resources.get("CPU", 0)), lost, gpus, on_gpu)
 
 
-def check_port_open(address: str) -> None:
-    """Raise an `OSError` where nobody listens at an address that has a port."""
-    where = urlsplit(address if "//" in address else f"//{address}")
-    if where.hostname and where.port:
-        socket.create_connection((where.hostname, where.port), ANSWERS_WITHIN).close()
+@contextmanager
+def _cluster_errors(engine: Engine, *unreachable: type[Exception]) -> Iterator[None]:
+    """Raise `PenumbraError` with a remedy if the engine's package is missing or its cluster does not answer."""
+    try:
+        yield
+    except ImportError as error:
+        raise PenumbraError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'") from None
+    except unreachable as error:
+        reason = without_secrets(str(error)).partition("\n")[0] or type(error).__name__
+        address = without_secrets(_address())
+        remedy = f"PENUMBRA_ENGINE_ADDRESS={address}: start it, or name another" if address else "PENUMBRA_ENGINE=here"
+        raise PenumbraError(f"no {engine} cluster answers ({reason}): {remedy}") from None
 
 
-def _no_extra(engine: Engine, error: ImportError) -> PenumbraError:
-    return PenumbraError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'")
-
-
-def _no_answer(engine: Engine, error: Exception) -> PenumbraError:
-    reason = without_secrets(str(error)).partition("\n")[0] or type(error).__name__
-    where = without_secrets(address())
-    remedy = f"PENUMBRA_ENGINE_ADDRESS={where}: start it, or name another" if where else "PENUMBRA_ENGINE=processes"
-    return PenumbraError(f"no {engine} cluster answers ({reason}): {remedy}")
+def _check_port_open(address: str) -> None:
+    """Raise an `OSError` if nobody listens at an address that has a port."""
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
 
 
 def _threads(number: int) -> int:
-    """Each worker's share of the cores."""
+    """Return each worker's share of the cores."""
     return max(1, cores() // number)
 
 
 @contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Inside, a process that Python starts does not run the script of this one again.
+    """Keep processes that Python starts inside from running this process's script again.
 
-    A script that runs a flow, and not below `if __name__ == "__main__"`, would run it once more in every worker.
+    A script that runs a flow outside `if __name__ == "__main__"` would run it once more in every worker.
     """
     main = sys.modules["__main__"]
     before: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
@@ -252,10 +247,10 @@ def _script_hidden() -> Iterator[None]:
         vars(main).update(before)
 
 
-def _begin(threads: int, queue: Any) -> None:
-    """What a process that makes stages, or parts of one, begins with."""
+def _start_worker(threads: int, queue: Any) -> None:
+    """Prepare a process that makes stages, or parts of one."""
     end_with_parent()
     quieten()
-    tell(queue)
+    log_to(queue)
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds

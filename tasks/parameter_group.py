@@ -1,4 +1,4 @@
-"""What the parameter groups of flows have in common. Nothing of Prefect is loaded, which takes seconds."""
+"""The base class of the flows' parameter groups. It does not import Prefect, which takes seconds."""
 
 import json
 from typing import Any
@@ -6,27 +6,27 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-def _as_forms_read(schema: dict[str, Any]) -> None:
-    """Defaults become a part of the description, and a switch a choice.
+def _adapt_to_forms(schema: dict[str, Any]) -> None:
+    """Move defaults into the descriptions, and turn switches into choices.
 
-    A form of the Prefect UI posts what it shows, and switches even if nobody touched them. So it shows what was said
-    alone, and a preset may say the rest.
+    A form of the Prefect UI posts what it shows, and switches even if nobody touched them. Without defaults it posts
+    only what a user entered, and a preset can set the rest.
     """
-    for said in schema.get("properties", {}).values():
-        if "const" in said:
-            continue  # tells the members of a union apart
-        default = said.pop("default", None)
-        if default is not None and "$ref" not in said:
-            told = f"Default: {json.dumps(default, ensure_ascii=False)}."
-            said["description"] = f"{said.get('description', '')} {told}".strip()
-        kinds = [kind.get("type") for kind in said.get("anyOf", [said])]
+    for item in schema.get("properties", {}).values():
+        if "const" in item:
+            continue  # the name of a member of a union
+        default = item.pop("default", None)
+        if default is not None and "$ref" not in item:
+            sentence = f"Default: {json.dumps(default, ensure_ascii=False)}."
+            item["description"] = f"{item.get('description', '')} {sentence}".strip()
+        kinds = [kind.get("type") for kind in item.get("anyOf", [item])]
         if "boolean" in kinds:
-            said.pop("anyOf", None)
-            said.pop("type", None)
-            said["enum"] = [True, False]
+            item.pop("anyOf", None)
+            item.pop("type", None)
+            item["enum"] = [True, False]
 
 
 class Parameters(BaseModel):
-    """Base of the flows' parameter groups: a name that a group does not know is an error, not ignored."""
+    """Base class of a group of parameters. An unknown name is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_as_forms_read)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_adapt_to_forms)

@@ -1,10 +1,10 @@
-"""How far the making of a stage is, inside its parts too, told to who watches: the live display of a terminal.
+"""Progress of stages, and which log lines a terminal shows.
 
     for query in followed(queries, "queries", len(queries)):
         ...
 
-News are records of a log of their own that nobody keeps: the Prefect UI does not show them, and where nobody watches
-they cost a comparison. They carry what they tell as `record.progress_event`, so that a line of the usual log can, too.
+Progress is reported as records of a log of its own, which carry a `ProgressEvent` as `record.progress_event`. The live
+display of a terminal handles them; the Prefect UI does not show them, and without a display they cost a comparison.
 """
 
 import logging
@@ -13,17 +13,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
+from logging.handlers import QueueHandler, QueueListener
+from multiprocessing import get_context
 from time import monotonic
 from typing import Any, TypeVar
 
+from penumbra.artifacts.errors import PenumbraError
+
 LOG = logging.getLogger("penumbra.progress")
-EVERY = 0.2  # seconds between two news of one count
+EVERY = 0.2  # seconds between two events of one count
+HERE = -1  # number of the part that this process makes; its parts are made one after the other
 
 T = TypeVar("T")
 
 
 class State(Enum):
-    """What a stage does."""
+    """State of a stage."""
 
     running = auto()
     part_done = auto()
@@ -35,10 +40,10 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """`done` of `total`: parts, or where a `unit` is given such units of a `part`, or without one of the whole stage.
+    """An event of a stage: `done` of `total` parts, or with a `unit` that many units of `part` (None: of the stage).
 
-    What is counted `aside` is no measure of the part: it is some of the work, or is done several times.
-    `counts` are units in and out, and seconds, of a stage that is there.
+    Units that are counted `aside` do not measure the progress of the part. `counts` are units in, units out and
+    seconds of a finished stage.
     """
 
     stage: str
@@ -52,47 +57,50 @@ class ProgressEvent:
     counts: tuple[int, int, float] = (0, 0, 0.0)
 
     def as_log_extra(self) -> dict[str, Any]:
-        """What a line of a log that says the same takes as `extra`."""
+        """Return the `extra` of a log line about this event."""
         return {"progress_event": self}
 
 
-_PLACE: ContextVar[tuple[str, int | None]] = ContextVar("place", default=("", None))
-HERE = -1  # the part that this process makes, one after the other
+_SCOPE: ContextVar[tuple[str, int | None]] = ContextVar("scope", default=("", None))
 
 
 @contextmanager
 def progress_scope(stage: str, part: int | None = None) -> Iterator[None]:
-    """Inside, what is counted is of this stage, or of one part of it that a worker makes."""
-    token, state = _PLACE.set((stage, part)), State.failed if part is None else State.part_done
+    """Attribute what is counted inside to a stage, or to one part of it that a worker makes."""
+    token, state = _SCOPE.set((stage, part)), State.failed if part is None else State.part_done
     LOG.info("%s", stage, extra=ProgressEvent(stage, part=part).as_log_extra())
     try:
         yield
         state = State.closed if part is None else State.part_done
     finally:
         LOG.info("%s: %s", stage, state.name, extra=ProgressEvent(stage, state, part=part).as_log_extra())
-        _PLACE.reset(token)
+        _SCOPE.reset(token)
 
 
 def stage_log_extra(text: str) -> dict[str, Any]:
-    """What a line of the usual log takes as `extra` that a display shows beside the stage, not among its lines."""
-    stage, part = _PLACE.get()
+    """Return the `extra` of a log line that a live display shows at its stage instead of among its lines."""
+    stage, part = _SCOPE.get()
     return ProgressEvent(stage, part=part, text=text).as_log_extra() if stage else {}
 
 
 def uncounted(number: int) -> None:
-    """Nobody counts."""
+    """Count nothing."""
 
 
 def counting(
     unit: str, total: int, *, before: int = 0, whole: bool = False, aside: bool = False
 ) -> Callable[[int], None]:
-    """Return a function that takes the number of further units done, of a part or of the whole stage.
+    """Return a function that takes the number of further units done, and reports at most every `EVERY` seconds.
 
-    A worker knows of its part alone, and counts for that.
+    Args:
+        unit: what is counted
+        total: number of units
+        before: units that were done before
+        whole: count for the whole stage; a worker always counts for its part
+        aside: see `ProgressEvent`
 
-    `before` were done when the count began. Told at most every `EVERY` seconds.
     """
-    stage, part = _PLACE.get()
+    stage, part = _SCOPE.get()
     if not stage or not LOG.isEnabledFor(logging.INFO):
         return uncounted
     place = part if part is not None else None if whole else HERE
@@ -112,8 +120,86 @@ def counting(
 
 
 def followed(items: Iterable[T], unit: str, total: int) -> Iterator[T]:
-    """The same items; each is counted when the next one is asked for."""
+    """Yield the items; each is counted when the next one is asked for."""
     tick = counting(unit, total)
     for item in items:
         yield item
         tick(1)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Remove the traceback of a `PenumbraError`, whose message is enough."""
+    if record.exc_info and isinstance(record.exc_info[1], PenumbraError):
+        record.exc_info, record.printed_by_command = None, True
+    return True
+
+
+def _shown_in_terminal(record: logging.LogRecord) -> bool:
+    """Return whether a terminal shows the line: not the error that the command prints last, nor the states of tasks."""
+    return not (hasattr(record, "printed_by_command") or record.getMessage().startswith("Finished in state "))
+
+
+def quieten() -> None:
+    """Show each line once in this process's terminal, and errors outside the code without a traceback."""
+    from prefect.logging.configuration import setup_logging
+
+    setup_logging()  # as the flow would, so that the handlers exist
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_without_traceback)
+    for handler in _console_handlers():
+        handler.addFilter(_shown_in_terminal)
+
+
+def _console_handlers() -> list[logging.Handler]:
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, PrefectConsoleHandler)]
+
+
+_DISPLAY: ContextVar[logging.Handler | None] = ContextVar("display", default=None)
+
+
+@contextmanager
+def log_shown_by(handler: logging.Handler) -> Iterator[None]:
+    """Hand log lines and progress, those of workers too, to the handler of a live display instead of the console."""
+    console, root, token = _console_handlers(), logging.getLogger(), _DISPLAY.set(handler)
+    _replace_handlers(console, handler)
+    try:
+        yield
+    finally:
+        _DISPLAY.reset(token)
+        LOG.setLevel(logging.NOTSET)
+        root.removeHandler(handler)
+        for it in console:
+            root.addHandler(it)
+
+
+def _replace_handlers(console: list[logging.Handler], handler: logging.Handler) -> None:
+    handler.addFilter(_shown_in_terminal)
+    for it in console:
+        logging.getLogger().removeHandler(it)
+    logging.getLogger().addHandler(handler)
+    LOG.setLevel(logging.INFO)
+
+
+@contextmanager
+def worker_log_queue() -> Iterator[Any]:
+    """Yield a queue for the log lines of workers, or None without a live display: workers then write themselves."""
+    handler = _DISPLAY.get()
+    if handler is None:
+        yield None
+        return
+    queue: Any = get_context("spawn").Queue()
+    listener = QueueListener(queue, handler)
+    listener.start()
+    try:
+        yield queue
+    finally:
+        listener.stop()
+        queue.close()
+
+
+def log_to(queue: Any) -> None:
+    """Send the log lines of this worker to a queue of `worker_log_queue`."""
+    if queue is not None:
+        _replace_handlers(_console_handlers(), QueueHandler(queue))

@@ -31,7 +31,7 @@ from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.flows.console_output import displayed
 from penumbra.tasks.engines import Engine, use_engine
-from penumbra.tasks.log_lines import quieten
+from penumbra.tasks.progress import quieten
 from penumbra.tasks.progress import followed
 from penumbra.tasks.stage import Stage, logger, run
 

@@ -24,7 +24,7 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.engines import Engine, local_worker_count, use_engine, usual, workers
+from penumbra.tasks.engines import Engine, local_worker_count, use_engine, chosen_engine, workers
 from penumbra.tasks.negatives.filling import PROVIDERS, Filling
 from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
@@ -234,15 +234,15 @@ def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int, each: i
 
 
 def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usual(None) is Engine.processes
+    assert chosen_engine(None) is Engine.processes
     monkeypatch.setenv("PENUMBRA_ENGINE", "here")
-    assert usual(None) is Engine.here
-    assert usual(Engine.processes) is Engine.processes
+    assert chosen_engine(None) is Engine.here
+    assert chosen_engine(Engine.processes) is Engine.processes
     with use_engine(None):
         assert workers() is None
     monkeypatch.setenv("PENUMBRA_ENGINE", "proceses")
     with pytest.raises(PenumbraError, match=r"PENUMBRA_ENGINE=proceses: no such engine.*processes"):
-        usual(None)
+        chosen_engine(None)
 
 
 def refused(engine: Engine, match: str) -> None:
