@@ -16,8 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from penumbra.tasks.progress import log_shown_by
-from penumbra.tasks.progress import HERE, ProgressEvent, State
+from penumbra.tasks.progress import HERE, ProgressEvent, State, log_shown_by
 
 HEADER = f"  {'stage':<26}{'in':>9}{'out':>9}{'rejected':>10}{'seconds':>10}"
 MARKS = {State.made: ("✓", "green"), State.reused: ("=", "cyan")}

@@ -136,7 +136,7 @@ class Stage(ABC):
 
     def parts(self) -> Iterator[Callable[[], Part]]:
         """Yield a function for each part, in order; only those of missing parts are called."""
-        return map(lambda piece: partial(self.part, piece), self.pieces)
+        return (partial(self.part, piece) for piece in self.pieces)
 
     @property
     def total(self) -> int:

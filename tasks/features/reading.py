@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.pages import plain_values
 from penumbra.artifacts.schemas import SCHEMAS, is_features, lengths
 from penumbra.artifacts.store import Store
 from penumbra.artifacts.tables import lengths_of
@@ -26,6 +25,7 @@ Float16Array = npt.NDArray[np.float16]
 NAMES = {"text_features": "text", "video_features": "vid"}
 LISTS = {"text_features": "tokens", "video_features": "features"}
 READERS = 8
+BATCH = 256  # rows that are copied at once
 
 
 @dataclass(frozen=True)
@@ -126,31 +126,11 @@ class _Part:
 
     def copy(self, column: str, target: Float16Array) -> None:
         """Put a column's vectors into (vectors, dimension)."""
-        pages = self._pages(column)
-        if pages is None or sum(map(len, pages)) != target.nbytes:
-            vectors = self._column(column)
-            target[:] = matrix_of(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
-            return
-        flat, start = target.reshape(-1), 0
-        for page in pages:
-            values = np.frombuffer(page, np.float16)
-            flat[start : start + len(values)] = values
-            start += len(values)
-
-    def _pages(self, column: str) -> list[memoryview] | None:
-        if column in self._read:
-            return None
-        values: list[memoryview] = []
-        for group in range(self._file.num_row_groups):
-            chunks = self._file.metadata.row_group(group)
-            [chunk] = [
-                c for c in map(chunks.column, range(chunks.num_columns)) if c.path_in_schema.split(".")[0] == column
-            ]
-            pages = plain_values(self._data, chunk)
-            if pages is None:
-                return None
-            values += pages
-        return values
+        start, batches = 0, self._file.iter_batches(BATCH, columns=[column])
+        for vectors in [self._read[column]] if column in self._read else (batch[column] for batch in batches):
+            matrix = matrix_of(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
+            target[start : start + len(matrix)] = matrix
+            start += len(matrix)
 
 
 def matrix_of(vectors: pa.FixedSizeListArray, dimension: int) -> Float16Array:

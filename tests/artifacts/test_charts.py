@@ -44,7 +44,8 @@ def test_charts_are_well_formed_and_told_in_words(drawing: Drawing) -> None:
 
 def test_a_line_breaks_where_there_is_no_number() -> None:
     picture = parsed(panels("x", [Panel("y", [LINE], 0, 5, "s")], 1))
-    assert len(list(picture.iter(f"{SVG}polyline"))) == 1, "the last two points"
+    drawn = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
+    assert len(drawn) == 1, "the last two points"
     assert len(list(picture.iter(f"{SVG}circle"))) == 2, "those that stand alone"
 
 
@@ -52,7 +53,7 @@ def test_what_differs_by_less_than_the_smallest_span_looks_flat() -> None:
     heights = []
     for least in (0.0, 0.05):
         picture = parsed(panels("x", [Panel("y", [Line("flat", [(0, 0.3), (5, 0.301)])], 0, 5, "s", least=least)], 1))
-        [drawn] = picture.iter(f"{SVG}polyline")
+        [drawn] = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
         ys = [float(point.split(",")[1]) for point in drawn.attrib["points"].split()]
         heights.append(max(ys) - min(ys))
     assert heights[0] > 50 > 3 > heights[1]
@@ -67,9 +68,10 @@ def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
     [left] = [float(node.attrib["x"]) for node in picture.iter(f"{SVG}text") if node.text == label]
     assert left > 6 * len(label), "the label begins inside the picture"
     first, last = (float(node.attrib["x"]) for node in picture.iter(f"{SVG}text") if node.text in ("0.2", "1.1"))
-    [interval] = [node for node in picture.iter(f"{SVG}line") if node.attrib["stroke-width"] == "2"]
-    assert first < float(interval.attrib["x1"])
-    assert float(interval.attrib["x2"]) == pytest.approx(last, abs=0.2)
+    [interval] = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
+    start, end = (float(point.split(",")[0]) for point in interval.attrib["points"].split())
+    assert first < start
+    assert end == pytest.approx(last, abs=0.2)
     longest = parsed(bars("x", [Bar("a", 1.4)], 1, (0, 1)))
     [bar] = [node for node in longest.iter(f"{SVG}rect") if node.attrib.get("height") == "16.0"]
     assert float(bar.attrib["x"]) + float(bar.attrib["width"]) < int(longest.attrib["width"])
@@ -77,7 +79,7 @@ def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
 
 def test_bars_have_an_axis_in_per_cent() -> None:
     picture = parsed(bars("x", [Bar("a", 0.5)], 1, (0, 0.25, 1)))
-    assert [node.text for node in picture.iter(f"{SVG}text")] == ["0 %", "25 %", "100 %", "a", "50.0%"]
+    assert [node.text for node in picture.iter(f"{SVG}text")] == ["0%", "25%", "100%", "a", "50.0%"]
 
 
 def test_spans_lie_where_their_seconds_are() -> None:
@@ -86,7 +88,6 @@ def test_spans_lie_where_their_seconds_are() -> None:
     start, width = float(first["x"]), float(first["width"])
     assert float(second["x"]) == pytest.approx(start + width, abs=0.2)
     assert float(second["width"]) == pytest.approx(2 * width, abs=0.2), "cut at the axis' end"
-    assert "true: 2.5 to 5.0 s" in picture.attrib["aria-label"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.engines import Engine, local_worker_count, use_engine, chosen_engine, workers
+from penumbra.tasks.engines import Engine, chosen_engine, local_worker_count, use_engine, workers
 from penumbra.tasks.negatives.filling import PROVIDERS, Filling
 from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
@@ -234,7 +234,10 @@ def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int, each: i
 
 
 def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 4)
     assert chosen_engine(None) is Engine.processes
+    monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 2)
+    assert chosen_engine(None) is Engine.here
     monkeypatch.setenv("PENUMBRA_ENGINE", "here")
     assert chosen_engine(None) is Engine.here
     assert chosen_engine(Engine.processes) is Engine.processes
@@ -265,7 +268,7 @@ def test_an_engine_that_can_t_be_had_is_told_in_a_line(monkeypatch: pytest.Monke
 def test_an_address_where_nothing_answers_is_told_in_a_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(f"prefect_{engine}")
     port = free_port()
-    monkeypatch.setattr("penumbra.tasks.engines.ANSWERS_WITHIN", 2)
+    monkeypatch.setattr("penumbra.tasks.engines.CONNECT_SECONDS", 2)
     monkeypatch.setenv(
         "PENUMBRA_ENGINE_ADDRESS", f"tcp://127.0.0.1:{port}" if engine == "dask" else f"127.0.0.1:{port}"
     )
