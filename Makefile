@@ -95,7 +95,7 @@ tiny-clip: setup
 # The grounding model that the demo starts from, with the CLIP that is there: other scenes, their features, a training.
 OTHERS := $(CURDIR)/build/scenes-others
 scenes-grounder: setup
-	$(BIN)/python -m workshop.grounder.scenes $(OTHERS)
+	$(BIN)/python -m workshop.grounder $(OTHERS)
 	$(BIN)/penumbra run extract-features scenes-others --param dataset.folder=$(OTHERS) --param texts.negatives=none \
 	    --param clip.encoder=tiny-clip --param videos.clip_length=0.5 \
 	    --param 'imports.sources=[{path: $(OTHERS)/features}]'

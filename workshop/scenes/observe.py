@@ -1,6 +1,6 @@
 """What an ideal detector and tracker would report of the scenes: features of clips without pictures.
 
-    python -m workshop.scenes.observe FOLDER [--scripts FILE] [--clip-length 0.5]
+    python -m workshop.scenes.observe FOLDER --scripts FILE [--clip-length 0.5]
 
 Writes FOLDER/<vid>.npy, clips × channels. They take perception out of the question whether a model composes words it
 knows: what is there and how it moves is given, what it is called is not. `imports.sources` takes the folder.
@@ -17,13 +17,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from workshop.scenes.hands import posture
-from workshop.scenes.initial_scene import Record
-from workshop.scenes.people import HEIGHTS
-from workshop.scenes.playback import FPS, scenes_by_frame
-from workshop.scenes.render import SCRIPTS, Parser, read_scripts
-from workshop.scenes.scene import SIDE, Person, Scene, Thing
-from workshop.scenes.sprites import COLOURS
+from workshop.scenes.animation import FPS, scenes_by_frame
+from workshop.scenes.drawing import COLOURS, HEIGHTS
+from workshop.scenes.render import read_scripts
+from workshop.scenes.scene import SIDE, Person, Record, Scene, Thing, posture
 from workshop.scenes.world import NOUNS, PLACES
 
 AGENTS = 2
@@ -174,26 +171,16 @@ def _course(states: Numbers, origin: Numbers) -> Numbers:
     return np.concatenate([middle, change, moved])
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The command line. Exit status 2 for bad arguments."""
-    parser = Parser(
-        prog="python -m workshop.scenes.observe",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the .npy files go; made if need be")
-    parser.add_argument("--scripts", type=Path, default=SCRIPTS, metavar="FILE", help="scripts as generate writes them")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--scripts", type=Path, required=True)
     parser.add_argument("--clip-length", type=float, default=0.5, metavar="S", help="seconds of a clip")
-    options = parser.parse_args(arguments)
-    try:
-        scripts = read_scripts(options.scripts)
-        options.folder.mkdir(parents=True, exist_ok=True)
-        for script in scripts:
-            clips = ObservedScript(script).clips(options.clip_length)
-            np.save(options.folder / f"{script['vid']}.npy", clips.astype(np.float16))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(f"{len(scripts)} videos in {options.folder}")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for script in read_scripts(options.scripts):
+        clips = ObservedScript(script).clips(options.clip_length)
+        np.save(options.folder / f"{script['vid']}.npy", clips.astype(np.float16))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""The room as a picture has it: where each thing and each agent is now, in pixels, and what hides what."""
+"""The scene of a frame: things, agents, and where there is room for them."""
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from workshop.scenes.looks import Look
-from workshop.scenes.people import Body, Posture
+from workshop.scenes.drawing import DRAWN, SIDE, Body, Look, Posture
 from workshop.scenes.world import FLOOR, NOUNS
 
-SIDE = 160  # pixels of a frame, in both directions
-WALL = 58  # the row where the wall ends and the floor begins
 GROUND = 86  # the row on which one stands at a window
 FREE = ("floor", "near", "beside")  # relations of what stands on the floor, at a place of its own
 SHUT = 0.3  # what is opened less hides what is in it
@@ -207,3 +206,285 @@ def person_box(person: Person, x: float, y: float) -> Box:
 def on_floor(relation: str, target: str) -> bool:
     """Whether what is in this relation has a place of its own on the floor."""
     return target == FLOOR or relation in ("near", "beside")
+
+
+BACK, FRONT, AT_WALL = 82, 133, 66  # the rows on which furniture stands
+SILL = 44  # the row of the foot of a window
+BESIDE, NEAR = 1, 8  # pixels between a thing and what it is beside or near to
+FAR = 12  # what is no nearer than this to a piece of furniture is neither
+_LANES = (97, 101, 146, 151, 156)  # rows for what stands free on the floor
+_MARGIN = 8
+_UPRIGHT = {
+    "window": 9,
+    "door": 8,
+    "closet": 7,
+    "fridge": 6,
+    "shelf": 5,
+    "tree": 5,
+    "lamp": 4,
+    "cabinet": 4,
+    "fence": 3,
+}
+
+Spot = tuple[float, float]
+
+
+def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
+    """Put furniture in two rows, the tall at the back, each in the order of its wanted x (0 to 1)."""
+    ranked = sorted(furniture.values(), key=lambda it: -_UPRIGHT.get(it.noun, 0))
+    back = ranked[: (len(ranked) + 1) // 2]
+    for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
+        row.sort(key=lambda it: wanted[it.id])
+        room = SIDE - sum(it.width for it in row)
+        left = 0.0
+        for it in row:
+            left += room / (len(row) + 1)
+            it.x, it.y = left + it.width / 2, base
+            if base == BACK and it.noun in ("door", "window"):
+                it.y = SILL if it.noun == "window" else AT_WALL
+            left += it.width
+
+
+def _overlap(first: Box, second: Box) -> float:
+    across = min(first[2], second[2]) - max(first[0], second[0])
+    down = min(first[3], second[3]) - max(first[1], second[1])
+    return max(across, 0) * max(down, 0)
+
+
+def gap(first: Box, second: Box) -> float:
+    """Pixels between two boxes; 0 if they touch."""
+    across = max(first[0] - second[2], second[0] - first[2], 0)
+    down = max(first[1] - second[3], second[1] - first[3], 0)
+    return float((across**2 + down**2) ** 0.5)
+
+
+def _crowding(others: list[tuple[Box, bool]], box: Box) -> float:
+    """How much there is in the way of a new box: shares covered, and furniture that it would seem to belong to.
+
+    Args:
+        others: what there is, and whether it is furniture
+        box: the new one
+
+    """
+    own = (box[2] - box[0]) * (box[3] - box[1])
+    cost = 0.0
+    for other, large in others:
+        covered = _overlap(box, other)
+        if covered:
+            cost += covered * (90 / own + 60 / ((other[2] - other[0]) * (other[3] - other[1])))
+        cost += 3 * max(FAR - gap(box, other), 0) if large else 4 * max(3 - gap(box, other), 0)
+    return cost
+
+
+def _others(scene: Scene, *without: str) -> list[tuple[Box, bool]]:
+    return [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(*without)]
+
+
+def _box(thing: Thing, spot: Spot) -> Box:
+    return (spot[0] - thing.width / 2, spot[1] - thing.height, spot[0] + thing.width / 2, spot[1])
+
+
+def _inside(box: Box) -> float:
+    """What it costs that a box reaches out of the picture."""
+    return 40 * (max(2 - box[0], 0) + max(box[2] - SIDE + 2, 0) + max(box[3] - SIDE + 1, 0) + max(4 - box[1], 0))
+
+
+def floor_spot(scene: Scene, thing: Thing, wanted: float) -> Spot:
+    """A free spot on the floor for a thing, not far from the wanted x (pixels)."""
+    spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
+    others = _others(scene, thing.id)
+
+    def cost(spot: Spot) -> float:
+        box = _box(thing, spot)
+        return _crowding(others, box) + _inside(box) + 0.55 * abs(spot[0] - wanted)
+
+    return min(spots, key=cost)
+
+
+def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
+    """A spot on the floor that is beside or near a thing: it touches it almost, or there is a gap."""
+    pose, ground = scene.pose(target), scene.ground(target)
+    apart = BESIDE if relation == "beside" else NEAR
+    left, right = target.look.reach[0] + thing.look.reach[1], target.look.reach[1] + thing.look.reach[0]
+    spots = [(pose.x + dx, ground + down) for dx in (-left - apart, right + apart) for down in (0, 2)]
+    others = _others(scene, thing.id, target.id)
+    if relation == "near":
+        spots += [(pose.x + side * target.width / 4, ground + apart + thing.height) for side in (-1, 0, 1)]
+
+    def cost(spot: Spot) -> float:
+        box = _box(thing, spot)
+        return _crowding(others, box) + _inside(box) + 0.1 * abs(spot[0] - wanted)
+
+    return min(spots, key=cost)
+
+
+def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
+    """The spot where an agent hides least, above all of what must be seen; of equal ones the nearest."""
+    others = [
+        (box, name, name in scene.things and scene.pose(scene.things[name]).depth)
+        for box, name in scene.boxes(person.id, person.holding or "")
+    ]
+
+    def cost(spot: Spot) -> float:
+        box = person_box(person, *spot)
+        hidden = 0.0
+        for other, name, depth in others:
+            covered = _overlap(box, other)
+            if not covered:
+                continue
+            weight = 6 if name in seen else 4 if name in scene.people else 1
+            hidden += weight * covered * (50 / ((other[2] - other[0]) * (other[3] - other[1])) + 0.02)
+            if depth > spot[1]:  # it would stand in front of the agent
+                hidden += 80 * covered / ((box[2] - box[0]) * (box[3] - box[1]))
+        away = abs(spot[0] - person.x) + abs(spot[1] - person.y)
+        return hidden + _inside(box) + 0.12 * away
+
+    return min(spots, key=cost)
+
+
+def _clamped(spots: Iterable[Spot]) -> Iterator[Spot]:
+    for x, y in spots:
+        yield min(max(x, _MARGIN), SIDE - _MARGIN), min(max(y, 72), SIDE - 3)
+
+
+def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
+    """Where to stand to handle what is at x: on either side of it, in front of the ground that it is on."""
+    spots = [(x + side * (half + 9 + out), ground + down) for side in (-1, 1) for out in (0, 3) for down in (2, 5, 9)]
+    return _stand(scene, person, _clamped(spots), seen)
+
+
+def stand_behind(scene: Scene, person: Person, thing: Thing, x: float) -> Spot:
+    """Where to stand to push a thing, at that x: on its row, or further to the front if one would not be seen there."""
+    y = scene.pose(thing).y
+    return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), (thing.id,))
+
+
+def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
+    """Where to stand behind a thing: half of the agent is to be seen above it, where nothing on it is in the way."""
+    shown = 0.5 * person.body.height - target.look.places.behind
+    y, x = scene.ground(target) + min(shown, -7), scene.pose(target).x
+    aside = 7.0 if target.noun == "tree" else target.width * 0.3
+    return _stand(scene, person, [(x + way * aside, y) for way in (0, -1, 1)[target.noun == "tree" :]])
+
+
+def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
+    """Where to stand, sit or arrive at a thing: to its left or right, that many pixels apart."""
+    pose, ground = scene.pose(target), scene.ground(target)
+    reach = target.width / 2 + 7 + apart
+    spots = [(pose.x + side * reach, ground + down) for side in (-1, 1) for down in (1, 4)]
+    return _stand(scene, person, _clamped(spots), (target.id,))
+
+
+def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:
+    """A place on the floor about the wanted x where an agent is in nobody's way."""
+    spots = [(wanted + dx, float(y)) for dx in range(-spread, spread + 1, 4) for y in (98, 106, 114, 142, 150, 156)]
+    return _stand(scene, person, _clamped(spots))
+
+
+def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
+    """A place at the side of the room that is meant."""
+    return stand_free(scene, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)
+
+
+Record = dict[str, Any]  # an object of scripts.jsonl
+_HAIR = ("brown", "black", "yellow")
+_SKIN = ("skin", "skin", "tan")
+
+
+def initial_scene(script: Record) -> Scene:
+    """The scene of a script at its start. The same script gives the same scene."""
+    scene = Scene()
+    wanted = {item["id"]: float(item["at"]["x"]) for item in script["setting"]["items"]}
+    things = [_thing(item) for item in script["setting"]["items"]]
+    large = {thing.id: thing for thing in things if thing.large}
+    scene.things.update(large)
+    furnish(large, wanted)
+    chance = random.Random(script["vid"])
+    _add_people(scene, script, chance)
+    waiting = [thing for thing in things if not thing.large]
+    while waiting:
+        ready = [it for it in waiting if it.relation == "held" or it.target in scene.things or it.target == "floor"]
+        if not ready:
+            raise KeyError(f"{waiting[0].id} is located by {waiting[0].target}, which there is not")
+        ready.sort(key=lambda it: it.relation == "on" and it.target == "floor")  # who can stand anywhere waits
+        aim = wanted[ready[0].id] * SIDE + chance.uniform(-1, 1)
+        locate(scene, ready[0], ready[0].relation, ready[0].target, aim)
+        waiting.remove(ready[0])
+    for record in script["agents"]:
+        person = scene.people[record["id"]]
+        person.x, person.y = stand_free(scene, person, record["x"] * SIDE, 24)
+    return scene
+
+
+def _thing(item: Record) -> Thing:
+    opened = item.get("open", item.get("lit"))
+    at = item["at"]
+    thing = Thing(item["id"], Look.of(item), at["relation"], at["target"])
+    thing.opened = None if opened is None else float(opened)
+    if not NOUNS[item["noun"]].portable:
+        thing.relation = "floor"
+    return thing
+
+
+def _add_people(scene: Scene, script: Record, chance: random.Random) -> None:
+    taken: set[str] = set()
+    for record in script["agents"]:
+        hair = chance.choice([tone for tone in _HAIR if tone not in taken])
+        taken.add(hair)
+        body = Body(record["noun"], record["colour"], chance.choice(_SKIN), hair)
+        scene.people[record["id"]] = Person(record["id"], body, -100.0, holding=record["holding"])
+
+
+def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
+    """Put a thing where a location of the script says, at about the wanted x (pixels)."""
+    scene.things[thing.id] = thing
+    if on_floor(relation, target):
+        near = relation in ("near", "beside")
+        thing.x, thing.y = (
+            side_spot(scene, thing, relation, scene.things[target], wanted)
+            if near
+            else floor_spot(scene, thing, wanted)
+        )
+        relation = relation if near else "floor"
+    elif relation == "held":
+        scene.people[target].holding = thing.id
+    else:
+        holder = scene.things[target]
+        thing.slot = scene.take_slot(thing, relation, holder, int(wanted > scene.pose(holder).x))
+    thing.relation, thing.target = relation, target
+
+
+_REST = ((-8, 12), (8, 12))
+_LOW = 9  # hands that go lower than this make one stoop
+_STOOP = 8
+
+
+def _local(person: Person, x: float, y: float) -> tuple[int, int]:
+    """A point of the picture in the pixels of the drawing."""
+    scale = person.body.height / DRAWN
+    u, v = (x - person.x) * person.facing / scale, (person.y - person.lift - y) / scale
+    return 2 * round(u / 2), 2 * round(v / 2)  # so that few pictures of arms are needed
+
+
+def posture(scene: Scene, person: Person) -> Posture:
+    """The posture with the hands where they have to be."""
+    hands = person.posture.hands
+    if person.reach is not None:
+        u, v = _local(person, *person.reach)
+        hands = ((u, v), (u, v + 2))
+    elif person.holding is not None:
+        hands = _holding(scene, person)
+    crouch = person.posture.crouch
+    if min(v for _, v in hands) < _LOW and not person.posture.sits:
+        crouch = max(crouch, _STOOP)
+    return replace(person.posture, hands=hands, crouch=crouch)
+
+
+def _holding(scene: Scene, person: Person) -> tuple[tuple[int, int], tuple[int, int]]:
+    thing = scene.things[person.holding or ""]
+    pose = scene.pose(thing)
+    u, v = _local(person, pose.x, pose.y - min(thing.height * 0.4, 7))
+    if person.overhead:
+        return (u - 5, v - 4), (u + 5, v - 4)
+    near = round(thing.width * 0.2)
+    return (u - near, v), (u - near + 2, v + 2)

@@ -1,14 +1,375 @@
-"""Scripts: what happens in a video, event by event, with everything a renderer needs."""
+"""Scripts: the events of a video, drawn at random, and what each of them changes."""
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workshop.scenes.actions import ACTIONS, MANNERS, NOVEL_ACTIONS
-from workshop.scenes.effects import Change, apply
-from workshop.scenes.moves import Move, possible_moves
-from workshop.scenes.setting import new_room
-from workshop.scenes.state import Agent, Item, Location, Room
+from workshop.scenes.world import (
+    ACTIONS,
+    AGENTS,
+    COLOURS,
+    FLOOR,
+    MANNERS,
+    NOUNS,
+    NOVEL_ACTIONS,
+    NOVEL_AGENT,
+    OBJECTS,
+    PLACES,
+    SIZES,
+    SUBSTANCES,
+    Agent,
+    Item,
+    Location,
+    Room,
+    colours_of,
+    fits,
+    materials_of,
+)
+
+
+def _look(
+    noun: str, place: str, chance: random.Random, *, novel: bool
+) -> tuple[str | None, str, str | None, str | None]:
+    """Modifier, colour, size and material."""
+    modifiers = [word for word in NOUNS[noun].modifiers if word not in PLACES or word == place]
+    modifier = chance.choice(modifiers) if modifiers and chance.random() < 0.7 else None
+    size = chance.choice(SIZES) if chance.random() < 0.4 else None
+    materials = materials_of(noun, novel=novel)
+    material = chance.choice(materials) if materials and chance.random() < 0.5 else None
+    if modifier in SUBSTANCES and material in ("wooden", "metal"):
+        material = None
+    return modifier, chance.choice(colours_of(noun, novel=novel)), size, material
+
+
+def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: bool) -> Item:
+    number = 1 + sum(item.noun == noun for item in room.items.values())
+    item = Item(f"{noun}{number}", noun, *_look(noun, room.place, chance, novel=novel), at)
+    if "open" in item.kind.affords:
+        item.open = chance.random() < 0.6
+    if "turn" in item.kind.affords:
+        item.lit = chance.random() < 0.5
+    twins = [other.colour for other in room.items.values() if other.noun == noun]
+    while item.colour in twins:
+        item.colour = chance.choice(colours_of(noun, novel=novel))
+    room.items[item.id] = item
+    return item
+
+
+def _furnish(room: Room, chance: random.Random, *, novel: bool) -> None:
+    nouns = [noun for noun in PLACES[room.place].split() if novel or not NOUNS[noun].novel]
+    chance.shuffle(nouns)
+    nouns.sort(key=lambda noun: not NOUNS[noun].novel)
+    chosen = nouns[: chance.choice((3, 4, 4, 5))]
+    chance.shuffle(chosen)
+    for i, noun in enumerate(chosen):
+        _add(room, noun, room.floor((i + 1) / (len(chosen) + 1)), chance, novel=novel)
+
+
+def _nouns_to_scatter(chance: random.Random, *, novel: bool) -> list[str]:
+    """Four to seven kinds of objects; now and then two of a kind, told apart by their colours."""
+    plain = [noun for noun, kind in OBJECTS.items() if kind.portable and not kind.novel]
+    fresh = [noun for noun, kind in OBJECTS.items() if kind.novel]
+    chance.shuffle(plain)
+    count = chance.choice((4, 5, 5, 6, 7))
+    if novel:
+        plain.sort(key=lambda noun: set(NOUNS[noun].affords).isdisjoint(NOVEL_ACTIONS))
+        chance.shuffle(fresh)
+    nouns = fresh[:2] + plain[:1] + plain[-count + 3 :] if novel else plain[:count]
+    twins = [noun for noun in nouns if len(colours_of(noun)) > 1]
+    return [*nouns, twins[0]] if twins and chance.random() < 0.25 else nouns
+
+
+def _scatter(room: Room, chance: random.Random, *, novel: bool) -> None:
+    for noun in _nouns_to_scatter(chance, novel=novel):
+        item = _add(room, noun, room.floor(0.05 + 0.9 * chance.random()), chance, novel=novel)
+        spots = [
+            (relation, other)
+            for other in room.items.values()
+            for relation in ("on", "in", "under", "near", "beside")
+            if room.holds(item, relation, other) or (relation == "in" and fits(noun, "in", other.noun))
+        ]
+        if spots and chance.random() < 0.75:
+            item.at = room.spot(*chance.choice(spots), chance)
+
+
+def _people(room: Room, chance: random.Random, *, novel: bool) -> None:
+    kinds = [kind for kind in AGENTS if kind != NOVEL_AGENT]
+    chance.shuffle(kinds)
+    if novel and chance.random() < 0.1:
+        kinds.insert(0, NOVEL_AGENT)
+    for i, kind in enumerate(kinds[: 2 if chance.random() < 0.35 else 1]):
+        x = round(0.05 + 0.9 * chance.random(), 2)
+        agent = room.agents[f"agent{i + 1}"] = Agent(f"agent{i + 1}", kind, chance.choice(COLOURS), x)
+        if chance.random() < 0.3:
+            _hand_over(room, agent, chance, novel=novel)
+
+
+def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) -> None:
+    """Let the agent hold something from the start: in a room of novel things, one that novel actions are for."""
+    able = [item for item in room.items.values() if item.kind.portable and room.free(item) and room.reachable(item)]
+    fresh = [item for item in able if novel and not set(item.kind.affords).isdisjoint(NOVEL_ACTIONS)]
+    if able:
+        item = chance.choice(fresh or able)
+        item.at, agent.holding = Location("held", agent.id, agent.x), item.id
+
+
+def new_room(chance: random.Random, *, novel: bool) -> Room:
+    """A furnished room with objects and one or two agents; with things of novel kinds if asked for."""
+    room = Room(chance.choice(tuple(PLACES)))
+    _furnish(room, chance, novel=novel)
+    _scatter(room, chance, novel=novel)
+    _people(room, chance, novel=novel)
+    return room
+
+
+@dataclass(frozen=True)
+class Move:
+    """An action with its roles. `target` is an item, an agent, the floor or the place."""
+
+    action: str
+    object: str | None = None
+    relation: str | None = None
+    target: str | None = None
+    direction: str | None = None
+
+
+Moves = Iterator[Move]
+
+
+def _pick_up(room: Room, agent: Agent, action: str) -> Moves:
+    """take, pick (up), lift"""
+    for item in room.items.values():
+        light = item.kind.portable or (action == "lift" and not item.kind.fixed)
+        able = action != "lift" or "lift" in item.kind.affords
+        if agent.holding or not (light and able and room.free(item) and room.reachable(item)):
+            continue
+        source = (item.at.relation, item.at.target) if item.at.relation in ("on", "in") else None
+        up = "up" if action != "take" else None
+        yield Move(action, item.id, "from" if source else None, source[1] if source else None, up)
+
+
+def _places_for(room: Room, item: Item, action: str) -> Iterator[tuple[str, str]]:
+    """Every (relation, target) where this action can bring the item."""
+    for relation in ACTIONS[action].relations:
+        where = "near" if relation == "to" else relation
+        yield from ((relation, other.id) for other in room.items.values() if room.holds(item, where, other))
+
+
+def _let_go(room: Room, agent: Agent, action: str) -> Moves:
+    """put, drop, throw, carry"""
+    item = room.items.get(agent.holding or "")
+    if item is None or (action == "throw" and "throw" not in item.kind.affords):
+        return
+    yield from (Move(action, item.id, *place) for place in _places_for(room, item, action))
+    yield from (Move(action, item.id, direction=direction) for direction in ACTIONS[action].directions)
+    if action == "drop":
+        yield Move(action, item.id, "on", FLOOR)
+    if action == "throw":
+        yield from (Move(action, item.id, "to", other.id) for other in _takers(room, agent))
+
+
+def _takers(room: Room, agent: Agent) -> list[Agent]:
+    others = [other for other in room.agents.values() if other is not agent]
+    return [other for other in others if not other.holding and not other.seat]
+
+
+def _give(room: Room, agent: Agent, action: str) -> Moves:
+    if agent.holding and room.items[agent.holding].kind.portable:
+        yield from (Move(action, agent.holding, "to", other.id) for other in _takers(room, agent))
+
+
+def _slide(room: Room, agent: Agent, action: str) -> Moves:
+    """push, pull, roll, kick"""
+    for item in room.items.values():
+        if agent.holding or action not in item.kind.affords or not (room.free(item) and room.on_floor(item)):
+            continue
+        yield from (Move(action, item.id, *place) for place in _places_for(room, item, action))
+        yield Move(action, item.id, direction="away")
+
+
+def _open_close(room: Room, agent: Agent, action: str) -> Moves:
+    for item in room.items.values():
+        hands = item.kind.fixed or not agent.holding
+        if item.open is (action == "close") and hands and room.reachable(item):
+            yield Move(action, item.id)
+
+
+def _turn(room: Room, agent: Agent, action: str) -> Moves:
+    lamps = [item for item in room.items.values() if item.lit is not None]
+    yield from [Move(action, item.id, direction="off" if item.lit else "on") for item in lamps] * 4
+    yield Move(action, direction="around")
+    others = [item.id for item in room.items.values() if item.kind.fixed and abs(item.at.x - agent.x) > 0.1]
+    yield from (Move(action, relation="to", target=other) for other in others)
+
+
+def _in_hand(room: Room, agent: Agent, action: str) -> Moves:
+    """shake, wave, bounce, hug"""
+    if agent.holding and action in room.items[agent.holding].kind.affords:
+        yield Move(action, agent.holding)
+    if action == "wave" and not agent.holding:
+        yield Move(action)
+        others = [other.id for other in room.agents.values() if other is not agent]
+        yield from (Move(action, relation="at", target=other) for other in others)
+
+
+def _spin(room: Room, agent: Agent, action: str) -> Moves:
+    yield Move(action, direction="around")
+    for item in room.items.values():
+        shown = room.on_floor(item) or item.at.relation == "on"
+        if not agent.holding and action in item.kind.affords and shown and room.free(item):
+            yield Move(action, item.id)
+
+
+def _go(room: Room, agent: Agent, action: str) -> Moves:
+    """walk, run: with empty hands, for with full ones it is to carry"""
+    if agent.holding:
+        return
+    yield Move(action, direction="away")
+    yield Move(action, relation="in", target=room.place)
+    if agent.near in room.items:
+        yield Move(action, relation="from", target=agent.near, direction="away")
+    for item in room.items.values():
+        if not item.kind.portable and room.reachable(item) and item.id != agent.near:
+            yield Move(action, relation="to", target=item.id)
+            roles = ("around", "behind") if "behind" in item.kind.affords else ()
+            yield from (Move(action, relation=relation, target=item.id) for relation in roles)
+
+
+def _sit(room: Room, agent: Agent, action: str) -> Moves:
+    for item in room.items.values():
+        if item.kind.portable or item.at.relation == "held":
+            continue
+        if "seat" in item.kind.affords and (item.noun == "rug" or room.free(item)):
+            yield Move(action, relation="on", target=item.id, direction="down")
+        elif item.kind.fixed and "seat" not in item.kind.affords:
+            yield from (Move(action, relation=side, target=item.id, direction="down") for side in ("near", "beside"))
+    yield Move(action, relation="on", target=FLOOR, direction="down")
+
+
+def _stand(room: Room, agent: Agent, action: str) -> Moves:
+    yield Move(action, relation="from", target=agent.seat, direction="up")
+
+
+def _jump(room: Room, agent: Agent, action: str) -> Moves:
+    yield Move(action, direction="up")
+    for item in room.items.values():
+        if "bouncy" in item.kind.affords and room.free(item):
+            yield Move(action, relation="on", target=item.id)
+        if item.kind.portable and room.on_floor(item) and room.free(item):
+            yield Move(action, relation="over", target=item.id)
+
+
+_MOVES: dict[str, Callable[[Room, Agent, str], Moves]] = {
+    **dict.fromkeys(("take", "pick", "lift"), _pick_up),
+    **dict.fromkeys(("put", "drop", "throw", "carry"), _let_go),
+    **dict.fromkeys(("push", "pull", "roll", "kick"), _slide),
+    **dict.fromkeys(("open", "close"), _open_close),
+    **dict.fromkeys(("shake", "wave", "bounce", "hug"), _in_hand),
+    **dict.fromkeys(("walk", "run"), _go),
+    **{"give": _give, "turn": _turn, "spin": _spin, "sit": _sit, "stand": _stand, "jump": _jump},
+}
+SEATED = ("stand", "shake", "wave", "hug")  # what one can do while sitting
+
+
+def possible_moves(room: Room, agent: Agent, action: str) -> list[Move]:
+    """All moves of this action that the agent can make now."""
+    if (agent.seat is not None and action not in SEATED) or (action == "stand" and agent.seat is None):
+        return []
+    return list(_MOVES[action](room, agent, action))
+
+
+MOVING = ("take", "pick", "lift", "put", "drop", "throw", "carry", "give", "push", "pull", "roll", "kick")
+LANDING = 0.05  # how far from an agent things land that are put or fall down
+AGENT_GAP = 0.06  # how near two agents come
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a move did: where its object was and is (both None without one), where the agent ended up."""
+
+    origin: Location | None
+    destination: Location | None
+    agent_x: float
+
+
+def _far_side(x: float) -> float:
+    return 0.05 if x > 0.5 else 0.95
+
+
+def _stays(move: Move) -> bool:
+    """Whether the agent does not leave the spot."""
+    if move.action in ("throw", "shake", "wave", "bounce", "hug", "stand"):
+        return True
+    return move.object is None and (move.action in ("turn", "spin") or move.direction == "up")
+
+
+def _agent_end(room: Room, agent: Agent, move: Move) -> float:
+    """Where the agent is after a move: at what it was done to, or where it led."""
+    if _stays(move):
+        return agent.x
+    if move.target in room.agents:
+        x = room.agents[move.target].x
+        return x - AGENT_GAP if x > 0.5 else x + AGENT_GAP
+    if move.object and move.object != agent.holding:
+        return room.x_of(room.items[move.object])
+    if move.target in room.items and move.relation != "from":
+        return room.x_of(room.items[move.target]) + (AGENT_GAP if move.relation == "over" else 0)
+    return _far_side(agent.x) if move.action in ("walk", "run", "carry") else agent.x
+
+
+def _destination(room: Room, agent: Agent, item: Item, move: Move, chance: random.Random) -> Location:
+    """Where the object of a move ends up."""
+    if move.action in ("take", "pick", "lift", "carry"):
+        return Location("held", agent.id, round(_agent_end(room, agent, move), 2))
+    if move.target in room.agents:
+        return Location("held", move.target, room.agents[move.target].x)
+    if move.target in room.items:
+        where = "near" if move.relation == "to" else move.relation
+        return room.spot(where or "near", room.items[move.target], chance)
+    if move.direction == "away":
+        return room.floor(_far_side(room.x_of(item)))
+    return room.floor(agent.x + chance.choice((-LANDING, LANDING)))
+
+
+def _move_object(room: Room, agent: Agent, item: Item, move: Move, chance: random.Random) -> Location:
+    destination = _destination(room, agent, item, move, chance)
+    if agent.holding == item.id:
+        agent.holding = None
+    if destination.relation == "held":
+        room.agents[destination.target].holding = item.id
+    item.at = destination
+    return destination
+
+
+def _set_flags(room: Room, agent: Agent, move: Move) -> None:
+    item = room.items.get(move.object or "")
+    if item is not None and move.action in ("open", "close"):
+        item.open = move.action == "open"
+    if item is not None and move.action == "turn":
+        item.lit = move.direction == "on"
+    if move.action == "stand":
+        agent.seat = None
+    if move.action == "sit":
+        agent.seat = move.target if move.relation == "on" else FLOOR
+
+
+def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
+    """Change the room by a move and say what changed."""
+    end = _agent_end(room, agent, move)
+    item = room.items.get(move.object or "")
+    origin = destination = None
+    if item is not None:
+        origin = destination = Location(item.at.relation, item.at.target, round(room.x_of(item), 2))
+        if move.action in MOVING:
+            destination = _move_object(room, agent, item, move, chance)
+            end = destination.x if move.action in ("push", "pull") else end
+    _set_flags(room, agent, move)
+    if not _stays(move):
+        agent.near = move.target if move.target in room.items and move.relation != "from" else None
+    agent.x = round(end, 2)
+    return Change(origin, destination, agent.x)
+
 
 SPEED = 0.35  # room widths a second, walking
 LAST_START = 25.0  # no event starts later

@@ -1,10 +1,183 @@
-"""Sentences that say what happens in a script, in the register of Charades."""
+"""Sentences that describe the events of a script, with the word pairs that they compose."""
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from workshop.scenes.clauses import ClauseWriter, Lemma, Pair
-from workshop.scenes.script import Script
+from workshop.scenes.script import Event, Script
+from workshop.scenes.world import (
+    ACTIONS,
+    AGENTS,
+    FLOOR,
+    NOVEL_ADVERBS,
+    NOVEL_SIZE_WORDS,
+    NOVEL_VERBS,
+    SIZE_WORDS,
+    Item,
+    Room,
+    gerund,
+    prepositions,
+    third_person,
+)
+
+Pair = tuple[str, str, str]  # type (v-n, a-n, n-n, v-adv, p-n) and two lemmas
+Lemma = tuple[str, str]  # part of speech and lemma
+Inflection = Callable[[str], str]
+
+_PARTICLE_VERBS = ("pick", "turn", "put", "lift")  # "picks up the box" beside "picks the box up"
+_ADVERBS = ("away", "around")  # the directions that are no particles
+
+
+@dataclass
+class Clause:
+    """A clause under construction: words so far, pairs, lemmas of the open classes and of prepositions."""
+
+    opening: bool = True  # the first of its sentence: what a later one names may be known already
+    words: list[str] = field(default_factory=list)
+    pairs: set[Pair] = field(default_factory=set)
+    lemmas: set[Lemma] = field(default_factory=set)
+
+    def add(self, pos: str, lemma: str, word: str = "") -> None:
+        """Append a word of an open class, or a preposition."""
+        self.words.append(word or lemma)
+        self.lemmas.add((pos, lemma))
+
+    def pair(self, kind: str, first: str, seconds: Sequence[str]) -> None:
+        """Note that the first word goes with each of the others."""
+        self.pairs.update((kind, first, second) for second in seconds)
+
+
+class ClauseWriter:
+    """Words for the events in a room: every call gives another wording. Novel words come in only if asked for."""
+
+    def __init__(self, room: Room, chance: random.Random, *, novel: bool = False) -> None:
+        self.room, self.chance, self.novel = room, chance, novel
+        self.nouns = Counter(item.noun for item in room.items.values())
+
+    def maybe(self, probability: float) -> bool:
+        """True as often as that."""
+        return self.chance.random() < probability
+
+    def clause(self, event: Event, form: str, *, subject: bool, opening: bool = True) -> Clause:
+        """[a person] [is] [slowly] putting [the box] [down] [under the table] [slowly]"""
+        clause = Clause(opening)
+        if subject:
+            self._subject(clause, event.agent, bare=form == "gerund")
+        if form == "progressive":
+            clause.words.append("is")
+        self._predicate(clause, event, third_person if form == "third" else gerund)
+        return clause
+
+    def _subject(self, clause: Clause, agent: str, *, bare: bool) -> None:
+        word = self.chance.choice(self._agent_words(agent))
+        plain = word == "person" and self.maybe(0.8 if bare else 0.4)
+        if not plain:
+            second = agent == "agent2" and word == "person"
+            clause.words.append("another" if second else self.chance.choice(("a", "a", "the")))
+        clause.add("NOUN", word)
+
+    def _agent_words(self, agent: str) -> tuple[str, ...]:
+        words = AGENTS[self.room.agents[agent].noun]
+        return words[:1] * 2 + words
+
+    def _predicate(self, clause: Clause, event: Event, inflect: Inflection) -> None:
+        """[slowly] puts [the box] [down] [under the table] [slowly]"""
+        move, action = event.move, ACTIONS[event.move.action]
+        novel_verbs = NOVEL_VERBS.get(move.action, ()) if self.novel else ()
+        verb = self.chance.choice((*action.verbs, *novel_verbs))
+        manner = event.manner if event.manner and self.maybe(0.8) else None
+        early = manner is not None and self.maybe(0.5)
+        if manner and early:
+            self._adverb(clause, verb, manner)
+        clause.add("VERB", verb, inflect(verb))
+        self._arguments(clause, event, verb)
+        if manner and not early:
+            self._adverb(clause, verb, manner)
+
+    def _adverb(self, clause: Clause, verb: str, manner: str) -> None:
+        word = NOVEL_ADVERBS.get(manner, manner) if self.novel and self.maybe(0.3) else manner
+        clause.add("ADV", word)
+        clause.pair("v-adv", verb, [word])
+
+    def _arguments(self, clause: Clause, event: Event, verb: str) -> None:
+        move = event.move
+        needed = not ACTIONS[move.action].bare or move.direction in ("on", "off")
+        direction = move.direction if needed or move.relation == "from" or self.maybe(0.7) else None
+        particle = direction if move.object and move.action in _PARTICLE_VERBS and self.maybe(0.5) else None
+        self._direction(clause, verb, particle)
+        if move.object:
+            nouns = self._item(clause, self.room.items[move.object], event)
+            clause.pair("v-n", verb, nouns)
+        if particle is None:
+            self._direction(clause, verb, direction)
+        if move.target and ((needed and move.relation != "from") or self.maybe(0.8)):
+            self._target(clause, event, verb)
+
+    def _direction(self, clause: Clause, verb: str, direction: str | None) -> None:
+        if direction:
+            clause.add("ADV" if direction in _ADVERBS else "ADP", direction)
+            clause.pair("v-adv", verb, [direction])
+
+    def _target(self, clause: Clause, event: Event, verb: str) -> None:
+        """Under the table | to the girl | on the floor | in the kitchen"""
+        move, target = event.move, event.move.target or ""
+        novel = self.novel and target not in (FLOOR, self.room.place)
+        preposition = self.chance.choice(prepositions(move.action, move.relation or "", novel=novel))
+        clause.add("ADP", preposition)
+        if target in self.room.items:
+            nouns = self._item(clause, self.room.items[target], event)
+        else:
+            nouns = [self._named(target)]
+            clause.words.append("the")
+            clause.add("NOUN", nouns[0])
+        clause.pair("v-adv", verb, [preposition])
+        clause.pair("p-n", preposition, nouns)
+        clause.pair("v-n", verb, nouns)
+
+    def _named(self, target: str) -> str:
+        """The word for an agent, the floor or the place."""
+        if target not in self.room.agents:
+            return target
+        return self.chance.choice(AGENTS[self.room.agents[target].noun][-2:])
+
+    def _item(self, clause: Clause, item: Item, event: Event) -> list[str]:
+        """A noun phrase with its pairs: its nouns, the modifier first."""
+        modifier, head = item.modifier, item.noun
+        own_door = "door" in item.kind.affords and "door" not in self.nouns
+        if own_door and event.move.action in ("open", "close") and self.maybe(0.5):
+            modifier, head, adjectives = item.noun, "door", list[str]()
+        else:
+            adjectives = self._adjectives(item)
+            modifier = modifier if len(adjectives) < 2 and self.maybe(0.5) else None
+        nouns = [modifier, head] if modifier else [head]
+        article = self.chance.choice(("a", "the", "the")) if clause.opening else "the"
+        first = [*adjectives, *nouns][0]
+        clause.words.append("an" if article == "a" and first[0] in "aeiou" else article)
+        for adjective in adjectives:
+            clause.add("ADJ", adjective)
+            clause.pair("a-n", adjective, [head])
+        for noun in nouns:
+            clause.add("NOUN", noun)
+        if modifier:
+            clause.pair("n-n", modifier, [head])
+        return nouns
+
+    def _adjectives(self, item: Item) -> list[str]:
+        """None to two of size, colour and material; the colour always where another thing has the same name."""
+        count = self.chance.choice((0, 0, 1, 1, 1, 2))
+        kinds = ["size", "colour", "colour", "material"]
+        self.chance.shuffle(kinds)
+        chosen = {*kinds[:count], *(["colour"] if self.nouns[item.noun] > 1 else [])}
+        words = {"size": self._size(item.size), "colour": item.colour, "material": item.material}
+        return [word for kind, word in words.items() if kind in chosen and word]
+
+    def _size(self, size: str | None) -> str | None:
+        if size is None:
+            return None
+        if self.novel and size in NOVEL_SIZE_WORDS and self.maybe(0.8):
+            return NOVEL_SIZE_WORDS[size]
+        return self.chance.choice(SIZE_WORDS[size])
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""What there is in the scenes: places, furniture, objects, agents, how they look and what can be done with them.
+"""What there is in the scenes and what agents can do: nouns, places, actions, and the state of a room."""
 
-Words marked novel occur in the Novel-Word split only.
-"""
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from dataclasses import dataclass
+import yaml
 
 Words = tuple[str, ...]
 
 FLOOR = "floor"
+WORLD = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Noun:
     """
 
     bulk: int
-    affords: frozenset[str]
+    affords: Words
     materials: Words = ()
     modifiers: Words = ()
     novel: bool = False
@@ -35,109 +37,39 @@ class Noun:
         return self.bulk == 4
 
 
-def _noun(bulk: int, affords: str, materials: str = "", modifiers: str = "", *, novel: bool = False) -> Noun:
-    return Noun(bulk, frozenset(affords.split()), tuple(materials.split()), tuple(modifiers.split()), novel)
+@dataclass(frozen=True)
+class Action:
+    """One kind of event: its verbs, its length in seconds, the manners, relations and directions it can have."""
+
+    verbs: Words
+    seconds: float
+    manners: Words
+    relations: Words = ()
+    directions: Words = ()
+    bare: bool = True  # whether the verb may stand without direction and target
 
 
-OBJECTS = {
-    "apple": _noun(1, "roll throw"),
-    "bag": _noun(2, "open in throw shake lift pull", "striped", "paper beach school straw gift"),
-    "ball": _noun(1, "throw roll kick spin bounce", "striped", "beach rubber"),
-    "basket": _noun(2, "in push pull lift kick", "wooden", "straw beach"),
-    "bear": _noun(1, "throw shake wave hug", "striped", "toy teddy"),
-    "blanket": _noun(2, "throw shake wave pull", "striped", "baby beach"),
-    "block": _noun(1, "throw push kick", "wooden", "toy"),
-    "book": _noun(1, "open throw wave", "", "school"),
-    "bottle": _noun(1, "roll shake spin kick", "metal", "water glass baby"),
-    "bowl": _noun(2, "in spin shake", "wooden metal striped", "glass cookie"),
-    "box": _noun(2, "open in push pull kick lift shake", "wooden metal striped", "gift toy"),
-    "broom": _noun(2, "wave lift shake", "", "straw kitchen"),
-    "bucket": _noun(2, "in push pull lift kick shake", "metal striped", "water beach"),
-    "can": _noun(1, "roll kick shake throw", "metal", "coffee water"),
-    "car": _noun(1, "push pull roll spin lift", "wooden metal", "toy"),
-    "chair": _noun(3, "push pull lift spin on seat", "wooden metal", "kitchen office garden"),
-    "cup": _noun(1, "shake lift spin", "striped metal", "coffee paper"),
-    "doll": _noun(1, "throw shake wave hug", "wooden", "baby paper"),
-    "duck": _noun(1, "throw shake push", "wooden", "toy rubber"),
-    "flag": _noun(1, "wave shake", "striped", "paper"),
-    "hat": _noun(1, "throw wave spin", "striped", "straw paper"),
-    "hoop": _noun(2, "roll spin throw wave", "striped metal wooden"),
-    "jar": _noun(1, "open shake roll lift", "", "coffee cookie glass"),
-    "laptop": _noun(1, "open lift", "", "office"),
-    "phone": _noun(1, "shake wave spin", "striped", "office toy"),
-    "pillow": _noun(2, "throw shake hug kick", "striped", "baby"),
-    "plate": _noun(1, "spin lift", "wooden metal striped", "paper glass"),
-    "shoe": _noun(1, "throw kick shake", "striped", "baby"),
-    "stool": _noun(3, "push pull lift spin on seat kick", "wooden metal", "kitchen garden"),
-    "suitcase": _noun(2, "open in push pull lift roll", "striped metal"),
-    "towel": _noun(1, "throw shake wave pull", "striped", "beach kitchen"),
-    "truck": _noun(1, "push pull roll spin lift", "wooden metal", "toy"),
-    "vase": _noun(1, "lift spin", "striped", "glass"),
-    "wheel": _noun(2, "roll push spin lift kick", "wooden metal"),
-    "barrel": _noun(2, "in push roll kick", "wooden metal", "water", novel=True),
-    "crate": _noun(2, "in push pull lift kick", "wooden", "", novel=True),
-    "drum": _noun(2, "roll spin lift kick shake", "striped wooden", "toy", novel=True),
-    "lemon": _noun(1, "roll throw", "", "", novel=True),
-    "scarf": _noun(1, "wave throw shake", "striped", "", novel=True),
-    "umbrella": _noun(1, "open wave spin shake", "striped", "beach", novel=True),
-}
+def _load(kind: type, row: dict) -> Noun | Action:
+    """Build a noun or an action from a row of world.yaml, whose lists are words in one string."""
+    return kind(**{name: tuple(value.split()) if isinstance(value, str) else value for name, value in row.items()})
 
-FURNITURE = {
-    "bed": _noun(4, "on under behind seat bouncy", "wooden metal"),
-    "bench": _noun(4, "on under behind seat bouncy", "wooden metal", "garden hallway garage"),
-    "cabinet": _noun(4, "on in open door", "wooden metal", "kitchen bathroom office garage"),
-    "closet": _noun(4, "in open door", "wooden", "bedroom hallway"),
-    "desk": _noun(4, "on under behind", "wooden metal", "office bedroom"),
-    "door": _noun(4, "open", "wooden metal", "kitchen bedroom office garage bathroom hallway"),
-    "fence": _noun(4, "behind", "wooden metal", "garden"),
-    "fridge": _noun(4, "in open door", "", "kitchen"),
-    "lamp": _noun(4, "turn", "metal", "office bedroom hallway"),
-    "rug": _noun(4, "on seat bouncy", "striped", "bedroom bathroom hallway"),
-    "shelf": _noun(4, "on", "wooden metal", "kitchen garage office bathroom"),
-    "sofa": _noun(4, "on behind seat bouncy", "striped", "office"),
-    "table": _noun(4, "on under behind", "wooden metal", "kitchen garden garage coffee"),
-    "tree": _noun(4, "under behind"),
-    "window": _noun(4, "open", "", "kitchen bedroom office garage bathroom"),
-    "bathtub": _noun(4, "in behind", "", "", novel=True),
-    "ladder": _noun(4, "behind under", "wooden metal", "", novel=True),
-}
 
+OBJECTS = {noun: _load(Noun, row) for noun, row in WORLD["objects"].items()}
+FURNITURE = {noun: _load(Noun, row) for noun, row in WORLD["furniture"].items()}
 NOUNS = OBJECTS | FURNITURE
-
-PLACES = {
-    "bathroom": "cabinet door window rug shelf stool bathtub",
-    "bedroom": "bed closet desk door lamp rug window chair",
-    "garage": "bench cabinet door shelf table window stool ladder",
-    "garden": "bench fence table tree chair stool ladder",
-    "hallway": "bench closet door lamp rug",
-    "kitchen": "cabinet door fridge shelf table window chair stool",
-    "office": "cabinet desk door lamp shelf sofa window chair",
-}
-
+ACTIONS = {action: _load(Action, row) for action, row in WORLD["actions"].items()}
+PLACES, MANNERS, OWN_COLOURS = WORLD["places"], WORLD["manners"], WORLD["own_colours"]
+AGENTS = {kind: tuple(words) for kind, words in WORLD["agents"].items()}
+NOVEL_VERBS = {action: tuple(verbs) for action, verbs in WORLD["novel_verbs"].items()}
 KEPT_COLD = frozenset(("apple", "bottle", "bowl", "can", "jar", "plate", "lemon"))  # all that goes into a fridge
 
 COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "orange", "pink", "grey")
 NOVEL_COLOUR = "purple"
 FURNITURE_COLOURS = ("brown", "white", "black", "grey", "green", "blue")
-OWN_COLOURS = {
-    "apple": ("red", "green", "yellow"),
-    "bear": ("brown", "white", "black", "grey"),
-    "broom": ("brown", "yellow", "red"),
-    "lemon": ("yellow",),
-    "tree": ("green",),
-    "laptop": ("black", "white", "grey"),
-}
 SIZES = ("small", "big")
 SUBSTANCES = ("glass", "paper", "straw", "rubber")  # modifiers that leave no choice of material
 NOVEL_PATTERN = "dotted"  # wherever something can be striped
 
-AGENTS = {  # kind of agent -> the words for it, the plain ones first
-    "man": ("person", "man", "guy"),
-    "woman": ("person", "woman", "lady"),
-    "boy": ("person", "boy", "child"),
-    "girl": ("person", "girl", "child"),
-    "robot": ("robot",),
-}
 NOVEL_AGENT = "robot"
 
 
@@ -165,3 +97,158 @@ def materials_of(noun: str, *, novel: bool = False) -> Words:
     """The materials and patterns that a thing of this kind comes in."""
     materials = NOUNS[noun].materials
     return (*materials, NOVEL_PATTERN) if novel and "striped" in materials else materials
+
+
+NOVEL_ACTIONS = ("bounce", "hug")
+NOVEL_ADVERBS = {"slowly": "gradually", "quickly": "hastily", "gently": "softly"}
+SIZE_WORDS = {"small": ("small",), "big": ("big", "large")}
+NOVEL_SIZE_WORDS = {"small": "tiny"}
+
+PREPOSITIONS = {  # relation -> the prepositions for it, the one for motion last
+    "in": ("in", "into")
+}
+NOVEL_PREPOSITIONS = {"in": "inside", "on": "onto", "under": "beneath", "to": "toward"}
+MOTION = frozenset(("put", "drop", "throw"))  # what is moved into or onto
+VOWELS = "aeiou"
+
+
+def prepositions(action: str, relation: str, *, novel: bool = False) -> Words:
+    """The prepositions for a relation that comes about by an action."""
+    words = PREPOSITIONS.get(relation, (relation,)) if action in MOTION else (relation,)
+    moved = action in MOTION or (action == "jump" and relation == "on")
+    if novel and relation in NOVEL_PREPOSITIONS and (moved or relation in ("under", "to")) and action != "give":
+        return (*words, NOVEL_PREPOSITIONS[relation])
+    return words
+
+
+def third_person(verb: str) -> str:
+    """Put -> puts, push -> pushes, carry -> carries."""
+    if verb.endswith(("s", "sh", "ch", "x", "z")):
+        return verb + "es"
+    if verb.endswith("y") and verb[-2] not in VOWELS:
+        return verb[:-1] + "ies"
+    return verb + "s"
+
+
+def gerund(verb: str) -> str:
+    """Put -> putting, take -> taking, open -> opening."""
+    if verb.endswith("e"):
+        return verb[:-1] + "ing"
+    one_vowel = sum(letter in VOWELS for letter in verb) == 1
+    if one_vowel and verb[-2] in VOWELS and verb[-1] not in VOWELS + "wxy":
+        return verb + verb[-1] + "ing"
+    return verb + "ing"
+
+
+BESIDE = 0.06  # how far from a thing's middle "beside" and "near" it are; the room is 1 wide
+NEAR = 0.09
+
+
+@dataclass(frozen=True)
+class Location:
+    """On, under, behind, in, near or beside an item, on the floor, or held by an agent; `x` is 0 (left) to 1."""
+
+    relation: str
+    target: str
+    x: float
+
+
+@dataclass
+class Item:
+    """A piece of furniture or an object. `open` and `lit` are None for what has no lid, door or light."""
+
+    id: str
+    noun: str
+    modifier: str | None
+    colour: str
+    size: str | None
+    material: str | None
+    at: Location
+    open: bool | None = None
+    lit: bool | None = None
+
+    @property
+    def kind(self) -> Noun:
+        """What can be done with it."""
+        return NOUNS[self.noun]
+
+
+@dataclass
+class Agent:
+    """Somebody: a man, a woman, a boy, a girl (or a robot), the colour of the clothes, where and how."""
+
+    id: str
+    noun: str
+    colour: str
+    x: float
+    seat: str | None = None  # the item, or the floor, that the agent sits on
+    near: str | None = None  # the item that the agent stands or sits at
+    holding: str | None = None
+
+
+@dataclass
+class Room:
+    """A place with its items and agents, as they are at one moment."""
+
+    place: str
+    items: dict[str, Item] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    def copy(self) -> "Room":
+        """The room as it is now, whatever happens to this one."""
+        items = {name: replace(item) for name, item in self.items.items()}
+        return Room(self.place, items, {name: replace(agent) for name, agent in self.agents.items()})
+
+    def on_it(self, item: Item, *relations: str) -> list[Item]:
+        """What is located by this item, in these relations (all if none is named)."""
+        dependents = [other for other in self.items.values() if other.at.target == item.id]
+        return [other for other in dependents if not relations or other.at.relation in relations]
+
+    def free(self, item: Item) -> bool:
+        """Nobody holds it and nothing depends on where it is, but for what is in it."""
+        used = any(agent.seat and item.id in (agent.seat, agent.near) for agent in self.agents.values())
+        return not used and item.at.relation != "held" and len(self.on_it(item)) == len(self.on_it(item, "in"))
+
+    def reachable(self, item: Item) -> bool:
+        """Not held, and not in anything that is closed or held."""
+        if item.at.relation == "held":
+            return False
+        holder = self.items.get(item.at.target)
+        if holder is None or item.at.relation != "in":
+            return True
+        return holder.open is not False and self.reachable(holder)
+
+    def on_floor(self, item: Item) -> bool:
+        """Whether it stands free on the floor."""
+        return item.at.target == FLOOR or item.at.relation in ("near", "beside")
+
+    def holds(self, item: Item, relation: str, target: Item) -> bool:
+        """Whether there is room for the item in this relation to the target now."""
+        if item is target or not self.reachable(target) or target.id == item.at.target:
+            return False
+        if relation in ("near", "beside"):
+            stands = not target.kind.portable or ("in" in target.kind.affords and self.on_floor(target))
+            return stands and target.noun not in ("rug", "window")
+        if relation == "in" and target.open is False:
+            return False
+        seated = any(agent.seat == target.id for agent in self.agents.values())
+        return not seated and fits(item.noun, relation, target.noun) and len(self.on_it(target, relation)) < 2
+
+    def x_of(self, item: Item) -> float:
+        """Where it is now: with what it is in, or with who holds it."""
+        if item.at.relation == "held":
+            return self.agents[item.at.target].x
+        holder = self.items.get(item.at.target)
+        return self.x_of(holder) if holder is not None and item.at.relation == "in" else item.at.x
+
+    def spot(self, relation: str, target: Item, chance: random.Random) -> Location:
+        """A location in this relation to the target."""
+        x = self.x_of(target)
+        if relation in ("near", "beside"):
+            side = chance.choice((-1, 1)) * (NEAR if relation == "near" else BESIDE)
+            x = x + side if 0.03 <= x + side <= 0.97 else x - side
+        return Location(relation, target.id, round(x, 2))
+
+    def floor(self, x: float) -> Location:
+        """A location on the floor, kept within the room."""
+        return Location("on", FLOOR, round(min(max(x, 0.03), 0.97), 2))

@@ -21,8 +21,7 @@ from spacy.tokens import DocBin
 from spacy.training import Example
 
 from penumbra.tasks.text.tags import PIPELINE_FOLDER
-from workshop.tagger.caption_grammar import TreebankLexicon, caption_trees
-from workshop.tagger.treebank import Word, read_conllu, to_clear_style, to_doc
+from workshop.tagger.captions import TreebankLexicon, Word, caption_trees, read_conllu, to_clear_style, to_doc
 
 HERE = Path(__file__).parent
 CAPTIONS = 10000

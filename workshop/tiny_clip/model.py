@@ -1,18 +1,51 @@
-"""The tiny CLIP's model, and its vision tower over some of a clip's patches: training leaves most of what rests out."""
+"""The tiny CLIP: its model, tokenizer, lessons, and zero-shot retrieval."""
 
+import json
 import math
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import CLIPConfig, CLIPModel
+from tokenizers import Tokenizer, models, trainers
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
 from workshop.scenes.scene import SIDE
-from workshop.tiny_clip.clips import FRAMES, Pictures
-from workshop.tiny_clip.patches import GRID, PATCH
-from workshop.tiny_clip.tokenizer import END, POSITIONS, START
+
+SPREAD = (0, 2, 4)  # frames of a clip: those at the middles of its three thirds
+FRAMES = len(SPREAD)
+PATCH = 20  # pixels of a patch, in both directions
+GRID = SIDE // PATCH
+Pictures = npt.NDArray[np.uint8]  # (…, FRAMES, SIDE, SIDE, 3)
+START, END = "<|startoftext|>", "<|endoftext|>"
+POSITIONS = 77
+
+
+def train_tokenizer(sentences: Iterable[str], size: int) -> Any:
+    """A `CLIPTokenizer` of at most `size` tokens: all bytes, alone and at the end of a word, then common pairs."""
+    alphabet = ByteLevel.alphabet()
+    pattern = CLIPTokenizer().backend_tokenizer
+    learner = Tokenizer(models.BPE(end_of_word_suffix="</w>", continuing_subword_prefix=""))
+    learner.normalizer, learner.pre_tokenizer = pattern.normalizer, pattern.pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=alphabet, end_of_word_suffix="</w>", show_progress=False, min_frequency=2
+    )
+    learner.train_from_iterator(sentences, trainer)
+    learned = learner.get_vocab()
+    letters = sorted(alphabet)
+    merges: Any = _merges(learner)
+    tokens = [*letters, *(letter + "</w>" for letter in letters)]
+    tokens += [token for token, _ in sorted(learned.items(), key=lambda pair: pair[1]) if token not in set(tokens)]
+    vocabulary = {token: index for index, token in enumerate([*tokens, START, END])}
+    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=POSITIONS)
+
+
+def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
+    return [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
+
 
 WIDTH, TEXT_WIDTH, SHARED = 192, 128, 192  # of the vision tower, of the text tower, of the space of both
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own

@@ -19,19 +19,168 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.tasks.features.clip import FOLDER
-from workshop.scenes.scene import SIDE
+from workshop.scenes.drawing import SIDE
 from workshop.scenes.script import write_script
-from workshop.tiny_clip.batches import BATCH, Batch, Batches
-from workshop.tiny_clip.clips import NOVEL, Clip, clips, moments, told
-from workshop.tiny_clip.lessons import Lessons, deviations
-from workshop.tiny_clip.model import DEVIATION, MEAN, look_closely, new_model, see, to_patches
-from workshop.tiny_clip.patches import GRID
-from workshop.tiny_clip.tokenizer import train_tokenizer
-from workshop.tiny_clip.zero_shot import embed_moments, retrieval
+from workshop.tiny_clip.clips import (
+    AGENT,
+    BATCH,
+    CHANGING,
+    GROUPS,
+    HUES,
+    KINDS,
+    NOVEL,
+    NUMBERS,
+    OF_AGENT,
+    POSTURE,
+    THING,
+    Batch,
+    Batches,
+    Clip,
+    Moment,
+    clips,
+    moments,
+    told,
+)
+from workshop.tiny_clip.model import (
+    DEVIATION,
+    GRID,
+    MEAN,
+    SHARED,
+    WIDTH,
+    look_closely,
+    new_model,
+    see,
+    to_patches,
+    to_pixels,
+    train_tokenizer,
+)
+
+RESTING = 0.1  # weight of patches that show nothing, as most do
+SMALLEST = 0.03  # added to what a state's number deviates by
+LARGEST = 6.0  # deviations; what is further off is taken to be that far
+STIRRING = 0.5  # change of a thing, in deviations, from which it counts as moving
+
+
+class Lessons(nn.Module):
+    """Losses of clips: attributes, kinds and colours of patches, and the states of what is there.
+
+    `deviations` [NUMBERS] are those of the states' numbers.
+    """
+
+    def __init__(self, deviations: Tensor) -> None:
+        super().__init__()
+        self.deviations = deviations
+        self.attributes = nn.ModuleList(nn.Linear(SHARED, len(names)) for names in GROUPS.values())
+        self.stirring = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SHARED))
+        self.patches = nn.ModuleList(nn.Linear(WIDTH, len(names)) for names in (KINDS, HUES))
+        self.states, self.liveliest = nn.Linear(WIDTH, NUMBERS), nn.Linear(SHARED, NUMBERS)
+        weights = [torch.ones(len(names)) for names in (KINDS, HUES)]
+        for weight in weights:
+            weight[0] = RESTING
+        self.weights = weights
+
+    def attributes_loss(self, clips: Tensor, attributes: Tensor) -> Tensor:
+        """Cross-entropy of clips [B, SHARED] against what they show [B, events, groups], summed over the groups."""
+        losses = []
+        for group, head in enumerate(self.attributes):
+            scores = functional.log_softmax(head(clips).float(), -1)
+            losses.append(-scores.gather(1, attributes[:, :, group]).mean())
+        return torch.stack(losses).sum()
+
+    def stirring_loss(self, patches: Tensor, stirs: Tensor, attributes: Tensor) -> Tensor:
+        """The same of the mean of the patches [B, K, WIDTH] that stir [B, K]: a short way to where things happen."""
+        some = stirs.any(1)
+        share = stirs[some].float() / stirs[some].sum(1, keepdim=True)
+        means = (patches[some] * share[..., None]).sum(1)
+        return self.attributes_loss(self.stirring(means), attributes[some])
+
+    def names_loss(self, patches: Tensor, maps: Tensor) -> Tensor:
+        """Cross-entropy of patches [B, K, WIDTH] against kinds and colours [B, K, 2]."""
+        losses = [
+            functional.cross_entropy(head(patches).flatten(0, 1).float(), maps[..., i].flatten(), weight)
+            for i, (head, weight) in enumerate(zip(self.patches, self.weights, strict=True))
+        ]
+        return torch.stack(losses).sum()
+
+    def states_loss(self, patches: Tensor, clips: Tensor, owners: Tensor, numbers: Tensor) -> Tensor:
+        """Errors of the states [B, K, NUMBERS] of those in the patches, and of a clip's liveliest agent and thing."""
+        true = (numbers.float() / self.deviations).clamp(-LARGEST, LARGEST)
+        known = _known(owners == AGENT, owners == THING)
+        of_patches = _mean_error(self.states(patches), true, known)
+        rows = torch.arange(len(true))
+        agents = (true[..., POSTURE:OF_AGENT].abs().sum(-1) + 1e-3) * (owners == AGENT)
+        things = (true[..., -CHANGING:].abs().sum(-1) + 1e-3) * (owners == THING)
+        agent, thing = agents.argmax(1), things.argmax(1)
+        liveliest = torch.cat([true[rows, agent, :OF_AGENT], true[rows, thing, OF_AGENT:]], 1)
+        known = _known(agents.amax(1) > 0, things.amax(1) > STIRRING)
+        return of_patches + _mean_error(self.liveliest(clips), liveliest, known)
+
+
+def _known(agents: Tensor, things: Tensor) -> Tensor:
+    """Which numbers [..., NUMBERS] are known, where an agent's and where a thing's are [...]."""
+    return torch.cat(
+        [
+            agents[..., None].expand(*agents.shape, OF_AGENT),
+            things[..., None].expand(*things.shape, NUMBERS - OF_AGENT),
+        ],
+        -1,
+    )
+
+
+def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
+    """Mean smooth error of what is known, of agents and of things, added up."""
+    errors = functional.smooth_l1_loss(found.float(), true, reduction="none") * known
+    parts = [(errors[..., part].sum(), known[..., part].sum()) for part in (slice(OF_AGENT), slice(OF_AGENT, None))]
+    return torch.stack([total / count.clamp(min=1) for total, count in parts]).sum()
+
+
+def deviations(clips: list[Clip]) -> Tensor:
+    """How much each number of a state deviates over some clips [NUMBERS]."""
+    owners = np.stack([clip.states.owners for clip in clips])
+    numbers = np.stack([clip.states.numbers for clip in clips]).astype(np.float32)
+    parts = [numbers[owners == AGENT][:, :OF_AGENT].std(0), numbers[owners == THING][:, OF_AGENT:].std(0)]
+    return torch.from_numpy(np.concatenate(parts) + np.float32(SMALLEST))
+
+
+MOMENTS_AT_ONCE = 32
+
+
+@torch.inference_mode()
+def embed_moments(
+    model: Any, tokenizer: Any, several: Sequence[Moment], texts: Sequence[str]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit vectors of moments (mean of their clips') and of sentences, each (moments, dimension)."""
+    images = []
+    for start in range(0, len(several), MOMENTS_AT_ONCE):
+        some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])
+        vectors = model.get_image_features(to_pixels(some).flatten(0, 1)).pooler_output
+        images.append(functional.normalize(vectors, dim=-1).view(len(some), -1, vectors.shape[-1]).mean(1))
+    tokens = tokenizer(list(texts), padding=True, return_tensors="pt")
+    encoded = model.get_text_features(**tokens).pooler_output
+    return functional.normalize(torch.cat(images), dim=-1), functional.normalize(encoded, dim=-1)
+
+
+def retrieval(images: torch.Tensor, texts: torch.Tensor, sentences: Sequence[str]) -> dict[str, float]:
+    """R@1 and R@5 in per cent, moment → sentence and back, among all moments, with chance beside them.
+
+    A sentence that is equal to the right one is right as well.
+    """
+    scores = (images @ texts.T).numpy()
+    right = np.array([[a == b for b in sentences] for a in sentences])
+    figures: dict[str, float] = {"moments": len(sentences)}
+    for name, table, correct in (("moment_to_sentence", scores, right), ("sentence_to_moment", scores.T, right.T)):
+        order = np.argsort(-table, axis=1, kind="stable")
+        for depth in (1, 5):
+            hits = [correct[row, order[row, :depth]].any() for row in range(len(order))]
+            figures[f"{name}_r{depth}"] = round(100 * float(np.mean(hits)), 2)
+    share = right.sum(1) / len(right)
+    figures |= {f"chance_r{depth}": round(100 * float(np.mean(1 - (1 - share) ** depth)), 2) for depth in (1, 5)}
+    return figures
+
 
 VOCABULARY, SCRIPTS = 1000, 2500  # tokens, and scripts whose sentences they are learned from
 KEPT = 24  # patches of a clip that are seen: all that stir, if possible
@@ -147,7 +296,6 @@ def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> No
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m workshop.tiny_clip.train",
         description=__doc__,

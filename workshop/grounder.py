@@ -1,6 +1,6 @@
 """Other scenes than the data set's, as a data set of their own with features: what the grounding model is trained on.
 
-    python -m workshop.grounder.scenes FOLDER [--scenes N] [--seed S]
+    python -m workshop.grounder FOLDER [--scenes N] [--seed S]
 
 Writes FOLDER/train.jsonl, val.jsonl and features/<vid>.npy, the tiny CLIP's features of clips of half a second, encoded
 as they are painted, without a video file. No sentence has a pair that the data set holds out for Novel-Composition, a
@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.clip import Clip, Encoder, load, preprocess
 from penumbra.tasks.features.encode import frame_states
 from workshop.scenes import generate
-from workshop.scenes.splits import AnnotatedVideo, annotated_videos, hold_out
+from workshop.scenes.generate import AnnotatedVideo, annotated_videos, hold_out
 from workshop.tiny_clip.clips import Pictures, is_new, known_scenes, pictures_of_video
 
 TESTS = ("test_trivial", "novel_composition", "novel_word")
@@ -30,7 +31,7 @@ CLIPS_AT_ONCE = 64
 
 def queries_of_tests() -> set[str]:
     """The queries of the data set's test splits."""
-    files = [json.loads((generate.DATA / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
+    files = [json.loads((SHIPPED / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
     return {text for videos in files for video in videos.values() for text in video["sentences"]}
 
 
@@ -81,20 +82,13 @@ def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
     return queries
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m workshop.grounder.scenes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the data set goes; made if need be")
-    parser.add_argument("--scenes", type=int, default=2000, metavar="N", help="scenes (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=7, metavar="S", help="any whole number (default: %(default)s)")
-    parser.add_argument("--encoder", default="tiny-clip", help="a CLIP (default: %(default)s)")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="it computes in")
-    options = parser.parse_args(arguments)
-    clip = Clip(encoder=options.encoder, device="cpu", precision=options.precision)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--scenes", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
+    clip = Clip(encoder="tiny-clip", device="cpu")
     print(f"{write(options.folder, options.scenes, options.seed, clip)} queries in {options.folder}")
 
 

@@ -1,0 +1,641 @@
+"""Small pictures from lines of text: shapes with a fill, a pattern and an outline, turned and squeezed at will.
+
+A drawing is a string of shapes, each painted over the one before, separated by `;`:
+
+    e u v ru rv [paint]          ellipse
+    r u v outer inner [paint]    ring
+    b u0 v0 u1 v1 [paint]        box
+    p u v u v u v ... [paint]    polygon
+    l u0 v0 u1 v1 width [paint]  line
+
+Lengths are pixels; u runs to the right from the middle of the drawing, v upwards from its base. Paints are in `PAINTS`;
+`main` (if none is named), `dark`, `light` and `mark` (what contrasts) follow the colour of the thing drawn.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+
+from workshop.scenes.world import NOUNS
+
+Grid = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+Image = npt.NDArray[np.float32]  # rows, columns, red to blue: 0 to 255
+Colour = tuple[float, float, float]
+Pattern = Callable[[Grid, Grid], Grid]  # how much of the mark shows at a point: 0 to 1
+
+DRAWINGS = yaml.safe_load(Path(__file__).with_name("drawings.yaml").read_text(encoding="utf-8"))
+COLOURS: dict[str, Colour] = DRAWINGS["colours"]
+PAINTS: dict[str, Colour] = COLOURS | DRAWINGS["paints"]
+OBJECTS, FURNITURE, LIDDED, BADGES = (DRAWINGS[name] for name in ("objects", "furniture", "lidded", "badges"))
+_TORSO, _HEAD, _HAIR, _ROBOT_HEAD = (DRAWINGS[name] for name in ("torso", "head", "hair", "robot_head"))
+_WALLS, _DECOR = DRAWINGS["walls"], DRAWINGS["decor"]
+SIDE = 160  # pixels of a frame, in both directions
+WALL = 58  # the row where the wall ends and the floor begins
+FINE = 3  # samples of a pixel in each direction
+PALE = ("white", "yellow", "pink", "orange", "grey")  # colours that a dark mark shows up on
+
+
+@dataclass(frozen=True, eq=False)
+class Sprite:
+    """A picture with its place: `left` and `top` are pixels from the anchor, the middle of the base."""
+
+    colour: Image  # already multiplied by alpha
+    alpha: Image  # rows, columns, 1: 0 to 1
+    left: int
+    top: int
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a drawing is painted: its colour, a pattern over `main`, how much shows through, a drawing on top."""
+
+    colour: str
+    pattern: str | None = None
+    opacity: float = 1.0
+    badge: str = ""
+
+
+def contrasting(colour: str) -> Colour:
+    """What shows up on a colour: near-black on pale ones, white on the others."""
+    return (40, 40, 52) if colour in PALE else (250, 250, 250)
+
+
+def _mix(first: Colour, second: Colour, share: float) -> Colour:
+    mixed = [a * (1 - share) + b * share for a, b in zip(first, second, strict=True)]
+    return (mixed[0], mixed[1], mixed[2])
+
+
+def paint(name: str, colour: str) -> Colour:
+    """The colour that a paint is on a thing of some colour."""
+    base = COLOURS[colour]
+    if name == "main":
+        return base
+    if name == "dark":
+        return _mix(base, (0, 0, 0), 0.32) if colour != "black" else (58, 58, 64)
+    if name == "light":
+        return _mix(base, (255, 255, 255), 0.28) if colour != "white" else (226, 228, 232)
+    return contrasting(colour) if name == "mark" else PAINTS[name]
+
+
+def _grain(u: Grid, v: Grid) -> Grid:
+    return np.where((v + 0.7 * np.sin(u * 0.6)) % 3.2 < 1.1, np.float32(0.55), np.float32(0))
+
+
+def _sheen(u: Grid, v: Grid) -> Grid:
+    return np.where((u + v) % 9 < 2.6, np.float32(0.7), np.float32(0))
+
+
+def _stripes(u: Grid, v: Grid) -> Grid:
+    del v
+    return ((u + 100.9) % 5 < 1.9).astype(np.float32)
+
+
+def _dots(u: Grid, v: Grid) -> Grid:
+    row = np.floor(v / 4)
+    near = ((u + 2 * (row % 2) + 100) % 4 - 2) ** 2 + (v % 4 - 2) ** 2
+    return np.where(near < 1.3, np.float32(1), np.float32(0))
+
+
+def _weave(u: Grid, v: Grid) -> Grid:
+    return np.where(((u + v) % 4 < 1) | ((u - v) % 4 < 1), np.float32(0.55), np.float32(0))
+
+
+PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the mark, if it is not what contrasts
+    "wooden": (_grain, (58, 30, 10)),
+    "metal": (_sheen, (255, 255, 255)),
+    "striped": (_stripes, None),
+    "dotted": (_dots, None),
+    "straw": (_weave, (96, 70, 20)),
+}
+_ON_PALE: dict[str, Colour] = {"metal": (92, 98, 110)}  # white sheen is not seen on white
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One shape of a drawing."""
+
+    kind: str
+    numbers: tuple[float, ...]
+    paint: str
+
+    def points(self) -> list[tuple[float, float]]:
+        """Corners of what it spans."""
+        n = self.numbers
+        if self.kind in "er":
+            ru, rv = (n[2], n[3]) if self.kind == "e" else (n[2], n[2])
+            return [(n[0] - ru, n[1] - rv), (n[0] + ru, n[1] + rv), (n[0] - ru, n[1] + rv), (n[0] + ru, n[1] - rv)]
+        if self.kind == "b":
+            return [(n[0], n[1]), (n[2], n[3]), (n[0], n[3]), (n[2], n[1])]
+        if self.kind == "l":
+            half = n[4] / 2
+            return [(n[i] + du, n[i + 1] + dv) for i in (0, 2) for du in (-half, half) for dv in (-half, half)]
+        return list(zip(n[::2], n[1::2], strict=True))
+
+    def covers(self, u: Grid, v: Grid) -> Mask:
+        """The points that lie in it."""
+        n = self.numbers
+        if self.kind == "e":
+            return np.asarray(((u - n[0]) / max(n[2], 0.01)) ** 2 + ((v - n[1]) / max(n[3], 0.01)) ** 2 <= 1)
+        if self.kind == "r":
+            square = (u - n[0]) ** 2 + (v - n[1]) ** 2
+            return (square <= n[2] ** 2) & (square >= n[3] ** 2)
+        if self.kind == "b":
+            return (u >= n[0]) & (u <= n[2]) & (v >= n[1]) & (v <= n[3])
+        return _near_line(n, u, v) if self.kind == "l" else _in_polygon(self.points(), u, v)
+
+
+def _near_line(n: tuple[float, ...], u: Grid, v: Grid) -> Mask:
+    du, dv = n[2] - n[0], n[3] - n[1]
+    along = np.clip(((u - n[0]) * du + (v - n[1]) * dv) / max(du * du + dv * dv, 1e-6), 0, 1)
+    return np.asarray((u - n[0] - along * du) ** 2 + (v - n[1] - along * dv) ** 2 <= (n[4] / 2) ** 2)
+
+
+def _in_polygon(points: list[tuple[float, float]], u: Grid, v: Grid) -> Mask:
+    inside = np.zeros(u.shape, bool)
+    for (u0, v0), (u1, v1) in zip(points, points[1:] + points[:1], strict=True):
+        if v0 != v1:
+            inside ^= ((v0 > v) != (v1 > v)) & (u < (u1 - u0) * (v - v0) / (v1 - v0) + u0)
+    return inside
+
+
+@cache
+def parse(drawing: str) -> tuple[Shape, ...]:
+    """The shapes of a drawing."""
+    shapes = []
+    for words in (part.split() for part in drawing.split(";") if part.strip()):
+        named = words[-1] if words[-1][-1].isalpha() else "main"
+        numbers = [float(word) for word in words[1:] if not word[-1].isalpha()]
+        shapes.append(Shape(words[0], tuple(numbers), named))
+    return tuple(shapes)
+
+
+def between(first: str, second: str, share: float) -> tuple[Shape, ...]:
+    """A drawing on its way to another one with the same shapes: 0 is the first, 1 the second."""
+    pairs = zip(parse(first), parse(second), strict=True)
+    return tuple(
+        Shape(a.kind, tuple(x + (y - x) * share for x, y in zip(a.numbers, b.numbers, strict=True)), b.paint)
+        for a, b in pairs
+    )
+
+
+def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
+    """Left, bottom, right and top, in the drawing's own pixels; light does not count."""
+    points = [point for shape in shapes if shape.paint != "glow" for point in shape.points()]
+    u, v = [u for u, _ in points], [v for _, v in points]
+    return min(u), min(v), max(u), max(v)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How a drawing is put on the picture: scaled, turned by degrees around its middle, squeezed from the sides."""
+
+    scale: float = 1.0
+    angle: float = 0.0
+    squeeze: float = 1.0
+    mirror: bool = False
+
+
+PLAIN = Transform()
+
+
+def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int, int, int, int], float]:
+    """Pixels that the drawing needs (left, top, right, bottom, from the anchor, downwards) and its middle's height."""
+    left, bottom, right, top = extent(shapes)
+    middle = (bottom + top) / 2 * transform.scale
+    glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
+    reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * transform.scale
+    low, high = (
+        min([bottom, *(v for _, v in glow)]) * transform.scale,
+        max([top, *(v for _, v in glow)]) * transform.scale,
+    )
+    if transform.angle:
+        reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
+        low, high = middle - reach, middle + reach
+    across, down, up = int(reach_u) + 2, int(-low) + 2, int(high) + 2
+    return (-across, -up, across, max(down, 2)), middle
+
+
+@lru_cache(maxsize=20_000)
+def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) -> Sprite:
+    """The picture of a drawing."""
+    (left, top, right, bottom), middle = _window(shapes, transform)
+    across = (np.arange((right - left) * FINE, dtype=np.float32) + 0.5) / FINE + left
+    upwards = -((np.arange((bottom - top) * FINE, dtype=np.float32) + 0.5) / FINE + top)
+    u, v = np.meshgrid(across, upwards)
+    if transform.angle:
+        cos, sin = np.cos(np.radians(transform.angle)), np.sin(np.radians(transform.angle))
+        u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
+    u = u / (transform.scale * max(transform.squeeze, 0.1)) * (-1 if transform.mirror else 1)
+    colour, alpha = _paint(
+        shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32), turned=bool(transform.angle)
+    )
+    fine = np.concatenate([colour * alpha, alpha], axis=2)
+    rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
+    small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))
+    return Sprite(small[..., :3], small[..., 3:], left, top)
+
+
+def _part(shape: Shape, u: Grid, v: Grid, *, turned: bool) -> tuple[slice, slice]:
+    """The rows and columns of the grid that a shape can touch."""
+    if turned:
+        return slice(None), slice(None)
+    points = shape.points()
+    left, right = min(u for u, _ in points), max(u for u, _ in points)
+    low, high = min(v for _, v in points), max(v for _, v in points)
+    columns = np.flatnonzero((u[0] >= left) & (u[0] <= right))
+    rows = np.flatnonzero((v[:, 0] >= low) & (v[:, 0] <= high))
+    if not len(columns) or not len(rows):
+        return slice(0, 0), slice(0, 0)
+    return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+
+
+def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid, *, turned: bool) -> tuple[Image, Image]:
+    colour = np.zeros((*u.shape, 3), np.float32)
+    alpha = np.zeros((*u.shape, 1), np.float32)
+    solid = np.zeros(u.shape, bool)
+    for shape in shapes:
+        part = _part(shape, u, v, turned=turned)
+        mask = shape.covers(u[part], v[part])
+        if shape.paint == "glow":
+            mask &= ~solid[part]
+            colour[part][mask], alpha[part][mask] = PAINTS["glow"], 0.5
+            continue
+        colour[part][mask] = paint(shape.paint, style.colour)
+        if style.pattern and shape.paint in ("main", "light"):
+            _cover(colour[part], mask, style, u[part], v[part])
+        alpha[part][mask] = style.opacity if shape.paint in ("main", "light") else 1.0
+        solid[part] |= mask
+    _outline(colour, alpha, solid, style)
+    return colour, alpha
+
+
+def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
+    """Lay the pattern over a shape."""
+    pattern, mark = PATTERNS[style.pattern or ""]
+    if style.colour in ("white", "grey"):
+        mark = _ON_PALE.get(style.pattern or "", mark)
+    if style.colour == "black" and style.pattern in ("wooden", "straw"):
+        mark = (150, 112, 78)
+    share = pattern(u, v)[mask][:, None]
+    colour[mask] = colour[mask] * (1 - share) + np.array(mark or contrasting(style.colour), np.float32) * share
+
+
+def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
+    """A thin dark line around everything, within its own shape."""
+    inner = solid.copy()
+    for axis in (0, 1):
+        inner &= np.roll(solid, 2, axis) & np.roll(solid, -2, axis)
+    edge = solid & ~inner
+    colour[edge] = _mix(COLOURS[style.colour], (20, 16, 24), 0.72)
+    alpha[edge] = 1.0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A sprite with its anchor at (x, y), in pixels; only rows from `top` up to `bottom` show."""
+
+    sprite: Sprite
+    x: int
+    y: int
+    top: int = 0
+    bottom: int = 1_000_000
+
+    def box(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the pixels that it takes up."""
+        left, top = self.x + self.sprite.left, self.y + self.sprite.top
+        rows, columns = self.sprite.alpha.shape[:2]
+        return left, max(top, self.top), left + columns, min(top + rows, self.bottom)
+
+
+def blit(image: Image, placed: Placed, within: tuple[int, int, int, int] | None = None) -> None:
+    """Paint a sprite on an image, or on that part of it (left, top, right, bottom)."""
+    area = within or (0, 0, image.shape[1], image.shape[0])
+    x0, y0, x1, y1 = placed.box()
+    left, top, right, bottom = max(x0, area[0]), max(y0, area[1]), min(x1, area[2]), min(y1, area[3])
+    if left >= right or top >= bottom:
+        return
+    sprite, up = placed.sprite, placed.y + placed.sprite.top
+    inner = (slice(top - up, bottom - up), slice(left - x0, right - x0))
+    part = image[top:bottom, left:right]
+    part *= 1 - sprite.alpha[inner]
+    part += sprite.colour[inner]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the base of another thing goes, in pixels above this one's base.
+
+    Attributes:
+        on: of what stands on it
+        under: room for what is under it: its width and height
+        behind: the edge that hides the lower part of what is behind it
+        inside: of what is in it
+        rim: the edge that hides the lower part of what is in it; None where nothing is hidden
+        seat: how high one sits on it
+        middle: how far to the right of its middle all of this is
+
+    """
+
+    on: float = 0
+    under: tuple[float, float] = (0, 0)
+    behind: float = 0
+    inside: float = 0
+    rim: float | None = None
+    seat: float = 0
+    middle: float = 0
+
+
+STEPS = 6  # pictures of a lid between shut and open
+SCALES = {"object": {"small": 0.72, "big": 1.32}, "furniture": {"small": 0.84, "big": 1.13}}
+PLACES = {noun: Places(**places) for noun, places in DRAWINGS["places"].items()}
+UNMARKED = Places()
+_PATTERN_OF_MODIFIER = {"straw": "straw"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What determines the picture of a thing."""
+
+    noun: str
+    colour: str
+    material: str | None
+    modifier: str | None
+    size: str | None
+
+    @classmethod
+    def of(cls, item: dict[str, Any]) -> "Look":
+        """The look of an item of a script."""
+        return cls(item["noun"], item["colour"], item["material"], item["modifier"], item["size"])
+
+    @cached_property
+    def scale(self) -> float:
+        """How much larger than usual it is."""
+        kind = "furniture" if NOUNS[self.noun].bulk > 2 else "object"
+        return SCALES[kind].get(self.size or "", 1.0)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where things go on, under, behind and in it, in pixels."""
+        known, scale = PLACES.get(self.noun, UNMARKED), self.scale
+        under = (known.under[0] * scale, known.under[1] * scale)
+        rim = None if known.rim is None else known.rim * scale
+        scaled = {name: getattr(known, name) * scale for name in ("on", "behind", "inside", "seat", "middle")}
+        return replace(known, under=under, rim=rim, **scaled)
+
+    @cached_property
+    def extent(self) -> tuple[float, float]:
+        """Width and height in pixels, shut."""
+        return _size(self.noun, self.scale)
+
+    @cached_property
+    def reach(self) -> tuple[float, float]:
+        """How far it goes to the left and to the right of its anchor, in pixels, shut."""
+        left, _, right, _ = extent(_shapes(self.noun, 0))
+        return -left * self.scale, right * self.scale
+
+    @cached_property
+    def style(self) -> Style:
+        """Colour, pattern and what shows through."""
+        pattern = self.material or _PATTERN_OF_MODIFIER.get(self.modifier or "")
+        return Style(self.colour, pattern, 0.62 if self.modifier == "glass" else 1.0)
+
+
+@cache
+def _size(noun: str, scale: float) -> tuple[float, float]:
+    left, _, right, top = extent(_shapes(noun, 0))
+    return 2 * max(-left, right) * scale, top * scale
+
+
+@cache
+def _shapes(noun: str, step: int) -> tuple[Shape, ...]:
+    if noun in LIDDED:
+        return between(*LIDDED[noun], step / STEPS)
+    return parse(OBJECTS[noun] if noun in OBJECTS else FURNITURE[noun])
+
+
+@cache
+def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
+    """The mark of a modifier, moved to the middle of a thing and made to fit in it."""
+    left, _, right, top = extent(_shapes(noun, 0))
+    share = min(1.0, (right - left) / 11, top / 9)
+    moved = []
+    for shape in parse(BADGES[modifier]):
+        lengths = [number * share for number in shape.numbers]
+        places = range(1, 4, 2) if shape.kind in "bl" else range(1, len(lengths), 2) if shape.kind == "p" else (1,)
+        for i in places:
+            lengths[i] += top * 0.46
+        moved.append(replace(shape, numbers=tuple(lengths)))
+    return tuple(moved)
+
+
+@cache
+def _whole(look: Look, step: int) -> tuple[Shape, ...]:
+    shapes = _shapes(look.noun, step)
+    return shapes + _badge(look.modifier, look.noun) if look.modifier in BADGES else shapes
+
+
+def picture(look: Look, opened: float = 0.0, transform: Transform = PLAIN) -> Sprite:
+    """The picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
+    transform = replace(transform, scale=transform.scale * look.scale)
+    return draw(_whole(look, round(opened * STEPS)), look.style, transform)
+
+
+def _tint(image: Image, rows: slice, share: float, step: int, columns: int = 0, *, staggered: bool = False) -> None:
+    """Darken thin lines: one row in every `step`, and one column in every `columns`."""
+    part = image[rows]
+    part[::step] *= share
+    for i, top in enumerate(range(0, part.shape[0], step)):
+        shift = columns // 2 if staggered and i % 2 else 0
+        if columns:
+            part[top : top + step, shift::columns] *= share
+
+
+def _floor(image: Image, place: str) -> None:
+    floor = slice(WALL, SIDE)
+    rows, columns = np.mgrid[0 : SIDE - WALL, 0:SIDE]
+    if place in ("bathroom", "kitchen"):
+        image[floor][((rows // 10 + columns // 10) % 2).astype(bool)] *= 0.95
+    elif place in ("bedroom", "hallway"):
+        _tint(image, floor, 0.93, 9, 32, staggered=True)
+    elif place == "garden":
+        blades = ((rows * 7 + columns * 13) % 31 < 2) & (columns % 3 == 0)
+        image[floor][blades] *= 0.88
+    elif place == "office":
+        image[floor][((rows + columns) % 4 == 0)] *= 0.965
+
+
+@cache
+def _picture(place: str) -> bytes:
+    wall, floor = _WALLS[place]
+    image = np.empty((SIDE, SIDE, 3), np.float32)
+    image[:WALL], image[WALL:] = wall, floor
+    if place == "bathroom":
+        _tint(image, slice(0, WALL), 0.955, 8, 8)
+    if place == "hallway":
+        _tint(image, slice(0, 38), 0.97, 100, 10)
+    _floor(image, place)
+    blit(image, Placed(draw(parse(_DECOR[place]), Style("grey", opacity=0.5)), 0, 0))
+    if place == "garden":
+        image[WALL - 5 : WALL] = (138, 182, 116)
+    else:
+        image[WALL - 2 : WALL] *= 0.78
+    return image.tobytes()
+
+
+def background_of(place: str) -> Image:
+    """The empty room, fresh to be painted on."""
+    return np.frombuffer(_picture(place), np.float32).reshape(SIDE, SIDE, 3).copy()
+
+
+HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels from the soles to the crown
+DRAWN = 40.0  # the height that the drawings below are made for
+ARM = 16.0
+SHOULDER = 25.0
+HIP = 13.0
+
+_CHILD_HEAD = 1.18  # a child's head is larger for its height
+
+
+@dataclass(frozen=True)
+class Body:
+    """Who it is, so far as it can be seen."""
+
+    kind: str
+    colour: str
+    skin: str = "skin"
+    hair: str = "brown"
+
+    @property
+    def height(self) -> float:
+        """Pixels from the soles to the crown."""
+        return HEIGHTS[self.kind]
+
+
+@dataclass(frozen=True)
+class Posture:
+    """How it holds itself.
+
+    Attributes:
+        view: front, side or back
+        stride: angle of the step, in degrees; 0 stands
+        sits: on a seat or on the floor
+        hands: the two hands, in pixels of the drawing from the middle of the soles
+        crouch: how much of its height it gives up
+        lean: how far the head is ahead of the feet, in pixels
+
+    """
+
+    view: str = "front"
+    stride: int = 0
+    sits: str | None = None
+    hands: tuple[tuple[int, int], tuple[int, int]] = ((-8, 12), (8, 12))
+    crouch: int = 0
+    lean: int = 0
+    kick: int = 0
+
+
+REST = Posture()
+
+
+def _scaled_head(text: str, share: float) -> str:
+    """A head's drawing made larger around the chin."""
+    parts = []
+    for shape in parse(text):
+        numbers = list(shape.numbers)
+        heights = range(1, len(numbers), 2) if shape.kind == "p" else (1, 3) if shape.kind in "bl" else (1,)
+        grown = [27.5 + (n - 27.5) * share if i in heights else n * share for i, n in enumerate(numbers)]
+        parts.append(" ".join([shape.kind, *(f"{n:.2f}" for n in grown), shape.paint]))
+    return "; ".join(parts)
+
+
+def _head(body: Body, view: str) -> str:
+    if body.kind == "robot":
+        return _ROBOT_HEAD[view]
+    adult = {"boy": "man", "girl": "woman"}.get(body.kind, body.kind)
+    hair = _HAIR[f"{adult} {view}"]
+    text = f"{_HEAD[view]}; {hair}".format(skin=body.skin, hair=body.hair)
+    return _scaled_head(text, _CHILD_HEAD) if body.kind in ("boy", "girl") else text
+
+
+def _legs(body: Body, posture: Posture) -> str:
+    bare = body.kind in ("woman", "girl")
+    paint = "grey" if body.kind == "robot" else body.skin if bare else "dark"
+    if posture.sits == "floor":
+        feet = "e -13 13 2 2.4 black; e 13 13 2 2.4 black"
+        return f"l -3 {HIP} -12 {HIP - 1} 3.4 {paint}; l 3 {HIP} 12 {HIP - 1} 3.4 {paint}; {feet}"
+    if posture.sits:
+        return "; ".join(
+            f"l {side} {HIP} {side * 1.3} {HIP - 2} 3.6 {paint}; l {side * 1.3} {HIP - 2} {side * 1.3} 4 3.2 {paint};"
+            f"e {side * 1.4} 3.6 2.2 1.6 black"
+            for side in (-4, 4)
+        )
+    legs = []
+    for side, angle in ((-1, posture.stride), (1, -posture.stride)):
+        swing = math.radians(angle + (posture.kick if side == 1 else 0))
+        u, v = side * 2.7 + 12 * math.sin(swing), 13.5 - 12.5 * math.cos(swing)
+        legs += [f"l {side * 2.7} {HIP} {u:.1f} {v + 1:.1f} 3.4 {paint}", f"e {u + 0.8:.1f} {v + 1:.1f} 2.4 1.5 black"]
+    return "; ".join(legs)
+
+
+def _arm(side: int, hand: tuple[int, int], body: Body) -> str:
+    shoulder = (side * 5.6, SHOULDER)
+    du, dv = hand[0] - shoulder[0], hand[1] - shoulder[1]
+    length = max(math.hypot(du, dv), 1e-6)
+    share = min(1.0, ARM / length)
+    u, v = shoulder[0] + du * share, shoulder[1] + dv * share
+    sleeve = "grey" if body.kind == "robot" else "dark"
+    palm = "black" if body.kind == "robot" else body.skin
+    return f"l {shoulder[0]} {shoulder[1]} {u:.1f} {v:.1f} 2.6 {sleeve}; e {u:.1f} {v:.1f} 1.9 1.9 {palm}"
+
+
+def _bent(text: str, posture: Posture) -> tuple[Shape, ...]:
+    shapes = parse(text)
+    if not posture.crouch and not posture.lean:
+        return shapes
+    return tuple(_bend(shape, posture) for shape in shapes)
+
+
+def _bend(shape: Shape, posture: Posture) -> Shape:
+    """Lower what is above the hips and move it ahead."""
+    numbers = list(shape.numbers)
+    pairs = range(0, len(numbers), 2) if shape.kind == "p" else (0, 2) if shape.kind in "bl" else (0,)
+    for i in pairs:
+        if numbers[i + 1] > HIP:
+            numbers[i] += posture.lean * (numbers[i + 1] - HIP) / (DRAWN - HIP)
+        numbers[i + 1] *= 1 - posture.crouch / DRAWN
+    return Shape(shape.kind, tuple(numbers), shape.paint)
+
+
+def _mirrored(sprite: Sprite) -> Sprite:
+    left = -(sprite.left + sprite.alpha.shape[1])
+    return Sprite(sprite.colour[:, ::-1], sprite.alpha[:, ::-1], left, sprite.top)
+
+
+@lru_cache(maxsize=5_000)
+def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
+    """All but the arms."""
+    text = "; ".join([_legs(body, posture), _TORSO[body.kind], _head(body, posture.view)])
+    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
+    return _mirrored(sprite) if facing < 0 else sprite
+
+
+@lru_cache(maxsize=20_000)
+def _arms(body: Body, posture: Posture, facing: int) -> Sprite:
+    text = "; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True))
+    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
+    return _mirrored(sprite) if facing < 0 else sprite
+
+
+def pictures(body: Body, posture: Posture, facing: int) -> tuple[Sprite, Sprite]:
+    """The pictures of an agent, the hindmost first; `facing` is 1 to the right and -1 to the left."""
+    trunk = _trunk(body, replace(posture, hands=REST.hands), facing)
+    arms = _arms(body, Posture(hands=posture.hands, crouch=posture.crouch, lean=posture.lean), facing)
+    return (arms, trunk) if posture.view == "back" else (trunk, arms)
