@@ -100,7 +100,7 @@ scenes-grounder: setup
 	    --param clip.encoder=tiny-clip --param videos.clip_length=0.5 \
 	    --param 'imports.sources=[{path: $(OTHERS)/features}]'
 	$(BIN)/penumbra run train-grounding scenes-others --param dataset.folder=$(OTHERS) --param preset=scenes-grounder
-	$(BIN)/python -m penumbra.tasks.grounding.training.ship \
+	$(BIN)/python -m workshop.ship \
 	    $$($(BIN)/penumbra artifacts path scenes-others/metrics) models/scenes_grounder
 
 # Known faults of the pinned packages; without a network nothing is asked.

@@ -1,6 +1,6 @@
 """Seconds a training step at Charades size and at the study's, beside the bare matrix products of the same step.
 
-python -m tests.bench_training [--steps 7] [--threads 2] [--device cpu] [--compiled default]
+python -m bench.training [--steps 7] [--threads 2] [--device cpu]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
@@ -121,7 +121,7 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
     return statistics.median(times[2:])
 
 
-def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Settings:
+def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
     """The papers' sizes."""
     deeper = {"encoder_layers": 3, "decoder_layers": 3, "shifting": True} if model == "bm_detr" else {}
     losses = {"losses": {"shine": True}} if shine else {}
@@ -129,7 +129,7 @@ def settings_of(model: str, shine: bool, bf16: bool, compiled: str = "no") -> Se
         {
             "model": {"name": model, **deeper, **losses},
             "inputs": {"longest_text": CHARADES.words},
-            "training": {"precision": "bf16" if bf16 else "float32", "compiled": compiled},
+            "training": {"precision": "bf16" if bf16 else "float32"},
         }
     )
 
@@ -154,8 +154,6 @@ def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Names
         with Products() as products:
             step(data.batch(rows))
         products.allocate()
-        if options.compiled != "no":
-            step.objective = torch.compile(objective, mode=options.compiled)
         whole = seconds(lambda: step(data.batch(rows)), options.steps, device)
         bare = seconds(products.run, options.steps, device)
     print(
@@ -171,15 +169,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compiled", default="no")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_memory()
-    print(f"Training step, {options.threads} threads, {options.device}, compiled: {options.compiled}")
+    print(f"Training step, {options.threads} threads, {options.device}")
     for model, shine in CASES:
         for bf16 in (False, True):
             name = f"{model}{' + SHINE' if shine else ''}, {'bf16 autocast' if bf16 else 'float32'}"
-            measure(name, settings_of(model, shine, bf16, options.compiled), CHARADES, options)
+            measure(name, settings_of(model, shine, bf16), CHARADES, options)
     torch.set_num_threads(1)
     for shine in (False, True):
         for grouped in (False, True):

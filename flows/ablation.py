@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.ablation import Results, RowPlan, RowsFailedError,
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
 from penumbra.tasks.grounding.training.stage import training_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
@@ -67,7 +68,7 @@ def ablation(
     }
     grid, plans = plan(name, rows, dataset.name, preset, groups)
     materials, results = Materials(dataset), Results(grid, seeds)
-    with stages_ahead(side_by_side or trainings_at_once(training or Training())) as ahead:
+    with stages_ahead(side_by_side or trainings_at_once()) as ahead:
         begun = [begin_row(row, materials, results, ahead) for row in plans]
         for number, trainings in enumerate(begun, 1):
             place = f"row {number} of {len(plans)}"
@@ -154,9 +155,9 @@ def run_row(trainings: RowTrainings, results: Results, place: str) -> list[Seede
     return runs
 
 
-def trainings_at_once(training: Training) -> int:
-    """One a core, or one where they share a GPU or are several processes themselves."""
-    return 1 if device_of(training.device).type != "cpu" or training.processes > 1 else cores()
+def trainings_at_once() -> int:
+    """Return one training a core; 1 if they share a GPU or several processes train together."""
+    return 1 if device_of("auto").type != "cpu" or world_size() > 1 else cores()
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Pr
 from penumbra.tasks.grounding.prediction.negated import Negative, Negator
 from penumbra.tasks.grounding.prediction.picture import saliency_beside, window_frames, windows_beside
 from penumbra.tasks.grounding.prediction.watching import Watched
-from penumbra.tasks.grounding.training.stage import called, chosen_run
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 LARGEST = "2gb"  # of an uploaded file
@@ -127,7 +127,7 @@ def runs_to_ask(dataset: str | None) -> dict[str, str]:
     found = Store().find(dataset, "metrics")
     if not found:
         raise Store().missing(dataset, "metrics")
-    return {f"{called(one)} ({one.dataset})": one.key for one in reversed(found)}
+    return {f"{name_of(one)} ({one.dataset})": one.key for one in reversed(found)}
 
 
 class Door:

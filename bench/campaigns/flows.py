@@ -49,7 +49,7 @@ CLIP = {"encoder": "tiny-clip", "device": "cpu"}
 TRAINING = {
     "preset": "scenes-qd_detr-shine",
     "model": MODEL,
-    "training": {"epochs": EPOCHS, "batch_size": 8, "held_out": 0.3, "device": "cpu", "start_from": ""},
+    "training": {"epochs": EPOCHS, "batch_size": 8, "validation": 0.3, "start_from": ""},
 }
 STEPS = ("build-negatives", "extract-features", "train-grounding", "evaluate-grounding")
 FLOWS = (*STEPS, "full-pipeline")

@@ -13,7 +13,7 @@ from penumbra.tasks.grounding.evaluation.compare import predictions_of
 from penumbra.tasks.grounding.evaluation.figures import aligned
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
 from penumbra.tasks.grounding.metrics import score_queries
-from penumbra.tasks.grounding.training.stage import called, chosen_run
+from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 WINDOWS = 5  # of a query
 STEPS = digits + ascii_letters + "-_"  # 64 steps from the least saliency of a query to its greatest
@@ -30,7 +30,7 @@ class PredictedRun:
     def named(cls, store: Store, dataset: str, run: str) -> "PredictedRun":
         """The run of this key or name; raises `ArtifactError` or `EvaluationError` where it or its predictions lack."""
         metrics = chosen_run(dataset, run)
-        return cls(called(store.manifest(metrics)), predictions_of(metrics))
+        return cls(name_of(store.manifest(metrics)), predictions_of(metrics))
 
     def columns(self, store: Store, annotations: Mapping[str, Row], places: Mapping[str, int]) -> Column:
         """Of each query at most one row: windows in hundredths of a second, scores and IoU in thousandths."""

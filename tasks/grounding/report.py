@@ -68,7 +68,7 @@ class RunOnData:
         prepared = self.loaded.prepare(rows, STAGE)
         if not len(prepared):
             return found
-        device = device_of(self.settings.training.device)
+        device = device_of("auto")
         data = self.system.data(prepared, self.loaded.videos, self.loaded.texts, device)
         for prediction in self.system.predict(self.model.to(device), data):
             number, _, name = prediction.qid.partition(" ")

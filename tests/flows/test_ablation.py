@@ -38,7 +38,7 @@ SAID: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
     "negatives": NegativesParameters(filling=Filling(candidates=2)),
     "model": QDDETRConfig(**MODEL),
-    "training": Training(epochs=1, device="cpu"),
+    "training": Training(epochs=1),
 }
 
 

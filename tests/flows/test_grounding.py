@@ -33,8 +33,7 @@ from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.runs import run_folder, trained_runs
-from penumbra.tasks.grounding.training.checkpoints import RunError
+from penumbra.tasks.grounding.runs import RunError, run_folder, trained_runs
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
@@ -42,7 +41,7 @@ from penumbra.tasks.text.tags import Tagging, Tags
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
-TRAINING = {"epochs": 12, "learning_rate": 2e-3, "evaluate_every": 4, "held_out": 0.2, "device": "cpu"}
+TRAINING = {"epochs": 12, "learning_rate": 2e-3, "evaluate_every": 4, "validation": 0.2}
 VIDEOS = 40
 
 
@@ -448,13 +447,13 @@ def test_features_of_another_width_are_refused(world: Path, trained: Artifact, r
     narrow = {vid: values[:, :8] for vid, values in of_videos(rows).items()}
     other = put("video_features", video_table(narrow, "narrow"), "narrow")
     annotations = next(p for p in Store().manifest(trained).parents if p.stage == "annotations")
-    sources = find_sources(annotations, Settings(inputs=Inputs(video_encoders=("narrow",))))
+    sources = find_sources(annotations, Settings(inputs=Inputs(video_features=("narrow",))))
     assert sources.video_features == (other,)
     with pytest.raises(FeatureError, match=r"trained on video and text features of 16 and 16 channels, these have 8"):
         flow(predict_model)(trained, sources, None, ())
     with pytest.raises(FeatureError, match="of encoder 'unknown'"):
-        find_sources(annotations, Settings(inputs=Inputs(video_encoders=("unknown",))))
-    both = find_sources(annotations, Settings(inputs=Inputs(video_encoders=("mean-of-words", "narrow"))))
+        find_sources(annotations, Settings(inputs=Inputs(video_features=("unknown",))))
+    both = find_sources(annotations, Settings(inputs=Inputs(video_features=("mean-of-words", "narrow"))))
     assert len(both.video_features) == 2
 
 

@@ -44,7 +44,7 @@ SMALL = {
     "injection_heads": 4,
     "clip_encoder": "tiny-clip",
 }
-QUICK = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu", start_from="")
+QUICK = Training(epochs=1, batch_size=8, validation=0.3, start_from="")
 LOCAL = {"corpus", "random"}
 Made = set[tuple[str, str]]
 

@@ -119,7 +119,7 @@ def dataset(films: Path) -> Dataset:
 
 
 def train(films: Path, shine: bool) -> Artifact:
-    training = Training(epochs=2, batch_size=8, evaluate_every=1, held_out=0.3, device="cpu")
+    training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
     found: Artifact = train_grounding(
         dataset(films), None, QDDETRConfig(**SMALL, losses=DETRLosses(shine=shine)), training
     )
@@ -254,7 +254,7 @@ def test_predictions_are_those_of_the_run(grounder: Grounder, world: Path, evalu
 def test_every_family_predicts_what_its_run_predicted(
     world: Path, evaluated: Artifact, model: BMDETRConfig | MMNConfig
 ) -> None:
-    few = Training(epochs=1, batch_size=8, held_out=0.3, device="cpu")
+    few = Training(epochs=1, batch_size=8, validation=0.3)
     settings = Settings(model=model, training=few)
     sources = find_sources(Store().newest("few", "annotations"), Settings())
     metrics = flow(train_model)(sources, settings)
@@ -354,9 +354,7 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     work = Work("few", "video_features", 1, {"imported": [{"name": "i3d"}], "clip_length": 0.5})
     store.build(work, [lambda: Part(table, len(table), len(table))])
     annotations = store.newest("few", "annotations")
-    chosen = Settings(
-        model=QDDETRConfig(**SMALL), training=Training(epochs=1, device="cpu"), inputs=Inputs(video_encoders=("i3d",))
-    )
+    chosen = Settings(model=QDDETRConfig(**SMALL), training=Training(epochs=1), inputs=Inputs(video_features=("i3d",)))
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)

@@ -62,16 +62,22 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
     Raises `ArtifactError` naming the key that is not there, `FeatureError` an encoder.
     """
     store, dataset = Store(), annotations.dataset
-    found: dict[str, Any] = {
+    named: dict[str, Any] = {
         stage: store.with_key(dataset, stage, key)
-        for stage in ("negatives", "in_video_negatives", "text_features", "patch_features")
+        for stage in ("negatives", "in_video_negatives", "patch_features")
         if (key := getattr(inputs, stage))
     }
-    if inputs.text_encoder:
-        found.setdefault("text_features", _of_encoder(store, dataset, "text_features", inputs.text_encoder))
-    videos = [store.with_key(dataset, "video_features", key) for key in inputs.video_features]
-    videos = videos or [_of_encoder(store, dataset, "video_features", encoder) for encoder in inputs.video_encoders]
-    return {**found, "video_features": tuple(videos)} if videos else found
+    if inputs.text_features:
+        named["text_features"] = _features_named(store, dataset, "text_features", inputs.text_features)
+    videos = [_features_named(store, dataset, "video_features", name) for name in inputs.video_features]
+    return {**named, "video_features": tuple(videos)} if videos else named
+
+
+def _features_named(store: Store, dataset: str, stage: str, name: str) -> Artifact:
+    """Return the newest features of an encoder, or else those with a key, which are named by its first digits."""
+    is_encoder = any(encoder_of(manifest) == name for manifest in store.find(dataset, stage))
+    is_key = not is_encoder and set(name) <= set("0123456789abcdef")
+    return store.with_key(dataset, stage, name) if is_key else _of_encoder(store, dataset, stage, name)
 
 
 def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:

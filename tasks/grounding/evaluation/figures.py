@@ -103,7 +103,7 @@ def own_figures(run: Trained, loaded: Loaded) -> dict[str, float]:
     prepared = loaded.prepare(with_negatives or train, STAGE)
     if not len(prepared):
         return {}
-    device, system = device_of(run.settings.training.device), system_of(run.settings)
+    device, system = device_of("auto"), system_of(run.settings)
     return system.figures(run.model.to(device), system.data(prepared, loaded.videos, loaded.texts, device))
 
 

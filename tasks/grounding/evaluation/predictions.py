@@ -39,7 +39,7 @@ def predict_rows(
 ) -> Part:
     """Predictions of some rows of `annotations`, whatever text they have; it needs features."""
     prepared = loaded.prepare(queries, STAGE)
-    device = device_of(system.settings.training.device)
+    device = device_of("auto")
     rows: list[dict[str, Any]] = []
     seconds = 0.0
     if len(prepared):
@@ -65,7 +65,7 @@ def check_widths(loaded: Loaded, wanted: tuple[int, int]) -> None:
     if found != wanted:
         raise FeatureError(
             f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
-            f"{found[0]} and {found[1]}: name the encoders with inputs.video_encoders and inputs.text_encoder"
+            f"{found[0]} and {found[1]}: name the encoders with inputs.video_features and inputs.text_features"
         )
 
 

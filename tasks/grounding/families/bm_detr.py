@@ -310,7 +310,6 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             negatives=losses.negatives,
             lonely=losses.without_negative,
             shifting=self.config.moves,
-            fixed_size=training.compiled != "no",
         )
 
     def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]

@@ -247,7 +247,6 @@ class DETRSystem(System[ADETR]):
             device,
             batch_size=training.batch_size,
             hard=hard,
-            fixed_size=training.compiled != "no",
             group_by_length=training.group_by_length,
         )
 

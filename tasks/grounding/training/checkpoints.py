@@ -1,6 +1,6 @@
-"""Checkpoints of a run: one safetensors file with everything that is numbers, and a JSON file that names it.
+"""Checkpoints of a run: a safetensors file with all tensors, and a JSON file that names it and holds the rest.
 
-The JSON file is replaced last and in one go, so that a run killed at any moment leaves the checkpoint before, whole.
+The JSON file is replaced last, in one step, so that a run that is killed at any moment keeps its last checkpoint whole.
 """
 
 import hashlib
@@ -15,29 +15,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from penumbra.artifacts.errors import PenumbraError
-
-
-class RunError(PenumbraError):
-    """A run's files are missing or damaged."""
+from penumbra.models.checkpoints import CheckpointError, read_official
+from penumbra.tasks.grounding.runs import RunError, weights_path
 
 
 @dataclass
 class Checkpoint:
-    """Weights under "model.", the optimiser's state under "optimiser.", random states under "random.", and the rest."""
+    """Tensors of the model (`model.…`), the optimizer (`optimiser.…`) and random states (`random.…`), and the rest."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any] = field(default_factory=dict)
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors below a prefix, without it."""
+        """Return the tensors whose names begin with a prefix, by the rest of their names."""
         return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
 
 
 def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
-    """Write `<name>.json` and the tensors that it names; what it named before is taken away afterwards."""
+    """Write `<name>.json` and its tensors, and delete the tensors of the checkpoint that it replaces."""
     folder.mkdir(parents=True, exist_ok=True)
-    described = folder / f"{name}.json"
     file = f"{name}-{checkpoint.state['epoch']:05d}.safetensors"
     draft = folder / f".{file}.{os.getpid()}"
     save_file({key: value.detach().cpu().contiguous() for key, value in checkpoint.tensors.items()}, draft)
@@ -48,16 +44,16 @@ def write_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> None:
     state = {**checkpoint.state, "tensors": file, "tensors_sha256": digest}
     draft = folder / f".{name}.json.{os.getpid()}"
     draft.write_text(json.dumps({**state, "sha256": _digest(state)}, indent=1), encoding="utf-8")
-    os.replace(draft, described)
+    os.replace(draft, folder / f"{name}.json")
     for old in folder.glob(f"{name}-*.safetensors"):
         if old.name != file:
             old.unlink()
 
 
 def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
-    """The checkpoint of this name, or None where there is none; raises `RunError` where it is damaged.
+    """Return the checkpoint of this name, or None if there is none; raise `RunError` if it is damaged.
 
-    Those of older versions have no digests.
+    Checkpoints of older versions have no digests.
     """
     described = folder / f"{name}.json"
     if not described.is_file():
@@ -72,27 +68,43 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint | None:
                 raise ValueError(f"{tensors.name} was changed")
         return Checkpoint(load_file(tensors), state)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise RunError(
-            f"{described} or its tensors are damaged ({error}): take the folder away and train again"
-        ) from None
-
-
-def read_best(folder: Path) -> Checkpoint | None:
-    """The checkpoint of the best epoch, or the last one's where none was chosen; raises `RunError` for damage."""
-    found = read_checkpoint(folder, "best")
-    if found is None:
-        found = read_checkpoint(folder, "last")
-        if found and found.state.get("best") is not None:
-            raise RunError(f"{folder}/best.json is missing: take the folder away and train again")
-    return found
+        raise RunError(f"{described} or its tensors are damaged ({error}): remove the folder and train again") from None
 
 
 def _digest(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
+def read_best(folder: Path) -> Checkpoint | None:
+    """Return the checkpoint of the best epoch, or of the last one if none was chosen; raise `RunError` for damage."""
+    best = read_checkpoint(folder, "best")
+    if best is not None:
+        return best
+    last = read_checkpoint(folder, "last")
+    if last and last.state.get("best") is not None:
+        raise RunError(f"{folder}/best.json is missing: remove the folder and train again")
+    return last
+
+
+def read_weights(source: str) -> dict[str, Tensor]:
+    """Return the weights that `training.start_from` names: an official file, a run's folder, or shipped weights.
+
+    Raise `RunError` if there are none.
+    """
+    path = weights_path(source)
+    try:
+        if not path.is_dir():
+            return dict(read_official(path)[0])
+    except CheckpointError as error:
+        raise RunError(str(error)) from None
+    best = read_best(path)
+    if best is None:
+        raise RunError(f"{path} holds no checkpoint")
+    return best.part("model.")
+
+
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """AdamW's moments and step counts by parameter name."""
+    """Return AdamW's moments and step counts by parameter name."""
     return {
         f"{kind}.{name}": value
         for name, parameter in model.named_parameters()
@@ -102,10 +114,10 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
 
 
 def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimiser_tensors` gave."""
+    """Restore what `optimiser_tensors` returned."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         kind, _, name = key.partition(".")
         parameter = parameters[name]
-        place = value if kind == "step" and parameter.device.type == "cpu" else value.to(parameter.device)
-        optimiser.state[parameter][kind] = place.clone()
+        on_cpu = kind == "step" and parameter.device.type == "cpu"
+        optimiser.state[parameter][kind] = (value if on_cpu else value.to(parameter.device)).clone()

@@ -1,8 +1,4 @@
-"""A training's scalars where people look, beside the page in the Prefect UI: TensorBoard and Weights & Biases.
-
-`Training.log` names them. Each is a package of its own, imported where it is asked for. A run that goes on after a kill
-is told from its first epoch on, so that its curves have no gap and no step twice.
-"""
+"""How a training is shown while it runs: in the log and the Prefect UI, and in TensorBoard or Weights & Biases."""
 
 import os
 from collections import defaultdict
@@ -12,27 +8,27 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
-
-from prefect import get_run_logger
+from typing import Any
 
 from penumbra.artifacts.document import Document
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.prefect_ui import LiveArtifact
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.curves import curves_section
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.progress import stage_log_extra
 from penumbra.tasks.stage import logger
 
+FLOW = "train-grounding"
+PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Epochs that are done of those asked for, the rows of the `metrics` table so far, and the best figure so far.
+    """The state of a training after an evaluation.
 
-    `best`, of the figure that `Training.chosen_by` names, is None where there is nothing to choose by. `seconds` are
-    those of this process, which may have gone on where another was killed; at most `left` are to come.
+    `history` holds the rows of the `metrics` table so far, `best` the best value of `Training.chosen_by` (None without
+    validation queries), `seconds` the time of this process, and `left` an upper bound of the time to come.
     """
 
     epoch: int
@@ -44,85 +40,45 @@ class Progress:
     chosen_by: str = "sum"
 
     def newest(self, split: str, name: str) -> float | None:
-        """A figure of this epoch."""
-        found = (row for row in reversed(self.history) if row["epoch"] == self.epoch)
-        return next((row["value"] for row in found if (row["split"], row["name"]) == (split, name)), None)
+        """Return a metric of this epoch, or None."""
+        rows = (row for row in reversed(self.history) if row["epoch"] == self.epoch)
+        return next((row["value"] for row in rows if (row["split"], row["name"]) == (split, name)), None)
 
     def line(self) -> str:
-        """One line for a log."""
-        chosen = self.newest("validation", "chosen_by")
-        figure = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
-        judged = f", chosen by {figure} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
-        loss = self.newest("train", "total")
-        shown = "" if loss is None else f": loss {loss:.4f}"
-        return f"epoch {self.epoch} of {self.epochs}{shown}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
+        """Return the state in one line."""
+        chosen, loss = self.newest("validation", "chosen_by"), self.newest("train", "total")
+        metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
+        judged = f", {metric} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
+        losses = "" if loss is None else f": loss {loss:.4f}"
+        return f"epoch {self.epoch} of {self.epochs}{losses}{judged}, {self.seconds:.0f} s, {self.left:.0f} s left"
 
 
 Observer = Callable[[Progress], None]
 
 
-def unobserved(progress: Progress) -> None:
-    """Nobody watches."""
-
-
-def together(*several: Observer) -> Observer:
-    """All of them, one after the other."""
-
-    def observe(progress: Progress) -> None:
-        for one in several:
-            one(progress)
-
-    return observe
-
-
-FLOW = "train-grounding"
-PUBLISH_EVERY = 5.0  # seconds between two updates of the page: each is a call to the API
-
-
-class Watcher:
-    """An `Observer`; its page is gone when the training is over, and a report is in its place."""
-
-    def __init__(self, dataset: str, run: str) -> None:
-        self.run, self.logger = run, get_run_logger()
-        self._page = LiveArtifact("markdown", dataset, FLOW)
-        self._last: float | None = None
-
-    def __enter__(self) -> Self:
-        self._page.__enter__()
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._page.__exit__(*reason)
-
-    def __call__(self, progress: Progress) -> None:
-        """Log and show how far a training is."""
-        self.logger.info("%s: %s", self.run, progress.line(), extra=stage_log_extra(progress.line()))
-        if self._last is None or monotonic() - self._last >= PUBLISH_EVERY:
-            page = Document(f"{self.run} is being trained", progress.line(), [curves_section(progress.history)])
-            self._page.show(page.markdown())
-            self._last = monotonic()
-
-
-Write = Callable[[int, Mapping[str, float]], None]  # step, and values by SPLIT/NAME
-
-
-class LogError(PenumbraError):
-    """Scalars were to be written with a package that is not there, or for a service that does not take them."""
+def ignore(progress: Progress) -> None:
+    """Do nothing with the progress."""
 
 
 @contextmanager
-def scalar_logs(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
-    """An observer that writes every scalar once to each log that the settings name; raises `LogError`."""
-    told = 0
-    with ExitStack() as opened:
-        writers = [opened.enter_context(LOGS[name](settings, folder, dataset, run)) for name in settings.training.log]
+def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
+    """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`."""
+    with ExitStack() as stack:
+        page = stack.enter_context(LiveArtifact("markdown", dataset, FLOW))
+        writers = [stack.enter_context(LOGS[name](settings, folder, dataset, run)) for name in settings.training.log]
+        written, published = 0, -PUBLISH_EVERY
 
         def observe(progress: Progress) -> None:
-            nonlocal told
+            nonlocal written, published
+            logger().info("%s: %s", run, progress.line(), extra=stage_log_extra(progress.line()))
+            if monotonic() - published >= PUBLISH_EVERY:
+                document = Document(f"{run} is being trained", progress.line(), [curves_section(progress.history)])
+                page.show(document.markdown())
+                published = monotonic()
             by_step = defaultdict[int, dict[str, float]](dict)
-            for row in progress.history[told:]:
+            for row in progress.history[written:]:
                 by_step[row["step"]] |= {f"{row['split']}/{row['name']}": row["value"], "epoch": row["epoch"]}
-            told = len(progress.history)
+            written = len(progress.history)
             for step, values in by_step.items():
                 for write in writers:
                     write(step, values)
@@ -130,19 +86,24 @@ def scalar_logs(settings: Settings, folder: Path, dataset: str, run: str) -> Ite
         yield observe
 
 
+# -- TensorBoard and Weights & Biases ----------------------------------------------------------------------------------
+# A run that continues after a kill is written from its first epoch on: its curves have no gap and no step twice.
+
+Write = Callable[[int, Mapping[str, float]], None]  # the step, and values by SPLIT/NAME
+
+
 def _package(module: str, extra: str) -> Any:
-    """A package that is no part of the usual installation."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise LogError(f"training.log={extra} needs a package ({error}): pip install 'penumbra[{extra}]'") from None
+        raise RunError(f"training.log={extra} needs a package ({error}): pip install 'penumbra[{extra}]'") from None
 
 
 @contextmanager
 def _tensorboard(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Write]:
-    """Event files in the run's folder, named after it, as TensorBoard lists runs by their folders."""
+    """Write event files into the run's folder."""
     place = folder / "tensorboard" / run
-    # what an earlier process wrote of this run from step 0 on counts no more
+    # purge_step: discard what an earlier process wrote
     writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(place), purge_step=0)
     logger().info("%s: tensorboard --logdir %s", run, folder.parent)
 
@@ -157,19 +118,12 @@ def _tensorboard(settings: Settings, folder: Path, dataset: str, run: str) -> It
 
 @contextmanager
 def _wandb(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Write]:
-    """A run of Weights & Biases, by the training's key; nothing but settings and scalars is told of this machine."""
+    """Write a run of Weights & Biases whose id is the training's key; send only settings and scalars."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     wandb = _package("wandb", "wandb")
-    quiet = wandb.Settings(
-        console="off",
-        silent=True,
-        disable_git=True,
-        disable_code=True,
-        disable_job_creation=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_disable_stats=True,
-        x_save_requirements=False,
+    off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_meta", "x_disable_machine_info")
+    private = wandb.Settings(
+        console="off", silent=True, x_disable_stats=True, x_save_requirements=False, **dict.fromkeys(off, True)
     )
     try:
         opened = wandb.init(
@@ -180,15 +134,15 @@ def _wandb(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator
             resume="allow",
             dir=str(folder),
             config=settings.model_dump(mode="json"),
-            settings=quiet,
+            settings=private,
         )
     except wandb.Error as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "set WANDB_API_KEY, or WANDB_MODE=offline"
-        raise LogError(f"training.log=wandb: no run could be begun ({reason}): {remedy}") from None
+        raise RunError(f"training.log=wandb: no run could be started ({reason}): {remedy}") from None
 
     def write(step: int, values: Mapping[str, float]) -> None:
-        if step >= opened.starting_step:  # the service has those before
+        if step >= opened.starting_step:  # the service has the earlier steps
             opened.log(dict(values), step=step)
 
     with opened:

@@ -1,5 +1,6 @@
-"""All that can be said of a training: the models that there are, and the papers' settings as presets."""
+"""The settings of a run: the models that exist, the presets of the papers (presets.yaml), and how they are combined."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
@@ -18,19 +19,16 @@ from penumbra.tasks.stage import Parameters, merge
 PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}
 DEFAULT = QDDETRConfig.model_fields["name"].default
+KEY = re.compile(r"[0-9a-f]{1,16}")
+REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled", "device"}  # since version 0.27
 
 
-class SettingsError(PenumbraError):
-    """There is no such preset, or a value that can't be trained with."""
+def _with_name(values: Any) -> Any:
+    return {"name": DEFAULT, **values} if isinstance(values, dict) else values
 
 
-def _named(said: Any) -> Any:
-    """What was said of a model, with the default model's name where it has none."""
-    return {"name": DEFAULT, **said} if isinstance(said, dict) else said
-
-
-class _Forms:
-    """Writes the models, or none of them, as one choice: so the forms of both Prefect UIs read them."""
+class _OneChoice:
+    """Writes all models and None as one list of choices, which the forms of both Prefect UIs can show."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -41,52 +39,81 @@ class _Forms:
 if TYPE_CHECKING:
     Model = ModelConfig
     OptionalModelConfig = ModelConfig | None
-else:  # told apart by its name
-    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_named)]  # noqa: UP007 (of a tuple)
-    OptionalModelConfig = Annotated[Model | None, _Forms]
+else:  # a union of all models, discriminated by name
+    Model = Annotated[Union[tuple(MODELS.values())], Field(discriminator="name"), BeforeValidator(_with_name)]  # noqa: UP007 (of a tuple)
+    OptionalModelConfig = Annotated[Model | None, _OneChoice]
 
 
 class Settings(BaseSettings):
-    """All groups together."""
+    """All parameters of a run."""
 
     model: Model = QDDETRConfig()
 
     def with_seed(self, seed: int) -> "Settings":
-        """The same with another seed."""
+        """Return the same settings with another seed."""
         return self.model_copy(update={"training": self.training.model_copy(update={"seed": seed})})
 
     def determines(self) -> dict[str, Any]:
-        """What of the settings determines the run, for its key: the model's name, and what differs from the defaults.
+        """Return the settings that enter the run's key: the model's name, and what differs from the defaults.
 
-        So a setting that is new, or another model's, changes no key; where a default changes, the stage's version does.
-        Left out are, beside what artifacts tell better (`NAMED_ARTIFACTS`), where and how fast it is computed: device,
-        processes and hosts, compilation, queries at once in prediction. They change rounding and the draws of dropout,
-        as another seed would, and a run that was killed on one machine is to be found, and go on, on the next. So is
-        who is told of it.
+        So a new parameter at its default changes no key; if a default changes, the stage's version does. Named
+        artifacts are left out because they are parents of the run, and `log` and `ranking.batch_size` because they do
+        not change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
         """
-        where = {"device", "processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}
-        left_out = {"training": where | {"log"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
-        found = self.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
-        return {group: values for group, values in merge(found, {"model": {"name": self.model.name}}).items() if values}
+        left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
+        values = self.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+        training, inputs = values.get("training", {}), values.setdefault("inputs", {})
+        if isinstance(training.get("milestones"), int):
+            training["learning_rate_drop"] = training.pop("milestones")
+        if isinstance(training.get("validation"), float):
+            training["held_out"] = training.pop("validation")
+        encoders = [name for name in self.inputs.video_features if not KEY.fullmatch(name)]
+        if encoders:
+            inputs["video_encoders"] = encoders
+        if self.inputs.text_features and not KEY.fullmatch(self.inputs.text_features):
+            inputs["text_encoder"] = self.inputs.text_features
+        return {name: group for name, group in merge(values, {"model": {"name": self.model.name}}).items() if group}
+
+    @classmethod
+    def of_manifest(cls, parameters: Mapping[str, Any]) -> "Settings":
+        """Return the settings in the manifest of a run, also of a run of an older version.
+
+        Raise `ValidationError` if they do not fit this version.
+        """
+        groups = dict(parameters)
+        training = {name: value for name, value in groups.get("training", {}).items() if name not in REMOVED}
+        inputs = dict(groups.get("inputs", {}))
+        drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
+        if drop is not None and not training.get("milestones"):
+            training["milestones"] = drop
+        if held_out is not None and not training.get("validation"):
+            training["validation"] = held_out
+        encoders, text_encoder = inputs.pop("video_encoders", ()), inputs.pop("text_encoder", None)
+        if encoders:
+            inputs["video_features"] = encoders
+        if text_encoder:
+            inputs["text_features"] = text_encoder
+        return cls.model_validate({**groups, "training": training, "inputs": inputs})
 
 
-def non_default_settings(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's settings differs from the defaults, and its model, each under its whole name.
+def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a manifest that differ from the defaults, and the model's name, by their full names.
 
-    Everything, where the settings are of a version that this one can't read.
+    All settings are returned if this version can't read them.
     """
     try:
-        settings = Settings.model_validate(said)
+        settings = Settings.of_manifest(parameters)
     except ValidationError:
-        return dict(_flat(said))
-    found = settings.model_dump(mode="json", exclude_defaults=True)
-    return dict(_flat(merge({"model": {"name": settings.model.name}}, found)))
+        return dict(flat_settings(parameters))
+    values = settings.model_dump(mode="json", exclude_defaults=True)
+    return dict(flat_settings(merge({"model": {"name": settings.model.name}}, values)))
 
 
-def _flat(groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting's full name, such as `model.losses.shine`, and its value."""
     for name, value in groups.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat_settings(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -98,97 +125,86 @@ Preset = Annotated[
 
 @cache
 def presets() -> dict[str, dict[str, dict[str, Any]]]:
-    """The papers' settings by name: for each group what differs from the defaults."""
-    found: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
-    return found
+    """Return the presets by name: for each group of parameters what differs from the defaults."""
+    loaded: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))
+    return loaded
 
 
 def preset_named(name: str | None) -> dict[str, dict[str, Any]]:
-    """What a preset says, by group; nothing where none is named. Raises `SettingsError` naming an unknown one."""
+    """Return the parameters of a preset, by group; raise `PenumbraError` if the name is unknown."""
     if name is not None and name not in presets():
-        raise SettingsError(f"no preset {name!r}: {what_there_is(name, list(presets()))}")
+        raise PenumbraError(f"no preset {name!r}: {what_there_is(name, list(presets()))}")
     return presets()[name] if name else {}
 
 
-def features_with_preset(name: str | None, said: FeaturesParameters | None) -> FeaturesParameters:
-    """How features are made: what a preset says, with what was said explicitly on top."""
-    layers = {"features": preset_named(name).get("features", {})}, explicitly_set({"features": said})
+def features_with_preset(name: str | None, features: FeaturesParameters | None) -> FeaturesParameters:
+    """Return the parameters of feature extraction: those of a preset, overridden by those that were set explicitly."""
+    layers = {"features": preset_named(name).get("features", {})}, explicitly_set({"features": features})
     return FeaturesParameters.model_validate(reduce(merge, layers).get("features", {}))
 
 
 def with_preset(name: str | None, groups: Mapping[str, Parameters | None]) -> Settings:
-    """Settings from a preset, with what was said explicitly on top; a preset is named after its data set and model.
+    """Return the settings of a preset, overridden by those that were set explicitly.
 
-    Raises `SettingsError` naming an unknown preset.
+    Raise `PenumbraError` if the preset is unknown.
     """
     return layered(name, explicitly_set(groups))
 
 
 def explicitly_set(groups: Mapping[str, Parameters | None]) -> dict[str, dict[str, Any]]:
-    """What was said explicitly, by group. A model's name is, where it is not the default's: nobody gets it unasked."""
-    said = {group: values.model_dump(exclude_unset=True) for group, values in groups.items() if values is not None}
+    """Return the parameters that were set explicitly, by group; a model's name counts if it is not the default's."""
+    values = {name: group.model_dump(exclude_unset=True) for name, group in groups.items() if group is not None}
     model = groups.get("model")
     if isinstance(model, ModelConfig) and model.name != DEFAULT:
-        said["model"]["name"] = model.name
-    return said
+        values["model"]["name"] = model.name
+    return values
 
 
-def model_name(preset: str | None, said: Mapping[str, Any]) -> str:
-    """The name of the model that was said, or that a preset is for, or the default's."""
-    named = presets().get(preset or "", {}).get("model", {}).get("name", DEFAULT)
-    return str(said.get("name", named))
+def model_name(preset: str | None, model: Mapping[str, Any]) -> str:
+    """Return the name of the model that parameters or else the preset name, or the default's."""
+    of_preset = presets().get(preset or "", {}).get("model", {}).get("name", DEFAULT)
+    return str(model.get("name", of_preset))
 
 
 def layered(preset: str | None, *layers: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Settings from a preset and what was said since, by group, the later beating the earlier.
+    """Return the settings of a preset with layers of parameters, by group, on top: a later layer overrides an earlier.
 
-    Raises `SettingsError` naming an unknown preset.
+    Raise `PenumbraError` if the preset is unknown.
     """
     every = [{group: dict(values) for group, values in layer.items()} for layer in (preset_named(preset), *layers)]
-    merged = reduce(merge, every)
-    for told_elsewhere in ("needs", "features"):
-        merged.pop(told_elsewhere, None)
-    return Settings.model_validate({**merged, "model": model_of([layer.get("model", {}) for layer in every])})
+    merged = {name: values for name, values in reduce(merge, every).items() if name not in ("needs", "features")}
+    return Settings.model_validate({**merged, "model": _merged_model([layer.get("model", {}) for layer in every])})
 
 
-def model_of(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What was said of a model, layer by layer, for the model that was named last.
+def _merged_model(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge layers of model parameters for the model that is named last.
 
-    Of what an earlier layer said of another model that is kept which both share: a DETR's width stays with a DETR.
+    Parameters of a layer for another model are kept if both models share them: the width of one DETR is another's.
     """
     names = [DEFAULT]
     for layer in layers:
         names.append(layer.get("name", names[-1]))
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for layer, name in zip(layers, names[1:], strict=True):
-        said = dict(layer)
-        if name != names[-1] and name in MODELS and names[-1] in MODELS:
-            said = shared(said, MODELS[name], MODELS[names[-1]])
-        found = merge(found, said)
-    return {**found, "name": names[-1]}
+        other = name != names[-1] and name in MODELS and names[-1] in MODELS
+        merged = merge(merged, _shared(layer, MODELS[name], MODELS[names[-1]]) if other else dict(layer))
+    return {**merged, "name": names[-1]}
 
 
-def shared(values: Mapping[str, Any], of: type[Parameters], to: type[Parameters]) -> dict[str, Any]:
-    """Values for one group that mean the same in another: of fields that both have from one class."""
-    found: dict[str, Any] = {}
+def _shared(values: Mapping[str, Any], first: type[Parameters], second: type[Parameters]) -> dict[str, Any]:
+    """Return the values of fields that two groups of parameters inherit from the same class."""
+    kept: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in of.model_fields:
-            found[name] = value  # a mistake, which the group tells
-        elif name not in to.model_fields:
-            continue
-        elif isinstance(value, Mapping) and (inner := _groups(of, to, name)):
-            found[name] = shared(value, *inner)
-        elif _owner(of, name) is _owner(to, name):
-            found[name] = value
-    return found
-
-
-def _groups(of: type[Parameters], to: type[Parameters], field: str) -> list[type[Parameters]]:
-    """The groups that a field is in either, where it is one."""
-    kinds = [group.model_fields[field].annotation for group in (of, to)]
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Parameters)]
+        fields = [group.model_fields.get(name) for group in (first, second)]
+        if fields[0] is None:
+            kept[name] = value  # a mistake, which validation reports
+        elif fields[1] is not None and isinstance(value, Mapping):
+            kept[name] = _shared(value, fields[0].annotation, fields[1].annotation)  # type: ignore[arg-type]
+        elif fields[1] is not None and _owner(first, name) is _owner(second, name):
+            kept[name] = value
+    return kept
 
 
 def _owner(group: type[Parameters], field: str) -> type:
-    """The class that a field is from."""
+    """Return the class that defines a field."""
     return next(kind for kind in group.__mro__ if field in vars(kind).get("__annotations__", {}))

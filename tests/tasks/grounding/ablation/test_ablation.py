@@ -68,7 +68,7 @@ def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
     assert [row.settings.model.losses.shine for row in plans] == [False, True, True]
     assert [row.settings.model.losses.fine for row in plans] == [3.0, 0.0, 3.0]
     assert {row.settings.training.epochs for row in plans} == {7}
-    assert {row.settings.training.learning_rate_drop for row in plans} == {150}  # the preset's
+    assert {row.settings.training.milestones for row in plans} == {150}  # the preset's
 
 
 def test_systems_train_with_their_own_preset_where_there_is_one() -> None:

@@ -17,8 +17,7 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, Shifting, distinct_videos
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.processes import run_job
-from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
+from tests.grounding_data import features, job, negatives, rows, settings, texts, train_together, videos
 
 pytestmark = pytest.mark.slow
 
@@ -265,8 +264,8 @@ def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
     losses = {"negatives": "none", "pair_hinge": False}
     norms = []
     for processes in (1, 2):
-        chosen = bm_settings({"epochs": 1, "processes": processes}, model=model, losses=losses)
-        rows = run_job(bm_job(tmp_path / str(processes), chosen))
+        chosen = bm_settings({"epochs": 1}, model=model, losses=losses)
+        rows = train_together(processes, bm_job(tmp_path / str(processes), chosen))
         norms.append(next(row["value"] for row in rows if row["name"] == "gradient_norm"))
     assert norms[1] == pytest.approx(norms[0], rel=1e-3)
 

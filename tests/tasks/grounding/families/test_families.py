@@ -115,9 +115,7 @@ def test_a_new_setting_at_its_default_changes_no_key(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"training": {"device": "cuda"}},
-        {"training": {"processes": 2}},
-        {"training": {"compiled": "default"}},
+        {"training": {"log": ["tensorboard"]}},
         {"ranking": {"batch_size": 7}},
         {"inputs": {"negatives": "beef"}},
         {"model": {"hidden": 256}},

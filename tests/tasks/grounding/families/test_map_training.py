@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.mmn import MapData
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.processes import run_job
 from tests import grounding_data
-from tests.grounding_data import CHANNELS, features, negatives, rows
+from tests.grounding_data import CHANNELS, features, negatives, rows, train_together
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +34,7 @@ CPU = torch.device("cpu")
 def settings(
     training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, losses: dict[str, Any] | None = None
 ) -> Settings:
-    usual = {
-        "epochs": 2,
-        "batch_size": 3,
-        "learning_rate": 3e-3,
-        "clip_norm": 5.0,
-        "evaluate_every": 1,
-        "device": "cpu",
-    }
+    usual = {"epochs": 2, "batch_size": 3, "learning_rate": 3e-3, "clip_norm": 5.0, "evaluate_every": 1}
     chosen = {"name": "mmn", **SMALL, **(model or {}), "losses": losses or {}}
     return Settings.model_validate({"model": chosen, "training": {**usual, **(training or {})}})
 
@@ -81,29 +72,12 @@ def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None
 @pytest.mark.long
 def test_two_processes_train_on_half_the_videos_of_a_batch_each(tmp_path: Path) -> None:
     """Statistics and negatives are those of a process's own videos, as published, so that numbers are others."""
-    rows = run_job(job(tmp_path, settings({"epochs": 1, "batch_size": 4, "processes": 2})))
+    rows = train_together(2, job(tmp_path, settings({"epochs": 1, "batch_size": 4})))
     assert np.isfinite([row["value"] for row in rows]).all()
     assert {row["step"] for row in rows} == {2}  # seven videos
     found = read_checkpoint(tmp_path, "best")
     assert found is not None
     assert found.state["processes"] == 2
-
-
-def test_a_compiled_step_is_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced as for a GPU, and run as it is: what the compiler makes of it is not looked at."""
-    modes = []
-
-    def traced(objective: nn.Module, mode: str, compiling: Any = torch.compile) -> Any:
-        modes.append(mode)
-        return compiling(objective, backend="eager", fullgraph=True)
-
-    monkeypatch.setattr(torch, "compile", traced)
-    plain, compiled = (
-        train(job(tmp_path / way, settings({"epochs": 1, "batch_size": 8, "compiled": way}, losses={"shine": True})))
-        for way in ("no", "default")
-    )
-    assert modes == ["default"]
-    assert values(compiled, "total") == pytest.approx(values(plain, "total"), rel=1e-5)
 
 
 def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:

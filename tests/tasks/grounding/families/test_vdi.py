@@ -45,7 +45,7 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
 def settings(**model: Any) -> Settings:
     return Settings(
         model=VDIConfig(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILosses(shine=True), **model),
-        training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1, device="cpu"),
+        training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1),
     )
 
 

@@ -142,14 +142,14 @@ def test_the_best_the_middle_and_the_worst_are_picked() -> None:
 def test_candidates_are_held_out_queries_with_a_text_of_another_video() -> None:
     found = [{**row, "split": "train"} for row in rows(24)]
     loaded = Loaded(videos(), texts(24), found, negatives(found))
-    kind, several = ordering_candidates(loaded, settings({"held_out": 0.3}))
+    kind, several = ordering_candidates(loaded, settings({"validation": 0.3}))
     assert kind == "held-out"
     assert 0 < len(several) < 24
     queries = {row["query"]: row["vid"] for row in found}
     for example in several:
         assert queries[example.texts["random"]] != example.row["vid"]
         assert example.texts["level 2"] == f"{example.row['query']} 2"
-    assert ordering_candidates(loaded, settings({"held_out": 0.0}))[0] == "training"
+    assert ordering_candidates(loaded, settings({"validation": 0.0}))[0] == "training"
 
 
 def test_windows_are_picked_by_overlap_in_each_split() -> None:

@@ -1,6 +1,6 @@
 """Keep a run's best weights, in half precision and without its optimiser: what others may start from.
 
-    python -m penumbra.tasks.grounding.training.ship METRICS FOLDER
+    python -m workshop.ship METRICS FOLDER
 
 METRICS is the folder of the run's `metrics`, as `penumbra artifacts path` prints it. FOLDER is one that
 `training.start_from` takes.
@@ -10,7 +10,8 @@ import argparse
 from pathlib import Path
 
 from penumbra.artifacts.locations import runs_folder
-from penumbra.tasks.grounding.training.checkpoints import Checkpoint, RunError, read_checkpoint, write_checkpoint
+from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 
 FIGURES = "validation"
 
@@ -33,9 +34,7 @@ def keep(run: Path, folder: Path) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m penumbra.tasks.grounding.training.ship",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m workshop.ship", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("metrics", type=Path, metavar="METRICS", help="the folder of the run's metrics")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where its weights go; made if need be")
