@@ -51,7 +51,8 @@ from penumbra.tasks.grounding.prediction.negated import Negator
 from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
 from penumbra.tasks.grounding.report import RunOnData, saliency_section
 from penumbra.tasks.grounding.runs import run_folder
-from penumbra.tasks.grounding.training.logs import Progress, Watcher
+from penumbra.tasks.grounding.training import logs
+from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
 from penumbra.tasks.text.dictionary import count
@@ -160,18 +161,20 @@ def test_curves_are_shown_while_it_trains_and_after(trained: Artifact) -> None:
     assert all(re.search(r"\*\*R1\\@0\.5 .* on the validation queries, epoch \d\*\*", page) for page in finished)
 
 
-def test_a_page_changes_in_place_and_goes_however_the_work_ends(prefect_server: None) -> None:
+def test_a_page_changes_in_place_and_goes_however_the_work_ends(
+    prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
 
     @flow
     def fails() -> None:
-        with Watcher("few", "run") as watcher:
+        with progress_shown(Settings(), tmp_path, "few", "run") as observe:
             for epoch in (1, 2):
-                watcher._last = None
-                watcher(Progress(epoch, 2, [], None, 1.0, 1.0))
+                observe(Progress(epoch, 2, [], None, 1.0, 1.0))
                 seen.append(page_of("progress-few-train-grounding"))
             raise ValueError
 
+    monkeypatch.setattr(logs, "PUBLISH_EVERY", 0.0)
     with pytest.raises(ValueError):
         fails()
     assert [len(pages) for pages in seen] == [1, 1], "one, changed in place"
@@ -284,15 +287,11 @@ def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: P
 
 
 def test_a_server_that_is_gone_costs_the_page_and_not_the_training(
-    prefect_server: None, caplog: pytest.LogCaptureFixture
+    prefect_server: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    @flow
-    def begin() -> Watcher:
-        return Watcher("few", "run")
-
-    watcher = begin()  # inside of a flow Prefect would use the connection that it has
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}), watcher:
-        watcher(Progress(1, 2, [], None, 1.0, 1.0))
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
+        with progress_shown(Settings(), tmp_path, "few", "run") as observe:
+            observe(Progress(1, 2, [], None, 1.0, 1.0))
     assert "progress-few-train-grounding could not be shown" in caplog.text
 
 

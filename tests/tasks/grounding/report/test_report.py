@@ -3,9 +3,7 @@
 import math
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,19 +22,8 @@ from penumbra.tasks.grounding.report import (
     steepness,
     windows_figure,
 )
-from penumbra.tasks.grounding.training.curves import (
-    LONGEST_OF_THREE,
-    TITLES,
-    best_epoch,
-    curves_of,
-    curves_section,
-    headline,
-    loss_chart,
-    validation_chart,
-)
-from penumbra.tasks.grounding.training.logs import Progress
-from penumbra.tasks.grounding.training.loop import train
-from tests.grounding_data import job, negatives, rows, settings, texts, videos
+from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, headline
+from tests.grounding_data import negatives, rows, settings, texts, videos
 from tests.markup import HOSTILE
 
 pytestmark = pytest.mark.slow
@@ -50,26 +37,6 @@ def falling(inside: list[float]) -> dict[str, np.ndarray]:
     return {name: np.array([9.0, value, 9.0, 9.0]) for name, value in zip(TEXTS, inside, strict=True)}
 
 
-def test_every_evaluation_is_told_with_what_was_reached(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    chosen = settings({"epochs": 5, "evaluate_every": 2})
-    history = train(job(tmp_path, chosen, count=8), told.append)
-    assert [(progress.epoch, progress.epochs) for progress in told] == [(2, 5), (4, 5), (5, 5)]
-    assert told[-1].history == history
-    assert told[-1].left == 0
-    values = [row["value"] for row in history if row["name"] == "chosen_by"]
-    assert [progress.best for progress in told] == [max(values[: n + 1]) for n in range(3)]
-    reached = rf"{values[0]:.2f} \(best {values[0]:.2f}\), \d+ s, \d+ s left"
-    shown = rf"epoch 2 of 5: loss \d+\.\d{{4}}, chosen by R1@0\.5 \+ R1@0\.7 \+ mIoU {reached}"
-    assert re.fullmatch(shown, told[0].line())
-    assert f"chosen by mAP {values[0]:.2f}" in replace(told[0], chosen_by="mAP").line()
-
-
-def test_without_anything_to_choose_by_the_loss_alone_is_told() -> None:
-    history = [{"epoch": 3, "step": 9, "split": "train", "name": "total", "value": 1.5}]
-    assert Progress(3, 3, history, None, 10.4, 0.0).line() == "epoch 3 of 3: loss 1.5000, 10 s, 0 s left"
-
-
 def metrics(name: str, values: list[float], split: str = "train") -> list[dict[str, object]]:
     return [{"epoch": n, "split": split, "name": name, "value": value} for n, value in enumerate(values, 1)]
 
@@ -79,14 +46,11 @@ def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
     found += [row for name in ("mIoU", "mAP", "chosen_by") for row in metrics(name, [10, 30, 30.0], "validation")]
     curves = curves_of(found)
     assert best_epoch(curves) == 2, "the first of equals"
-    losses, judged = loss_chart(curves), validation_chart(curves)
-    assert losses is not None
-    assert judged is not None
+    judged, losses = curves_section(found).drawings
     titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(losses.body))
-    assert titles == ["all losses, weighted", "windows: L1 distance", "learning rate"]
-    assert "all losses, weighted: total from 3 to 1 over 1 to 3 epoch" in losses.described
+    assert titles == ["total", "span", "learning_rate"]
+    assert "total from 3 to 1 over 1 to 3 epoch" in losses.described
     assert "mIoU from 10 to 30" in judged.described
-    assert len(curves_section(found).drawings) == 2
     assert curves_section([]).text == ["No epoch was trained."]
 
 
@@ -98,25 +62,6 @@ def test_the_headline_is_what_the_kept_epoch_reached() -> None:
     ]
     assert headline(curves_of(found)) == "R1@0.5 20.50, mIoU 30.00 on the validation queries, epoch 2"
     assert headline(curves_of(metrics("total", [1.0]))) == ""
-
-
-def test_losses_have_names_that_say_what_they_are_and_none_is_cut() -> None:
-    terms = [*TITLES, "span_0", "class_error_1"]
-    chart = loss_chart(curves_of([row for name in terms for row in metrics(name, [2, 1.0])]))
-    assert chart is not None
-    titles = re.findall(r'font-weight="600"[^>]*>([^<]+)<', "".join(chart.body))
-    assert len(titles) == len(set(titles)) == len(terms)
-    assert "windows: L1 distance, layer 1" in titles
-    assert not [title for title in titles if title.endswith("…")]
-    assert max(map(len, TITLES.values())) <= LONGEST_OF_THREE
-
-
-def test_a_long_training_is_thinned_and_keeps_its_end() -> None:
-    chart = loss_chart(curves_of(metrics("total", [math.sin(n) for n in range(5000)])))
-    assert chart is not None
-    [points] = re.findall(r'points="([^"]+)"', "".join(chart.body))
-    assert len(points.split()) <= 202
-    assert chart.described.endswith(f"to {math.sin(4999):.4g} over 1 to 5000 epoch")
 
 
 @pytest.mark.parametrize(

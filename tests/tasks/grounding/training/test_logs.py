@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from penumbra.tasks.grounding.training.logs import LogError, Progress, Row, scalar_logs
-from penumbra.tasks.grounding.training.processes import run_job
+from penumbra.tasks.grounding.runs import RunError
+from penumbra.tasks.grounding.training.logs import Progress, Row, progress_shown
+from penumbra.tasks.grounding.training.loop import train
 from tests.grounding_data import job, settings
 
 pytestmark = pytest.mark.slow
@@ -38,20 +39,15 @@ def told(log: Any, rows: list[Row]) -> None:
     log(Progress(rows[-1]["epoch"], 9, rows, None, 1.0, 1.0))
 
 
-def test_where_scalars_go_is_no_part_of_a_key() -> None:
-    assert settings({"log": ["tensorboard", "wandb"]}).determines() == settings().determines()
-    assert settings().training.log == ()
-
-
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
 def test_a_package_that_is_not_there_is_named_with_its_remedy(
     name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        LogError, match=rf"^training\.log={name} needs a package \(.*\): pip install 'penumbra\[{name}\]'$"
+        RunError, match=rf"^training\.log={name} needs a package \(.*\): pip install 'penumbra\[{name}\]'$"
     ):
-        scalar_logs(settings({"log": [name]}), tmp_path, "mine", "run").__enter__()
+        progress_shown(settings({"log": [name]}), tmp_path, "mine", "run").__enter__()
 
 
 class Events:
@@ -70,8 +66,8 @@ class Events:
 def test_tensorboard_reads_every_scalar_of_a_training(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason=EXTRA.format("tensorboard"))
     chosen = settings({"epochs": 3, "log": ["tensorboard"]})
-    with scalar_logs(chosen, tmp_path, "mine", "qd_detr-ab12cd") as log:
-        rows = run_job(job(tmp_path, chosen), log)
+    with progress_shown(chosen, tmp_path, "mine", "qd_detr-ab12cd") as log:
+        rows = train(job(tmp_path, chosen), log)
     found = Events(tmp_path / "tensorboard" / "qd_detr-ab12cd").scalars()
     assert found == expected(rows)
     assert {"train/total", "validation/mIoU"} <= found.keys()
@@ -80,10 +76,10 @@ def test_tensorboard_reads_every_scalar_of_a_training(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_no_step_twice(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason=EXTRA.format("tensorboard"))
     chosen = settings({"log": ["tensorboard"]})
-    with scalar_logs(chosen, tmp_path, "mine", "run") as log:
+    with progress_shown(chosen, tmp_path, "mine", "run") as log:
         told(log, history(3))
         told(log, history(4))  # lost by the kill, whose checkpoint is of the third
-    with scalar_logs(chosen, tmp_path, "mine", "run") as log:
+    with progress_shown(chosen, tmp_path, "mine", "run") as log:
         told(log, history(6))
     assert Events(tmp_path / "tensorboard" / "run").scalars() == expected(history(6))
 
@@ -125,7 +121,7 @@ def test_wandb_writes_offline_every_scalar_and_no_key(
     folder = tmp_path / "abcd0123abcd0123"
     folder.mkdir()
     chosen = settings({"log": ["wandb"]})
-    with scalar_logs(chosen, folder, "mine", "qd_detr-abcd01") as log:
+    with progress_shown(chosen, folder, "mine", "qd_detr-abcd01") as log:
         told(log, history(2))
         told(log, history(4))
     [file] = folder.glob("wandb/offline-run-*/run-abcd0123abcd0123.wandb")
@@ -145,5 +141,5 @@ def test_a_service_that_takes_nothing_is_told_before_the_first_epoch(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(LogError, match="set WANDB_API_KEY, or WANDB_MODE=offline"):
-        scalar_logs(settings({"log": ["wandb"]}), tmp_path, "mine", "run").__enter__()
+    with pytest.raises(RunError, match="set WANDB_API_KEY, or WANDB_MODE=offline"):
+        progress_shown(settings({"log": ["wandb"]}), tmp_path, "mine", "run").__enter__()
