@@ -289,9 +289,9 @@ def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: P
 def test_a_server_that_is_gone_costs_the_page_and_not_the_training(
     prefect_server: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}):
-        with progress_shown(Settings(), tmp_path, "few", "run") as observe:
-            observe(Progress(1, 2, [], None, 1.0, 1.0))
+    gone = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0})
+    with gone, progress_shown(Settings(), tmp_path, "few", "run") as observe:
+        observe(Progress(1, 2, [], None, 1.0, 1.0))
     assert "progress-few-train-grounding could not be shown" in caplog.text
 
 
