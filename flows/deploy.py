@@ -1,19 +1,15 @@
-"""What `penumbra serve` puts on its server: work pools, deployments and the automation.
+"""Apply work pools, deployments and the automation to the server of PREFECT_API_URL, for `penumbra serve`.
 
-Deployments are those of prefect.yaml, and of each data set's own penumbra.yaml, which beats it.
-
-A schedule is on only where the files of its data set are there, at the latest start; what the UI switched stays, until
-they come or go. `prefect deploy --all` does the same for the deployments, of every kind, without looking for files, and
-works out a flow's form anew for each.
+The deployments are those of prefect.yaml and of each data set's own penumbra.yaml. The schedules of a deployment are off
+while the files of its data set are missing. A deployment that is unchanged since the last start keeps what the user set
+in the UI. `prefect deploy --all` does none of the three.
 """
 
 import json
 import sys
-from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -24,7 +20,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.locations import PROJECT
-from penumbra.flows.parameters import datasets_with_own, own_deployments
+from penumbra.flows.parameters import datasets_with_own_file, own_deployments
 from penumbra.flows.registry import ParameterError, deployments, flow_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
@@ -33,35 +29,45 @@ SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 
 
 def main() -> None:
-    """Apply them to the server of PREFECT_API_URL; what is there, and is the same still, keeps what the UI set."""
+    """Apply what is new or has changed."""
     with get_client(sync_client=True) as client:
         for pool in POOLS:
             _create_pool(client, pool)
-        there = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
-        for deployment in map(with_schedules_where_data_are, all_deployments()):
-            flow_id, version = client.create_flow_from_name(_flow_name(deployment)), _version(deployment)
-            if there.get((flow_id, deployment["name"])) != version:
-                _deploy(client, flow_id, version, **deployment)
+        versions = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
+        for deployment in map(without_idle_schedules, all_deployments()):
+            flow_name = deployment["tags"][0]
+            flow_id, version = client.create_flow_from_name(flow_name), _version(deployment)
+            if versions.get((flow_id, deployment["name"])) == version:
+                continue
+            schedules = [_schedule(**schedule) for schedule in deployment.pop("schedules")]
+            client.create_deployment(
+                flow_id,
+                version=version,
+                work_pool_name=deployment.pop("work_pool")["name"],
+                schedules=schedules,
+                parameter_openapi_schema=_form(flow_name),
+                **{"description": flow_of(flow_name).description, **deployment},
+            )
         if not client.read_automations_by_name(SILENT_RUNS.stem):
             client.create_automation(AutomationCore.model_validate(yaml.safe_load(SILENT_RUNS.read_text())))
 
 
 def all_deployments() -> list[dict[str, Any]]:
-    """Those of prefect.yaml and of the data sets; a data set's file that is wrong is told, and the others go on."""
-    found = {(one["name"], _flow_name(one)): one for one in deployments()}
-    for dataset in datasets_with_own():
+    """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
+    by_name = {(one["name"], one["tags"][0]): one for one in deployments()}
+    for dataset in datasets_with_own_file():
         try:
-            found.update({(one["name"], _flow_name(one)): one for one in own_deployments(dataset)})
+            by_name.update({(one["name"], one["tags"][0]): one for one in own_deployments(dataset)})
         except ParameterError as error:
             sys.stderr.write(f"penumbra: {error}\n")
-    return list(found.values())
+    return list(by_name.values())
 
 
-def with_schedules_where_data_are(deployment: dict[str, Any]) -> dict[str, Any]:
-    """The deployment; its schedules are off where the files of its data set are missing."""
-    dataset, schedules = Dataset(**deployment["parameters"]["dataset"]), deployment.get("schedules", ())
+def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the deployment with its schedules off if the files of its data set are missing."""
+    schedules = deployment.get("schedules", [])
     try:
-        dataset.split_files()
+        Dataset(**deployment["parameters"]["dataset"]).split_files()
     except DatasetError:
         schedules = [{**schedule, "active": False} for schedule in schedules]
     return {**deployment, "schedules": schedules}
@@ -75,34 +81,9 @@ def _create_pool(client: SyncPrefectClient, name: str) -> None:
         client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
 
 
-def _flow_name(deployment: dict[str, Any]) -> str:
-    name: str = deployment["tags"][0]
-    return name
-
-
 def _version(deployment: dict[str, Any]) -> str:
-    """A digest of all that is applied."""
-    return sha256(json.dumps([deployment, _form(_flow_name(deployment))], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _deploy(
-    client: SyncPrefectClient,
-    flow_id: UUID,
-    version: str,
-    *,
-    work_pool: dict[str, Any],
-    schedules: Sequence[dict[str, Any]] = (),
-    **rest: Any,
-) -> None:
-    name = _flow_name(rest)
-    client.create_deployment(
-        flow_id,
-        version=version,
-        work_pool_name=work_pool["name"],
-        schedules=[_schedule(**schedule) for schedule in schedules],
-        parameter_openapi_schema=_form(name),
-        **{"description": flow_of(name).description, **rest},
-    )
+    """Return a digest of all that is applied."""
+    return sha256(json.dumps([deployment, _form(deployment["tags"][0])], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _schedule(active: bool = True, slug: str | None = None, **when: Any) -> DeploymentScheduleCreate:
@@ -110,9 +91,9 @@ def _schedule(active: bool = True, slug: str | None = None, **when: Any) -> Depl
 
 
 @cache
-def _form(name: str) -> dict[str, Any]:
-    """The parameters of a flow, as the form in the UI needs them: made once for all of its deployments."""
-    schema: dict[str, Any] = json.loads(parameter_schema(flow_of(name)).model_dump_json(exclude_unset=True))
+def _form(flow_name: str) -> dict[str, Any]:
+    """Return the parameters of a flow as the form in the UI needs them; all deployments of the flow share it."""
+    schema: dict[str, Any] = json.loads(parameter_schema(flow_of(flow_name)).model_dump_json(exclude_unset=True))
     return schema
 
 

@@ -1,4 +1,4 @@
-"""Run a flow in this process, with the parameters of its deployment in prefect.yaml."""
+"""Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 import logging
 from contextlib import nullcontext
@@ -6,97 +6,101 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
-from penumbra.flows.parameters import check_names, deployment_parameters, resolve_parameter_paths
+from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths
 from penumbra.flows.registry import ParameterError, flow_of
 from penumbra.flows.server import environment_line, some_server
+from penumbra.tasks.parameter_group import merge
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-
-class NoServerError(PenumbraError):
-    """The Prefect server that PREFECT_API_URL names does not answer, or not to us."""
+FAILS_FIRST = "first: "  # begins the reason why a planned stage can't be made
 
 
 def prepare(
-    name: str, dataset: str, changes: dict[str, Any]
+    name: str, dataset: str, *layers: dict[str, Any]
 ) -> tuple["Flow[..., Any]", dict[str, Any], dict[str, Any]]:
-    """The flow, its parameters as they were said, and as the flow will see them.
+    """Return a flow, its parameters as they were written, and as the flow receives them.
 
-    Raises `ParameterError` naming an unknown flow or a wrong parameter, and what is wrong with the data set's files.
+    Args:
+        name: of the flow
+        dataset: name of a deployment, which is a data set's or a preset's, or of a data set without a deployment
+        layers: parameters on top of the deployment's; a later layer beats those before it
+
+    Raises:
+        ParameterError: there is no such flow or parameter, or a value does not fit
+        DatasetError: a file of the data set is missing or damaged
+
     """
     flow = flow_of(name)
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
-    from penumbra.tasks.stage import merge
-
-    usual = deployment_parameters(name, dataset)
-    placed = resolve_parameter_paths(flow, changes, usual)
-    check_names(flow, placed)
-    parameters = merge(usual, placed)
-    prefect_says = logging.getLogger("prefect.flows")
-    prefect_says.disabled = True  # it would say the same at more length
+    parameters = deployment_parameters(name, dataset)
+    for layer in layers:
+        parameters = merge(parameters, resolve_parameter_paths(flow, layer, parameters))
+    prefect_log = logging.getLogger("prefect.flows")
+    prefect_log.disabled = True  # it repeats the message of the exception
     try:
         validated: dict[str, Any] = flow.validate_parameters(parameters)
     except (ParameterTypeError, SignatureMismatchError) as error:
         raise ParameterError(str(error).replace("\n - ", " ") + f"; see penumbra run {name} --help") from None
     finally:
-        prefect_says.disabled = False
-    validated["dataset"].check()  # a missing or foreign file is told before a server starts
+        prefect_log.disabled = False
+    validated["dataset"].check()
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, changes: dict[str, Any], prefects_lines: bool = False) -> Any:
-    """Run the flow and return what it made, which has a `path`; raises as `prepare` and `ask_server` do.
+def run_flow(name: str, dataset: str, *layers: dict[str, Any], prefect_log: bool = False) -> Any:
+    """Run a flow and return its result, which has a `path`.
 
-    A terminal shows it live, or with all of Prefect's own lines.
+    A terminal shows the live display, or with `prefect_log` all lines of Prefect's log. Raises as `prepare` and
+    `check_server` do.
     """
-    flow, parameters, _ = prepare(name, dataset, changes)
-    from penumbra.flows.console_output import displayed
+    flow, parameters, _ = prepare(name, dataset, *layers)
+    from penumbra.flows.console_output import live_display
     from penumbra.tasks.progress import quieten
 
-    ask_server()
-    if not prefects_lines:
+    check_server()
+    if not prefect_log:
         quieten()
-    with some_server(), nullcontext() if prefects_lines else displayed():
+    with some_server(), nullcontext() if prefect_log else live_display():
         return flow(**parameters)
 
 
-def plan_flow(name: str, dataset: str, changes: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The flow's stages in their order: which are there and which would be made, by key or why it can't be told yet.
+def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the stages of a flow in their order: name, whether it is there or would be made, and its key.
 
-    Nothing is made. Raises as `prepare` does.
+    The key of a stage may not be known yet; then the reason is in its place, and begins with `FAILS_FIRST` if the flow
+    would fail there. Nothing is made. Raises as `prepare` does.
     """
     from penumbra.tasks.stage import TO_MAKE, planning
 
-    flow, _, validated = prepare(name, dataset, changes)
+    flow, _, validated = prepare(name, dataset, *layers)
     with planning() as plan:
         try:
             flow.fn(**validated)
         except PenumbraError as error:
-            plan.rows[name, TO_MAKE, f"first: {error}"] = None
+            plan.rows[name, TO_MAKE, f"{FAILS_FIRST}{error}"] = None
     return list(plan.rows)
 
 
-def log_price(name: str, dataset: str, changes: dict[str, Any]) -> None:
-    """Log what asking the hosted models would cost; the masks, of which they are asked, are made."""
-    _, _, validated = prepare(name, dataset, changes)
-    from penumbra.tasks.stage import merge
-
+def log_price(name: str, dataset: str, *layers: dict[str, Any]) -> None:
+    """Log what the questions to hosted language models would cost; this makes the stages up to the masks."""
+    _, _, validated = prepare(name, dataset, *layers)
     filling = getattr(validated.get("negatives"), "filling", validated.get("filling"))
     if filling is not None and filling.hosted:
-        run_flow(name, dataset, merge(changes, {"filling": {"dry_run": True}}))
+        run_flow(name, dataset, *layers, {"filling": {"dry_run": True}})
 
 
 def server_address() -> str:
-    """PREFECT_API_URL of the environment or of Prefect's profile, without its password; '' where there is none."""
+    """Return PREFECT_API_URL of the environment or of Prefect's profile without its password, '' if it is not set."""
     from prefect.settings import PREFECT_API_URL
 
     return without_secrets(PREFECT_API_URL.value() or "")
 
 
-def ask_server() -> None:
-    """Raise `NoServerError` where PREFECT_API_URL names a server that can't be asked, rather than wait for minutes."""
+def check_server() -> None:
+    """Raise `PenumbraError` if PREFECT_API_URL names a server that does not answer, or refuses our credential."""
     from httpx import HTTPError, HTTPStatusError, InvalidURL
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -110,8 +114,8 @@ def ask_server() -> None:
         except (HTTPError, InvalidURL) as fault:
             if isinstance(fault, HTTPStatusError) and fault.response.status_code == HTTPStatus.UNAUTHORIZED:
                 remedy = f"set PREFECT_API_AUTH_STRING, for `penumbra serve` by {environment_line()}"
-                raise NoServerError(f"the Prefect server at {address} asks for a credential: {remedy}") from None
-            raise NoServerError(
+                raise PenumbraError(f"the Prefect server at {address} asks for a credential: {remedy}") from None
+            raise PenumbraError(
                 f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
                 "unset PREFECT_API_URL to run without one"
             ) from None

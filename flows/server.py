@@ -1,9 +1,11 @@
-"""Prefect's server in a process of its own, with a lock on its door.
+"""Prefect's server in a process of its own, which answers only to callers who have its credential.
 
-Whoever may call it may run commands as the user (a deployment's `job_variables.command`) and read Secret blocks in
-clear, and that it listens on this machine alone keeps out neither other users nor the pages in the user's own browser.
-So each server asks for a credential, lets pages of its own addresses call it and no others, answers to its own names
-only (a page whose name was rebound to 127.0.0.1 comes under another), and ends with the process that started it.
+Whoever may call a Prefect server may run commands as the user (a deployment's `job_variables.command`) and read Secret
+blocks in clear. To listen on this machine alone keeps out neither other users nor the pages in the user's own browser.
+So each server asks for a credential, accepts calls only from pages of its own addresses (CORS), answers only to its own
+host names (against DNS rebinding), and ends with the process that started it.
+
+`/browse` on the same server shows the pages of `penumbra browse`, for the same credential.
 """
 
 import atexit
@@ -14,42 +16,60 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.processes import ending_with_us, environment
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
 LOOPBACK = "127.0.0.1"
 PORT = 4200
 START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
+DATASETS_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Penumbra: data sets</title>
+<h1>Queries and their negatives</h1>
+<ul>
+{% for name in datasets %}<li><a href="/browse/{{ name }}">{{ name }}</a></li>
+{% else %}<li>none yet: run build-negatives/scenes</li>
+{% endfor %}
+</ul>
+"""
 
 
-class ServeError(PenumbraError):
-    """The server, the worker or a deployment did not start."""
+# Start, wait, stop
 
 
 def environment_line(port: int = PORT) -> str:
-    """What tells another shell the address and the credential of `penumbra serve`."""
+    """Return the line that gives another shell the address and the credential of `penumbra serve`."""
     return f'eval "$(penumbra serve --env{"" if port == PORT else f" --port {port}"})"'
 
 
 def new_credential() -> str:
-    """A user and a password that nobody guesses."""
+    """Return a user and a random password."""
     return f"penumbra:{secrets.token_urlsafe(24)}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there, on a free port for 0; raises `ServeError` where another process does."""
+    """Return a socket that listens, on a free port for port 0; raise `PenumbraError` if the port is taken."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise ServeError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
+        raise PenumbraError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
 
 
 def start_server(
@@ -59,17 +79,17 @@ def start_server(
     environment: Mapping[str, str],
     folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a server, for which one then has to `wait_for`, in a process group that Ctrl-C reaches only through us.
+    """Start a server in a process group of its own; `wait_for` returns when it answers.
 
     Args:
-        listener: the socket, which is the server's own from now on
-        urls: where browsers find it, without a path
-        credential: what it asks for, as user:password
-        environment: of the process, Prefect's settings among it
-        folder: that it starts in
+        listener: the socket, which is closed in this process
+        urls: addresses of the server as browsers know them, without a path
+        credential: user:password that the server asks for; it is in no command line
+        environment: environment variables of the server, with Prefect's settings
+        folder: working directory of the server
 
     """
-    doors = {
+    guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(urls),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -77,7 +97,7 @@ def start_server(
     with listener:
         return subprocess.Popen(
             ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls)),
-            env={**environment, **doors},
+            env={**environment, **guards},
             cwd=folder,
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
@@ -86,165 +106,203 @@ def start_server(
 
 
 def wait_for(host: str, port: int) -> None:
-    """Wait until a server answers on a socket that listens; raises `ServeError` where it ends before, or never does."""
+    """Wait until the server answers; raise `PenumbraError` if it ends before that."""
     connection = HTTPConnection(host, port, timeout=START_SECONDS)
     try:
         connection.request("GET", "/api/health")
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
-        raise ServeError(f"the Prefect server did not start ({error!r}): see its lines above") from None
+        raise PenumbraError(f"the Prefect server did not start ({error!r}): see its lines above") from None
     finally:
         connection.close()
     if status != 200:
-        raise ServeError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
+        raise PenumbraError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process group to end, twice for `STOP_SECONDS`, then make it."""
+    """End a process group: ask it twice, each time for `STOP_SECONDS`, then kill it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         os.killpg(process.pid, number)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
+
+
+def host_names(urls: Sequence[str]) -> list[str]:
+    """Return the host names of addresses as a browser's Host header has them, without the port."""
+    names = (urlsplit(url).hostname or "" for url in urls)
+    return list(dict.fromkeys(f"[{name}]" if ":" in name else name for name in names))
+
+
+# The server of a run
 
 
 @contextmanager
 def some_server() -> Iterator[None]:
-    """Where Prefect's settings name no server, one of our own until this process ends; Prefect's own has no lock."""
+    """Use the server that Prefect's settings name, or else a server of this process, which Prefect's own is not.
+
+    The temporary server that Prefect itself would start has no credential.
+    """
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
     if PREFECT_API_URL.value():
         yield
         return
-    url, credential = _temporary_server()
-    ours = {PREFECT_API_URL: f"{url}/api", PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it has no pages
-    # Prefect's other threads, and the processes that it starts, know nothing of temporary settings: they would start a
-    # server without a lock.
+    port, credential = _temporary_server()
+    wait_for(LOOPBACK, port)
+    url = f"http://{LOOPBACK}:{port}/api"
+    settings = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it serves no pages
+    # Prefect's other threads, and the processes that it starts, don't see temporary settings: they would start a
+    # server without a credential. They do see the environment.
     try:
-        with environment({setting.name: value for setting, value in ours.items()}), temporary_settings(ours):
+        with environment({setting.name: value for setting, value in settings.items()}), temporary_settings(settings):
             refresh_global_settings_context()
             yield
     finally:
         refresh_global_settings_context()
 
 
-def begin() -> None:
-    """Start the server of a run already, beside the imports that take as long, unless settings may name another.
+def start_early() -> None:
+    """Start the server of `some_server` while the flow is imported, which takes as long."""
+    from prefect.settings import PREFECT_API_URL
 
-    Where Prefect has been imported, its settings can be asked, and `some_server` does.
-    """
-    if "prefect" not in sys.modules and not _may_be_named():
-        _begun()
-
-
-def _may_be_named() -> bool:
-    """Whether the environment, or else a file that Prefect reads settings from, may name a server."""
-    if "PREFECT_API_URL" in os.environ:
-        return bool(os.environ["PREFECT_API_URL"])
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
-    marks = {
-        profiles: "prefect_api_url",
-        Path(".env"): "prefect_api_url",
-        Path("prefect.toml"): "",
-        Path("pyproject.toml"): "[tool.prefect",
-    }
-    return any(path.is_file() and mark in path.read_text(errors="replace").lower() for path, mark in marks.items())
+    if not PREFECT_API_URL.value():
+        _temporary_server()
 
 
 @cache
-def _begun() -> tuple[int, str]:
-    """Start a server for this process: its port and its credential."""
-    listener = listen(LOOPBACK, 0)
-    port, credential = listener.getsockname()[1], new_credential()
-    environment = {
+def _temporary_server() -> tuple[int, str]:
+    """Start the server of this process; return its port and its credential."""
+    from prefect.settings import get_current_settings
+
+    listener, credential = listen(LOOPBACK, 0), new_credential()
+    port = listener.getsockname()[1]
+    settings = {
         "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         **os.environ,
-        **_own_settings(),
+        **get_current_settings().to_environment_variables(exclude_unset=True),
         "PREFECT_SERVER_UI_ENABLED": "false",
         "PREFECT__SERVER_EPHEMERAL": "1",  # no scheduler
-        # Automations are of no use to a run, and many to a database that `penumbra serve` once shared: it was locked.
+        # Automations are of no use to a run, and lock the database if `penumbra serve` has used it before.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
-    process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, environment)
-    atexit.register(_leave, process)
+    process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
+    atexit.register(_terminate, process)
     return port, credential
 
 
-def _own_settings() -> dict[str, str]:
-    """Prefect's settings of this process; before Prefect is imported they are those that the server itself reads."""
-    if "prefect" not in sys.modules:
-        return {}
-    from prefect.settings import get_current_settings
-
-    return get_current_settings().to_environment_variables(exclude_unset=True)
-
-
-def _leave(process: subprocess.Popen[bytes]) -> None:
-    """Ask the server of a run to end; it takes seconds, for which nobody waits, and is made to where it does not."""
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Ask a server to end without waiting for it; `ending_with_us` kills it if it does not."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)  # at which one that still imports says nothing
+        os.killpg(process.pid, signal.SIGTERM)
 
 
-@cache
-def _temporary_server() -> tuple[str, str]:
-    """The server of this process, which answers: its address and its credential."""
-    port, credential = _begun()
-    wait_for(LOOPBACK, port)
-    return f"http://{LOOPBACK}:{port}", credential
+# The pages of `penumbra browse`
 
 
-def host_names(urls: Sequence[str]) -> list[str]:
-    """The names of addresses as a browser's Host header has them, without the port."""
-    names = (urlsplit(url).hostname or "" for url in urls)
-    return list(dict.fromkeys(f"[{name}]" if ":" in name else name for name in names))
+def browse_routes(credential: str) -> "list[Route]":
+    """Return the routes of the pages, each of which asks for the credential as a browser understands it."""
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    expected = b"Basic " + b64encode(credential.encode())
+    challenge = {"WWW-Authenticate": 'Basic realm="Penumbra", charset="UTF-8"'}
+
+    def guarded(endpoint: "Callable[[Request], Response]") -> "Callable[[Request], Response]":
+        def answer(request: "Request") -> "Response":
+            if not secrets.compare_digest(request.headers.get("authorization", "").encode(), expected):
+                return PlainTextResponse("log in with the credential that `penumbra serve` printed", 401, challenge)
+            try:
+                return endpoint(request)
+            except PenumbraError as error:
+                return PlainTextResponse(str(error), 404)
+
+        return answer
+
+    pages = {"/browse": _datasets, "/browse/{dataset}": _page, "/browse/{dataset}/videos/{file}": _video}
+    return [Route(path, guarded(endpoint)) for path, endpoint in pages.items()]
 
 
-def _keep_back_retried() -> None:
-    """No traceback for an event that met a locked database and is tried again: Prefect keeps back those of requests."""
+def _datasets(_: "Request") -> "Response":
+    from jinja2 import Template
+    from starlette.responses import HTMLResponse
+
+    from penumbra.artifacts.store import Store
+
+    names = sorted({manifest.dataset for manifest in Store().find(stage="negatives")})
+    return HTMLResponse(Template(DATASETS_PAGE, autoescape=True).render(datasets=names))
+
+
+def _page(request: "Request") -> "Response":
+    from starlette.responses import HTMLResponse
+
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.browsing.gather import gather
+    from penumbra.tasks.browsing.page import write_page
+
+    query = request.query_params  # as the options of `penumbra browse`
+    dataset = request.path_params["dataset"]
+    data = gather(Store(), dataset, query.getlist("provider"), query.getlist("run"), None)
+    return HTMLResponse(write_page(data))
+
+
+def _video(request: "Request") -> "Response":
+    from starlette.responses import FileResponse, PlainTextResponse
+
+    from penumbra.artifacts.manifest import NAME
+    from penumbra.tasks.data.dataset import videos_of
+    from penumbra.tasks.features.files import VideoFolder
+
+    dataset, name = request.path_params["dataset"], request.path_params["file"]
+    folder = videos_of(dataset)
+    file = VideoFolder(folder).find(name) if NAME.match(dataset) and folder.is_dir() else None
+    return FileResponse(file) if file else PlainTextResponse("no such video", 404)
+
+
+# The process of the server
+
+
+def _drop_retried_errors() -> None:
+    """Log no traceback of an event that met a locked database and is tried again, as Prefect does for requests."""
     from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter
 
     logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
 
 
 def _list_artifacts_by_key() -> None:
-    """Reports first: the UI asks for artifacts in the order of their ids, which chance draws, and has no other."""
+    """List reports first: the UI asks for artifacts in the order of their ids, which are random."""
     from prefect.server.schemas.sorting import ArtifactCollectionSort, ArtifactSort
 
     for kind in (ArtifactSort, ArtifactCollectionSort):
-        listed = {**{one: one.as_sql_sort() for one in kind}, kind.ID_DESC: kind.KEY_ASC.as_sql_sort()}
-        kind.as_sql_sort = lambda own, listed=listed: listed[own]  # type: ignore[method-assign]
+        orders: dict[Any, Any] = {**{one: one.as_sql_sort() for one in kind}, kind.ID_DESC: kind.KEY_ASC.as_sql_sort()}
+        kind.as_sql_sort = lambda order, orders=orders: orders[order]  # type: ignore[method-assign]
 
 
 def main(descriptor: str, *names: str) -> None:
-    """Serve Prefect's own application on a socket that listens, under these names; the rest is in its settings."""
+    """Serve Prefect's application on a listening socket, under these host names only."""
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     settings = get_current_settings().server
-    served = create_app()
+    application = create_app()
     if settings.ui.enabled and settings.api.auth_string:
-        from penumbra.flows.browse_routes import browse_routes
-
-        served.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
-    # Around the application, not in it: what the server asks itself, it asks under a name that is nobody's.
-    app = TrustedHostMiddleware(served, allowed_hosts=names, www_redirect=False)
-    _keep_back_retried()
+        application.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
+    # Around the application, not inside: the server's own requests to itself have another host name.
+    guarded = TrustedHostMiddleware(application, allowed_hosts=names, www_redirect=False)
+    _drop_retried_errors()
     _list_artifacts_by_key()
     config = uvicorn.Config(
-        app,
+        guarded,
         log_level=settings.logging_level.lower(),
         timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval,
         ws_ping_timeout=settings.api.websocket_ping_timeout,
     )
-    with suppress(KeyboardInterrupt):  # which uvicorn raises once it has ended in good order
+    with suppress(KeyboardInterrupt):  # which uvicorn raises after it has ended in good order
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 
 

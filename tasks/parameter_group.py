@@ -6,6 +6,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with `changes` on top, group by group."""
+    merged = dict(base)
+    for name, value in changes.items():
+        old = merged.get(name)
+        merged[name] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
 def _adapt_to_forms(schema: dict[str, Any]) -> None:
     """Move defaults into the descriptions, and turn switches into choices.
 

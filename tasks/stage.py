@@ -29,6 +29,7 @@ from penumbra.artifacts.prefect_ui import LiveArtifact, Rows, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
+from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
 from penumbra.tasks.progress import LOG, ProgressEvent, State, progress_scope, quieten, stage_log_extra
 
 REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
@@ -44,15 +45,6 @@ T = TypeVar("T")
 
 class NotYetError(PenumbraError):
     """A key depends on something that is not made yet; the message says on what."""
-
-
-def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with `changes` applied, group by group."""
-    merged = dict(base)
-    for name, value in changes.items():
-        old = merged.get(name)
-        merged[name] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:

@@ -1,5 +1,59 @@
-"""The `penumbra` command: everything that a deployment does, from a terminal; a file a command."""
+"""The command `penumbra`. A command imports what it needs when it runs: a help text takes a fraction of a second."""
 
-from penumbra.flows.commands.application import app, main
+import os
+import sys
+from typing import Annotated
 
-__all__ = ["app", "main"]
+import typer
+
+from penumbra.artifacts.charts import printable
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.flows.commands.artifacts import artifacts
+from penumbra.flows.commands.datasets import check, fetch, init
+from penumbra.flows.commands.doctor import doctor
+from penumbra.flows.commands.negatives import browse, export, quality
+from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, run
+from penumbra.flows.commands.runs import compare, predict, runs
+from penumbra.flows.commands.servers import demo_app, serve
+
+app = typer.Typer(
+    help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
+    "PENUMBRA_ARTIFACTS the folder or URL of the artifacts.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command(cls=RunCommand, epilog=EPILOG)(run)
+for command in (init, check, ablation, serve, browse, export, quality, compare, predict, demo_app, fetch, doctor):
+    app.command()(command)
+app.add_typer(artifacts, name="artifacts")
+app.add_typer(runs, name="runs")
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and exit."""
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"penumbra {version('penumbra')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Run the command; print an expected fault as one line on standard error."""
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # no file of the user's folder is imported as a module
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    try:
+        app()
+    except PenumbraError as error:
+        sys.stderr.write(f"penumbra: {printable(str(error))}\n")  # text from a file must not control the terminal
+        raise SystemExit(1) from None

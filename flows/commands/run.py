@@ -1,39 +1,35 @@
-"""`penumbra run FLOW DATASET`: a flow in this process."""
+"""`penumbra run FLOW DATASET` and `penumbra ablation NAME DATASET`: flows in this process."""
 
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperCommand
 
-from penumbra.flows import completion
-from penumbra.flows.commands.terminal import console, goes_on, parse_parameters
+from penumbra.flows.commands import completion
+from penumbra.flows.commands.terminal import parse_parameters, print_line, print_table, resumable, write_text
 from penumbra.flows.registry import FLOWS
 
-EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, tells all of them."
-
-
-PREFECT = "prefect"  # of --log
+EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, explains each of them."
+PREFECT = "prefect"  # a value of --log
+LOGS = (PREFECT, "tensorboard", "wandb")
 
 
 class RunCommand(TyperCommand):
-    """`run`, whose help tells a flow's parameters where one is named."""
+    """The command `run`, whose help also lists the parameters of a flow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the flow's name for completion; `FLOW --help GROUP` is answered before arguments are read."""
-        asked = args.index("--help") if "--help" in args else len(args)
-        words = [word for word in args[:asked] if not word.startswith("-")]
+        """Keep the flow's name for completion; answer `FLOW --help GROUP` before the arguments are read."""
+        end = args.index("--help") if "--help" in args else len(args)
+        words = [word for word in args[:end] if not word.startswith("-")]
         ctx.obj = next((word for word in words if word in FLOWS), next(iter(words), None))
-        if asked < len(args) and ctx.obj:
-            typer.echo(self.told(ctx, ctx.obj, next(iter(args[asked + 1 :]), None)))
+        if end < len(args) and ctx.obj:
+            typer.echo(self._help_of(ctx, ctx.obj, next(iter(args[end + 1 :]), None)))
             ctx.exit()
         return super().parse_args(ctx, args)
 
-    def told(self, ctx: Any, flow: str, group: str | None) -> str:
-        """A flow's parameters by groups with the usual usage, or a group's in full."""
+    def _help_of(self, ctx: Any, flow: str, group: str | None) -> str:
         from penumbra.flows.parameter_help import in_full, overview
 
         if group:
@@ -43,70 +39,110 @@ class RunCommand(TyperCommand):
 
 
 def run(
-    flow: Annotated[
-        str,
-        typer.Argument(
-            metavar="FLOW",
-            autocompletion=completion.flows,
-            help="build-negatives, import-negatives, extract-features, train-grounding, evaluate-grounding, "
-            "full-pipeline or ablation",
-        ),
-    ],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", autocompletion=completion.flows, help=", ".join(FLOWS))],
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET", help="charades-cg, scenes, your own …, or a preset", autocompletion=completion.run_names
+            metavar="DATASET", autocompletion=completion.run_names, help="charades-cg, scenes, your own …, or a preset"
         ),
     ],
     param: Annotated[
         list[str] | None,
         typer.Option(
-            "--param",
             autocompletion=completion.parameters,
             help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML file of parameters, by group or with dots; --param beats it.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of parameters; --param beats it.")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
-            autocompletion=lambda incomplete: completion.beginning((PREFECT, "tensorboard", "wandb"), incomplete),
+            autocompletion=lambda incomplete: completion.beginning_with(incomplete, LOGS),
             help="prefect: Prefect's own log lines instead of the live display. tensorboard or wandb: where a "
-            "training's losses and figures go besides, as training.log says. May be repeated.",
+            "training's losses and figures go besides, as with training.log. May be repeated.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say what is there, what would be made, and what hosted models would cost; send nothing."
+            "--dry-run",
+            help="List what is there and what would be made, and what hosted models would cost; send nothing. "
+            "Exit 1 if the run would fail.",
         ),
     ] = False,
 ) -> None:
-    """Run a flow in this process; no server needed. Parameters start from the deployment of the data set's name.
+    """Run a flow in this process; no server needed.
 
-    What penumbra.yaml in the data set's folder says of the flow beats these.
+    Parameters start from the deployment of this name, then penumbra.yaml in the data set's folder, --config, --param.
     """
-    from penumbra.flows.server import begin
-
     if not dry_run and flow in FLOWS:
-        begin()
-    from penumbra.flows.local_run import run_flow
-    from penumbra.flows.parameters import parameters_in, placed_in_layers
+        from penumbra.flows.server import start_early
 
-    scalars = [place for place in log or () if place != PREFECT]
-    said = parse_parameters([*(param or ()), *([f"training.log=[{','.join(scalars)}]"] if scalars else ())])
-    changes = placed_in_layers(flow, dataset, parameters_in(config) if config else {}, said)
+        start_early()
+    from penumbra.flows.local_run import FAILS_FIRST, log_price, plan_flow, run_flow
+    from penumbra.flows.parameters import parameters_in
+
+    trackers = [name for name in log or () if name != PREFECT]
+    typed = parse_parameters([*(param or ()), *([f"training.log=[{','.join(trackers)}]"] if trackers else ())])
+    layers = (parameters_in(config) if config else {}, typed)
     if dry_run:
-        from penumbra.flows.local_run import log_price, plan_flow
-
-        table = Table("stage", "", "key")
-        for row in plan_flow(flow, dataset, changes):
-            table.add_row(*map(escape, row))
-        console.print(table)
-        log_price(flow, dataset, changes)
+        rows = plan_flow(flow, dataset, *layers)
+        print_table(("stage", "", "key"), rows)
+        if any(key.startswith(FAILS_FIRST) for _, _, key in rows):
+            raise typer.Exit(1)
+        log_price(flow, dataset, *layers)
         return
-    with goes_on():
-        made = run_flow(flow, dataset, changes, prefects_lines=PREFECT in (log or ()))
-    sys.stdout.write(f"{made.path}\n")
+    with resumable():
+        result = run_flow(flow, dataset, *layers, prefect_log=PREFECT in (log or ()))
+    sys.stdout.write(f"{result.path}\n")
+
+
+def ablation(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A grid of tasks/grounding/ablation_grids.yaml: losses, llms, "
+            "ratios, margins, prepositions, systems …",
+        ),
+    ],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, activitynet-cg, scenes or your own")],
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each row; several give intervals.")] = 3,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Only this row, by its label; may be repeated. --dry-run lists them.")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for every row, as in training.epochs=10; may be repeated.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the table as markdown, too.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the rows and their changes; train nothing.")] = False,
+) -> None:
+    """Run a grid of trainings, a table of the papers, over a data set, and print the table.
+
+    Each row builds its negatives and features, trains, and is evaluated on every test split. What is there already is
+    not made again. If a row fails, the others go on, and the exit code is 1.
+    """
+    from penumbra.flows.local_run import prepare, run_flow
+    from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, RowsFailedError, listing, plan, table_text
+
+    changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
+    _, _, values = prepare("ablation", dataset, changes)
+    groups = {**dict(values["negatives"] or {}), **dict(values["features"] or {}), **values}
+    given = {group: groups.get(group) for group in (*GROUPS, *TRAINING)}
+    grid, plans = plan(name, row or [], dataset, values["preset"], given)
+    if dry_run:
+        print_table(("row", "changes", "model", "negatives"), listing(plans), grid.title)
+        print_line(", ".join([f"{len(plans)} rows × {seeds} seeds", *(param or [])]))
+        return
+    failed = None
+    try:
+        with resumable():
+            artifact = run_flow("ablation", dataset, changes)
+    except RowsFailedError as error:
+        artifact, failed = error.artifact, error
+    text = table_text(artifact)
+    if output:
+        write_text([text], output)
+    sys.stdout.write(f"{text}\n{artifact.path}\n")
+    if failed:
+        raise failed

@@ -1,19 +1,18 @@
-"""`penumbra runs ls | show | rm`."""
+"""`penumbra runs ls | show | rm`, `penumbra compare` and `penumbra predict`: trained runs."""
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
 
-from penumbra.flows import completion
-from penumbra.flows.commands.artifacts import figures_table, lineage
-from penumbra.flows.commands.terminal import console, tell_taken
+from penumbra.flows.commands import completion
+from penumbra.flows.commands.artifacts import lineage, print_figures
+from penumbra.flows.commands.terminal import console, print_json, print_line, print_removed, print_table
 
-runs = typer.Typer(help="Trainings with their figures, what is known of one, and taking it away.", no_args_is_help=True)
+runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[
     str,
     typer.Argument(autocompletion=completion.runs, metavar="RUN", help="Its name, its key, or the key's first digits."),
@@ -21,7 +20,7 @@ RunName = Annotated[
 OfDataset = Annotated[
     str | None, typer.Option("--dataset", autocompletion=completion.data_sets, help="Only this data set's.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="All that is known, as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 @runs.command("ls")
@@ -42,24 +41,25 @@ def list_runs(
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
     from penumbra.tasks.grounding.runs import SHOWN, listed
 
-    found = listed(dataset, model, sort)
+    trained = listed(dataset, model, sort)
     if as_json:
-        sys.stdout.write(json.dumps([run.described() for run in found], ensure_ascii=False, indent=1) + "\n")
+        print_json([run.described() for run in trained])
         return
-    table = Table("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB")
-    for run in found:
-        when = f"{run.finished:%Y-%m-%d %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
+    if not trained:
+        print_line("No training yet: penumbra run full-pipeline scenes")
+        return
+    rows = []
+    for run in trained:
+        when = f"{run.finished:%F %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
         figures = ("\n".join(column) for column in zip(*run.lines(), strict=True))
-        table.add_row(
-            *map(escape, (run.run, run.dataset, run.model, run.negatives or "–", when, *figures)),
-            f"{run.size / 1e6:,.1f}",
-        )
-    console.print(table if found else "No training yet: penumbra run full-pipeline scenes")
+        size = f"{run.size / 1e6:,.1f}"
+        rows.append((run.run, run.dataset, run.model, run.negatives or "–", when, *figures, size))
+    print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
 
 
 @runs.command()
 def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> None:
-    """Settings that differ from the defaults, what it was made from, figures by split, and its files."""
+    """Settings that differ from the defaults, ancestors, figures by split, and files of a training."""
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import found_run
     from penumbra.tasks.grounding.training.presets import non_default_settings
@@ -69,22 +69,21 @@ def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> N
     manifest = store.manifest(run.metrics) if run.finished else None
     if as_json:
         parents = [parent.path for parent in manifest.parents] if manifest else []
-        told = run.described() | {"settings": settings, "parents": parents, "files": files}
-        sys.stdout.write(json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+        print_json(run.described() | {"settings": settings, "parents": parents, "files": files})
         return
-    console.print(f"[bold]{escape(run.run)}[/] on {escape(run.dataset)}  {escape(str(run.folder))}", soft_wrap=True)
+    print_line(f"{run.run} on {run.dataset}  {run.folder}")
     for setting, value in settings.items():
-        console.print(f"  {setting} = {json.dumps(value, ensure_ascii=False)}", soft_wrap=True, markup=False)
+        print_line(f"  {setting} = {json.dumps(value, ensure_ascii=False)}")
     if manifest:
         console.print(lineage(store, run.metrics, manifest))
     else:
-        console.print(f"not finished: epoch {run.epoch} of {run.epochs or '?'}; its flow goes on from there")
+        print_line(f"not finished: epoch {run.epoch} of {run.epochs or '?'}; its flow goes on from there")
     if run.damaged:
-        console.print("damaged: penumbra artifacts verify tells what")
+        print_line("damaged: penumbra artifacts verify names the file")
     elif run.evaluation:
-        console.print(figures_table(store.table(run.evaluation).to_pylist()))
+        print_figures(store.table(run.evaluation).to_pylist())
     for file, size in (files | {"in all": run.size}).items():
-        console.print(f"{decimal(size):>10}  {escape(file)}", soft_wrap=True, highlight=False)
+        print_line(f"{decimal(size):>10}  {file}")
 
 
 @runs.command()
@@ -95,15 +94,64 @@ def rm(
     ],
     dataset: OfDataset = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be taken away, and how large it is.")
+        bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")
     ] = False,
 ) -> None:
-    """Take trainings away: checkpoints, metrics, predictions and evaluations.
+    """Remove trainings: checkpoints, metrics, predictions and evaluations.
 
-    One that is being trained stays, and so does one that something else was made from, as an ablation's table.
+    A training that runs stays, and so does one that another artifact was made from, such as an ablation's table.
     """
     from penumbra.tasks.grounding.runs import found_run, remove
 
     for run in [found_run(name, dataset) for name in names]:
         remove(run, dry_run)
-        tell_taken(f"{run.run} on {run.dataset}", run.size, dry_run)
+        print_removed(f"{run.run} on {run.dataset}", run.size, dry_run)
+
+
+def compare(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set with two evaluated runs."
+        ),
+    ],
+    first: RunName,
+    second: RunName,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+) -> None:
+    """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
+    from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
+
+    rows = [
+        (split, metric, f"{it.mean:+.2f}", f"{it.low:+.2f} … {it.high:+.2f}", it.p_text)
+        for split, metric, it in compare_runs(dataset, first, second, seed)
+    ]
+    print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
+
+
+def predict(
+    video: Annotated[Path, typer.Argument(metavar="VIDEO", help="Any video file that FFmpeg reads.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Sentences that describe moments.")],
+    run: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.runs, help="Key of a trained run's metrics, its first digits, or the run's name."
+        ),
+    ],
+    dataset: OfDataset = None,
+    output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All windows and the saliency of every clip as JSON.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Windows a query in the table.")] = 5,
+) -> None:
+    """Find the moments of a video that sentences describe, with a trained run."""
+    from penumbra.tasks.grounding.prediction import command
+
+    watched, predictions = command.predict(video, query, run, dataset, output)
+    for note in watched.notes:
+        sys.stderr.write(f"note: {note}\n")
+    if as_json:
+        sys.stdout.write(command.as_json(predictions) + "\n")
+        return
+    print_table(("query", "start, s", "end, s", "score"), command.as_rows(predictions, top))

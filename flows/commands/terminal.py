@@ -1,4 +1,4 @@
-"""What the commands share: where tables go, `--param`, and a run that is ended in good order."""
+"""What the commands share: where output goes, `--param`, and how a run that is interrupted ends."""
 
 import json
 import os
@@ -14,29 +14,50 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from penumbra.artifacts.errors import PenumbraError
 
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
+SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
+INTERRUPTED = "penumbra: ended; the same command goes on from here\n"
 
 
 def warn(line: str) -> None:
-    """Say on standard error what the output does not hold."""
+    """Write a line to standard error."""
     sys.stderr.write(f"penumbra: {line}\n")
 
 
-def tell_taken(path: str, size: int, dry_run: bool) -> None:
-    """Say what was taken away, or would be, and how many bytes it has."""
-    console.print(f"{'would take' if dry_run else 'took'} {escape(path)} ({size / 1e6:,.1f} MB)", soft_wrap=True)
+def print_line(line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
+    """Print a table of plain text."""
+    table = Table(*header, title=title and escape(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, and nothing else."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def print_removed(name: str, size: int, dry_run: bool) -> None:
+    """Print what was removed, or would be, and its size."""
+    print_line(f"{'would take' if dry_run else 'took'} {name} ({size / 1e6:,.1f} MB)")
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
-    """Write rows as JSON lines to a file, or to standard output where there is none."""
+    """Write rows as JSON lines to a file, or to standard output if there is none."""
     write_text((json.dumps(row, ensure_ascii=False) + "\n" for row in rows), output)
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text as UTF-8 to a file, or to standard output where there is none."""
+    """Write text as UTF-8 to a file, or to standard output if there is none."""
     if output is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
@@ -49,18 +70,17 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
         raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
 
 
-def parse_parameters(pairs: list[str]) -> dict[str, Any]:
-    """`masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (so JSON too), as in providers=[openai]."""
+def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text."""
+    from penumbra.flows.parameters import nested
+    from penumbra.tasks.parameter_group import merge
+
     parameters: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not all(name.split(".")):
             raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
-        *groups, last = name.split(".")
-        place = parameters
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = _value(text)
+        parameters = merge(parameters, nested(name.split("."), _value(text)))
     return parameters
 
 
@@ -74,16 +94,12 @@ def _value(text: str) -> Any:
     return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
 
 
-PATIENCE = 10.0  # seconds that a run which is ended may take to tell its server
-ENDED = "penumbra: ended; the same command goes on from here\n"
-
-
 @contextmanager
-def goes_on() -> Iterator[None]:
-    """A run that SIGTERM or Ctrl-C ends says in one line that it goes on; exit code 143 or 130.
+def resumable() -> Iterator[None]:
+    """Print one line if SIGTERM or Ctrl-C ends the run inside, and exit with code 143 or 130.
 
-    Prefect tells its server, and asks one that is gone for minutes, with handlers of its own. After `PATIENCE` seconds
-    the process ends all the same, and loses nothing by it.
+    Prefect reports the end to its server, and tries for minutes if the server is gone. After `SECONDS_TO_END` the
+    process ends all the same: the same command continues its work.
     """
 
     def terminate(number: int, _: object) -> None:
@@ -93,25 +109,25 @@ def goes_on() -> Iterator[None]:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
 
-    def watch() -> None:
+    def watch() -> None:  # in a thread: Prefect replaces the handlers of signals
         for number in iter(lambda: os.read(readable, 1), b""):
-            if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(PATIENCE):
+            if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(SECONDS_TO_END):
                 if sys.stderr.isatty():
                     Console(stderr=True).show_cursor()  # which the live display has hidden
-                sys.stderr.write(ENDED)
+                sys.stderr.write(INTERRUPTED)
                 sys.stderr.flush()
                 os._exit(128 + number[0])
         os.close(readable)
 
-    before, told = signal.signal(signal.SIGTERM, terminate), signal.set_wakeup_fd(writable)
+    handler, descriptor = signal.signal(signal.SIGTERM, terminate), signal.set_wakeup_fd(writable)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
-    except (KeyboardInterrupt, SystemExit) as ended:
-        sys.stderr.write(ENDED)
-        raise SystemExit(128 + signal.SIGINT if isinstance(ended, KeyboardInterrupt) else ended.code) from None
+    except (KeyboardInterrupt, SystemExit) as end:
+        sys.stderr.write(INTERRUPTED)
+        raise SystemExit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else end.code) from None
     finally:
         over.set()
-        signal.set_wakeup_fd(told)
-        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGTERM, handler)
         os.close(writable)

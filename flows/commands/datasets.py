@@ -1,0 +1,178 @@
+"""`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penumbra.flows.commands import completion
+from penumbra.flows.commands.terminal import print_line, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penumbra.tasks.data.dataset import Dataset
+    from penumbra.tasks.data.queries import Label, OwnQuery
+    from penumbra.tasks.data.tables import Columns, OwnTable
+
+TEST_SHARE = 0.2  # of the videos
+CHOSEN = {"given": "as given", "name": "by its name", "content": "by what is in it"}  # how a column was found
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set: a new folder of PENUMBRA_DATA.")],
+    file: Annotated[Path, typer.Option("--from", metavar="FILE", help="A .csv, .tsv, .jsonl or .parquet file.")],
+    query: Annotated[str | None, typer.Option(help="Column of the sentences.")] = None,
+    video: Annotated[str | None, typer.Option(help="Column of the videos' names.")] = None,
+    start: Annotated[str | None, typer.Option(help="Column of windows' starts: seconds or mm:ss.")] = None,
+    end: Annotated[str | None, typer.Option(help="Column of windows' ends.")] = None,
+    windows: Annotated[str | None, typer.Option(help="Column of lists of windows, as [[2.0, 8.5]].")] = None,
+    duration: Annotated[str | None, typer.Option(help="Column of the videos' lengths: seconds or mm:ss.")] = None,
+    split: Annotated[str | None, typer.Option(help="Column with train, val or test.")] = None,
+    qid: Annotated[str | None, typer.Option(help="Column of the queries' ids.")] = None,
+    videos: Annotated[
+        Path | None, typer.Option(help="Folder of video files, for lengths that FILE lacks. Default: NAME/videos.")
+    ] = None,
+    test: Annotated[
+        float | None,
+        typer.Option(min=0, max=0.9, help="Share of the videos for tests, if FILE has no splits. Default: 0.2."),
+    ] = None,
+    novel: Annotated[
+        bool, typer.Option("--novel", help="Make Novel-Composition and Novel-Word splits, too; ignore those of FILE.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the data set of this name.")] = False,
+) -> None:
+    """Make a data set of a table: columns are guessed by name and content, or given. Ends with `penumbra check`."""
+    from penumbra.artifacts.locations import data_folder
+    from penumbra.flows.parameters import OWN_FILE, TEMPLATE
+    from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset
+    from penumbra.tasks.data.tables import find_columns, read_table
+
+    folder = data_folder() / _checked(name)
+    check_free(folder, force)
+    table = read_table(file.expanduser())
+    given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
+    columns = find_columns(table, {**given, "split": split, "qid": qid})
+    _print_columns(table, columns)
+    queries = queries_of(table, columns)
+    video_folder = videos or folder / "videos"
+    measured = complete_durations(queries, partial(_durations, table, video_folder, videos is not None))
+    if measured:
+        print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
+    labels = _make_splits(queries, columns, test, seed, novel)
+    dataset = write_dataset(name, queries, labels, force)
+    own_file = folder / OWN_FILE
+    if not own_file.exists():
+        own_file.write_text(TEMPLATE.format(name=name), encoding="utf-8")
+    print_line(f"parameters of its runs: {own_file}")
+    print_check(dataset)
+
+
+def _checked(name: str) -> str:
+    """Return the name of a new data set; raise `DatasetError` if it can't be one."""
+    from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
+
+    try:
+        Dataset(name=name)
+    except ValueError as error:
+        raise DatasetError(str(error).splitlines()[2].removeprefix("  Value error, ").partition(" [type=")[0]) from None
+    if name == "scenes":
+        raise DatasetError(f"scenes is the shipped sample, in {SHIPPED}: choose another name")
+    return name
+
+
+def _print_columns(table: "OwnTable", columns: "Columns") -> None:
+    for role, column in columns.of.items():
+        print_line(f"{role}: column {column!r}, {CHOSEN[columns.by[role]]}")
+    unused = [column for column in table.columns if column not in columns.of.values()]
+    if unused:
+        print_line(f"not taken: {', '.join(unused)}")
+
+
+def _durations(table: "OwnTable", folder: Path, is_given: bool, vids: "Sequence[str]") -> "Mapping[str, float]":
+    """Return the lengths of videos from their files."""
+    from penumbra.tasks.data.dataset import DatasetError
+
+    if not is_given and not folder.is_dir():
+        raise DatasetError(
+            f"{table.path} tells no duration of video {vids[0]!r}: name a column with --duration, or the folder of "
+            "the video files with --videos"
+        )
+    from penumbra.tasks.features.decoders import durations_of_files
+
+    return durations_of_files(folder, vids)
+
+
+def _make_splits(
+    queries: "Sequence[OwnQuery]", columns: "Columns", test: float | None, seed: int, novel: bool
+) -> "Sequence[Label] | None":
+    """Give each query a split unless the table has splits; return the labels of novel splits."""
+    from penumbra.tasks.data.dataset import DatasetError
+    from penumbra.tasks.data.queries import split_by_video
+
+    if "split" in columns.of and not novel:
+        if test is not None:
+            raise DatasetError(
+                f"--test makes splits, and column {columns.of['split']!r} has some: leave out --test, or take the "
+                "column out of the file"
+            )
+        return None
+    share = TEST_SHARE if test is None else test
+    if not novel:
+        split_by_video(queries, share, seed)
+        print_line(f"split: {share:.0%} of the videos for tests, seed {seed}")
+        return None
+    from penumbra.tasks.text.compositions import novel_splits
+    from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
+
+    texts = [query.query if isinstance(query.query, str) else "" for query in queries]
+    parsed = list(tag_texts(texts, load_pipeline(SHIPPED_PIPELINE)))
+    splits = novel_splits([query.vid for query in queries], parsed, share, seed)
+    for query, (split, _) in zip(queries, splits, strict=True):
+        query.split = split
+    print_line(f"split: {share:.0%} of the videos for tests, with novel compositions and novel words, seed {seed}")
+    return [label for _, label in splits]
+
+
+def check(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.data_sets, metavar="DATASET", help="A data set's name: a folder of PENUMBRA_DATA."
+        ),
+    ],
+) -> None:
+    """Is this a data set? Rows, videos and lengths by split, and which rows would be rejected, and why.
+
+    Exit 1 if no training query can be used.
+    """
+    from penumbra.tasks.data.dataset import Dataset
+
+    print_check(Dataset(name=dataset))
+
+
+def print_check(dataset: "Dataset") -> None:
+    """Print what the files of a data set hold."""
+    from penumbra.tasks.data.annotations import HEADER
+    from penumbra.tasks.data.annotations import check as check_dataset
+
+    checked = check_dataset(dataset)
+    print_table(HEADER, (split.figures() for split in checked.splits), str(dataset.location()))
+    if checked.rejected:
+        rows = ((reason, f"{count:,}", example) for reason, (count, example) in checked.rejected.items())
+        print_table(("rejected", "rows", "the first"), rows)
+    for note in (*(f"{change}: {count:,} rows" for change, count in checked.changed.items()), *checked.notes):
+        print_line(f"note: {note}")
+    if not any(split.usable for split in checked.splits if split.name == "train"):
+        print_line("No training query can be used: correct the rows as the table of rejected rows says.")
+        raise typer.Exit(1)
+
+
+def fetch(dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg or activitynet-cg")]) -> None:
+    """Download a data set's public annotation files into PENUMBRA_DATA, digests checked."""
+    from penumbra.tasks.data.fetch import fetch as fetch_files
+
+    for file in fetch_files(dataset):
+        print_line(str(file))

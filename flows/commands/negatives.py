@@ -1,0 +1,170 @@
+"""`penumbra browse`, `penumbra export` and `penumbra quality`: negatives as a page, as files, and their quality."""
+
+import sys
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penumbra.flows.commands import completion
+from penumbra.flows.commands.terminal import print_json_lines, print_line, print_table, warn, write_text
+
+if TYPE_CHECKING:
+    from penumbra.artifacts.store import Store
+
+WithNegatives = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=completion.data_sets, metavar="DATASET", help="A data set whose negatives are built."
+    ),
+]
+
+
+def browse(
+    dataset: WithNegatives,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write. Default: DATASET.html in this folder.")
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            autocompletion=completion.runs,
+            help="Show the predictions of this evaluated run; its key, first digits or name. May be repeated.",
+        ),
+    ] = None,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Show this provider's newest negatives, or else its fills. May be repeated: side by side. Default: "
+            "the newest negatives."
+        ),
+    ] = None,
+) -> None:
+    """Write one HTML file that shows a data set's queries and negatives; it needs no network and no server.
+
+    It is searched, filtered and sorted in the browser. Videos play if PENUMBRA_DATA/DATASET/videos has them.
+    """
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.browsing.gather import gather
+    from penumbra.tasks.browsing.page import write_page
+
+    file = output or Path(f"{dataset}.html")
+    data = gather(Store(), dataset, provider or [], run or [], file.absolute().parent)
+    write_text([write_page(data)], file)
+    sys.stdout.write(f"{file}\n")
+
+
+class Format(StrEnum):
+    """File formats that `export` writes."""
+
+    shine = "shine"
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
+    hf = "hf"
+    review = "review"
+
+
+def export(
+    dataset: WithNegatives,
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="shine: the authors' keys; jsonl, csv, parquet: one row a negative; hf: a folder that "
+            "`datasets.load_dataset` opens, with a card; review: a CSV sheet with two questions for people, which "
+            "`penumbra quality --review` reads back.",
+        ),
+    ] = Format.shine,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write, of hf the folder; default: standard output, not parquet and hf.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Rows of the sheet for people.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the sheet's sample.")] = 0,
+    licence: Annotated[
+        str, typer.Option("--license", help="Licence on hf's card: an identifier of the Hub, as in cc-by-4.0.")
+    ] = "unknown",
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Send hf's folder to this data set of the Hugging Face Hub, a private one if it is new, with the "
+            "token HF_TOKEN.",
+        ),
+    ] = None,
+) -> None:
+    """Write the newest negatives in the format of SHINE's release, one negative a row, or as a sheet for people."""
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.negatives.export.rows import export_rows, review_sheet
+    from penumbra.tasks.negatives.export.tables import COLUMNS, write_parquet
+    from penumbra.tasks.negatives.quality.review import csv_lines
+
+    if push and format_ is not Format.hf:
+        raise typer.BadParameter("--push sends the folder of --format hf")
+    if output is None and (format_ is Format.parquet or (format_ is Format.hf and not push)):
+        raise typer.BadParameter(f"--format {format_} needs --output")
+    store = Store()
+    if format_ is Format.hf:
+        _write_folder(store, dataset, output, licence, push)
+    elif format_ is Format.review:
+        write_text([review_sheet(store, dataset, count, seed)], output)
+    elif format_ is Format.csv:
+        write_text(csv_lines(COLUMNS, export_rows(store, dataset, format_.value, warn)), output)
+    elif output and format_ is Format.parquet:
+        write_parquet(export_rows(store, dataset, format_.value, warn), output)
+    else:
+        print_json_lines(export_rows(store, dataset, format_.value, warn), output)
+
+
+def _write_folder(store: "Store", dataset: str, output: Path | None, licence: str, push: str | None) -> None:
+    """Write a folder for the Hub, a temporary one if none is named, and push it."""
+    from penumbra.tasks.negatives.export.hub import push as push_folder
+    from penumbra.tasks.negatives.export.hub import write_folder
+
+    with tempfile.TemporaryDirectory(prefix="penumbra-") as scratch:
+        folder = output or Path(scratch)
+        files = write_folder(store, dataset, folder, push or folder.name, licence, warn)
+        if push:
+            sys.stdout.write(push_folder(folder, push, files) + "\n")
+
+
+def quality(
+    negatives: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Negatives of any origin: DATASET/negatives or DATASET/fills, with /KEY if need be, a folder or file "
+            "of Parquet, or JSON lines in SHINE's form or one negative a row.",
+        ),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Data set with the annotations of a file; default: the one that has its first query."),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
+    ] = None,
+    classifier: Annotated[
+        list[str] | None, typer.Option(help="Blind classifier: words, characters, sentences or gru; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of samples, random fills and intervals.")] = 0,
+    human: Annotated[
+        Path | None, typer.Option(help="More human text that the fillers did not draw from, one sentence a line.")
+    ] = None,
+    review: Annotated[Path | None, typer.Option(help="A filled-in sheet of `export --format review`.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write tables and charts as markdown, too.")] = None,
+) -> None:
+    """Evaluate the quality of any negatives: each figure by level and provider, with intervals and two controls."""
+    from penumbra.tasks.negatives.quality.command import judge_reference
+
+    settings = {"sample": sample, "classifiers": classifier or None, "sampling_seed": seed}
+    report = judge_reference(negatives, dataset, settings, human, review)
+    if page:
+        page.write_text(report.page, encoding="utf-8")
+    for title, (header, *rows) in report.tables:
+        print_table(header, rows, title)
+    for note in report.notes:
+        print_line(f"note: {note}")
+    sys.stdout.write(f"{report.artifact.path}\n")
