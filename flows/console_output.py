@@ -27,6 +27,7 @@ class StageProgress:
     counts: dict[int | None, ProgressEvent] = field(
         default_factory=dict
     )  # the newest count of each part that is being made
+    aside: ProgressEvent | None = None  # the newest count that is no measure of a part
     ended: set[int | None] = field(default_factory=set)  # parts that workers have made: they report before the run does
 
     def update(self, event: ProgressEvent) -> None:
@@ -35,8 +36,10 @@ class StageProgress:
             self.ended.add(event.part)
             self.counts.pop(event.part, None)
         elif event.total and not event.unit:
-            self.parts = event.done, event.total
+            self.parts, self.aside = (event.done, event.total), None
             self.counts.pop(HERE, None)
+        elif event.total and event.aside:
+            self.aside = event
         elif event.total:
             self.counts[event.part] = event
 
@@ -48,20 +51,19 @@ class StageProgress:
     @property
     def share(self) -> float | None:
         """Share of the stage that is done, None before anything is known."""
-        counts = [event for event in self.counts.values() if not event.aside]
-        inside = sum(event.done / event.total for event in counts)
+        inside = sum(event.done / event.total for event in self.counts.values())
         if None in self.counts:  # the count of the whole stage
             return self.counts[None].done / self.counts[None].total
         if not self.parts[1]:
-            return inside / len(counts) if counts else None
+            return inside / len(self.counts) if self.counts else None
         return min(1.0, (self.parts_done + inside) / self.parts[1])
 
     def __str__(self) -> str:
         """Describe the part that is being made, and the count inside it."""
         total = self.parts[1]
         words = [f"part {min(self.parts_done + 1, total)} of {total}"] if total > 1 else []
-        if len(self.counts) == 1:
-            words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in self.counts.values()]
+        counts = [*(self.counts.values() if len(self.counts) == 1 else ()), *([self.aside] if self.aside else ())]
+        words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in counts]
         return " · ".join(words)
 
 

@@ -1,8 +1,8 @@
 """Apply work pools, deployments and the automation to the server of PREFECT_API_URL, for `penumbra serve`.
 
-The deployments are those of prefect.yaml and of each data set's own penumbra.yaml. The schedules of a deployment are off
-while the files of its data set are missing. A deployment that is unchanged since the last start keeps what the user set
-in the UI. `prefect deploy --all` does none of the three.
+The deployments are those of prefect.yaml and of each data set's own penumbra.yaml. The schedules of a deployment are
+off while the files of its data set are missing. A deployment that is unchanged since the last start keeps what the user
+set in the UI. `prefect deploy --all` does none of the three.
 """
 
 import json

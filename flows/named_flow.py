@@ -1,4 +1,4 @@
-"""How a flow shows in the Prefect UI: what its runs are called, and the sentence that each ends with."""
+"""The name and the final state of a flow's runs, as the Prefect UI shows them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,27 +12,27 @@ from prefect.states import Cancelled, Completed
 from penumbra.artifacts.errors import MissingError, PenumbraError
 from penumbra.tasks.stage import logger
 
-PRICED = "nothing was sent or made: the report dry-run tells what asking would cost"
+PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
 
 
-class Made(Protocol):
-    """What a flow makes."""
+class HasPath(Protocol):
+    """The result of a flow."""
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """Folder of the artifact."""
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MadeT = TypeVar("MadeT", bound=Made)
+ResultT = TypeVar("ResultT", bound=HasPath)
 
 
-def named_flow(name: str, called: Callable[..., str]) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
-    """A Prefect flow of this name; `called` takes its parameters and says what such a run does.
+def named_flow(name: str, run_name: Callable[..., str]) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
+    """Return a decorator that makes a Prefect flow; `run_name` makes the name of a run from the flow's parameters.
 
-    Where data are missing, a run that a schedule began is Cancelled, with a message that says what to fetch; a run that
-    people began fails with the same words.
+    If data are missing, a run that a schedule started is Cancelled, with a message that says what to fetch. A run that
+    a person started fails with the same message.
     """
 
     def decorate(function: Callable[P, State[T]]) -> Flow[P, T]:
@@ -41,30 +41,26 @@ def named_flow(name: str, called: Callable[..., str]) -> Callable[[Callable[P, S
             try:
                 return function(*arguments, **options)
             except MissingError as error:
-                if not _by_schedule():
+                context = FlowRunContext.get()
+                if not (context and context.flow_run and context.flow_run.auto_scheduled):
                     raise
                 logger().warning("cancelled: %s", error)
                 return Cancelled(message=str(error))
 
-        return cast(Flow[P, T], flow(name=name, flow_run_name=lambda: _name(name, called))(run))
+        return cast(Flow[P, T], flow(name=name, flow_run_name=lambda: _run_name(name, run_name))(run))
 
     return decorate
 
 
-def _name(flow_name: str, called: Callable[..., str]) -> str:
+def _run_name(flow_name: str, run_name: Callable[..., str]) -> str:
     parameters = flow_run.get_parameters()
     try:
-        return called(**parameters)
-    except PenumbraError:  # the flow itself is about to say what is wrong with them
+        return run_name(**parameters)
+    except PenumbraError:  # the flow itself is about to raise it
         return f"{flow_name} {parameters['dataset'].name}"
 
 
-def _by_schedule() -> bool:
-    context = FlowRunContext.get()
-    return bool(context and context.flow_run and context.flow_run.auto_scheduled)
-
-
-def completed_state(made: MadeT, *outcomes: str | None) -> State[MadeT]:
-    """What a flow returns: its caller gets what was made; the UI shows how it ended, and where that lies."""
-    told = "; ".join(filter(None, outcomes))
-    return Completed(message=f"{told}. In {made.path}" if told else PRICED, data=made)
+def completed_state(result: ResultT, *outcomes: str | None) -> State[ResultT]:
+    """Return the final state of a flow: its result, and a message with outcomes and folder for the UI."""
+    message = "; ".join(filter(None, outcomes))
+    return Completed(message=f"{message}. In {result.path}" if message else PRICED, data=result)

@@ -8,14 +8,13 @@ import json
 from collections.abc import Iterator
 from difflib import get_close_matches
 from enum import Enum
-from itertools import groupby
 from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
-from penumbra.flows.parameters import Parameter, group_classes, parameters_of
+from penumbra.flows.parameters import Parameter, group_classes, name_of, parameters_of
 from penumbra.flows.registry import ParameterError, flow_of
 
 WIDTH = 80
@@ -44,17 +43,18 @@ def overview(flow: str) -> str:
 
 def _summary(group: Parameter) -> str:
     classes = group_classes(group.annotation)
-    return (inspect.getdoc(classes[0]) or "").splitlines()[0] if len(classes) == 1 else "One of these, by its name."
+    if len(classes) > 1:
+        return f"One of these, by its name: {', '.join(name_of(kind) for kind in classes)}."
+    return (inspect.getdoc(classes[0]) or "").splitlines()[0]
 
 
 def _names(group: str, paths: list[str]) -> list[str]:
     """Return the names in lines of the usual width; those of a group within the group are only counted."""
     names = [path.removeprefix(f"{group}.") for path in dict.fromkeys(paths)]
-    words = []
-    for inner, several in groupby(
-        sorted(names, key=lambda name: "." in name), key=lambda name: name.rpartition(".")[0]
-    ):
-        words += [f"{inner}.* ({len(list(several))})"] if inner else several
+    by_group: dict[str, list[str]] = {}
+    for name in names:
+        by_group.setdefault(name.rpartition(".")[0], []).append(name)
+    words = by_group.pop("", []) + [f"{inner}.* ({len(several)})" for inner, several in by_group.items()]
     return [fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    ")] if words else []
 
 
@@ -130,8 +130,9 @@ def type_name(annotation: Any) -> str:
 
 
 def known_values(annotation: Any) -> list[str]:
-    """Return all values of a type if they are few: those of a choice or a switch."""
-    name = type_name(annotation).replace("bool", "true | false")
-    is_choice = get_origin(annotation) in (Literal, Union, UnionType) or isinstance(annotation, type)
-    values = name.split(" | ")
-    return values if is_choice and len(values) > 1 and not {"str", "int", "float"} & {*values} else []
+    """Return all values of a choice or a switch; of other types nothing."""
+    if get_origin(annotation) not in (Literal, Union, UnionType) and not isinstance(annotation, type):
+        return []
+    values = type_name(annotation).replace("bool", "true | false").split(" | ")
+    is_choice = len(values) > 1 and not {"str", "int", "float"} & {*values}
+    return values if is_choice or get_origin(annotation) is Literal else []

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel
 
-from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.locations import data_folder
+from penumbra.artifacts.manifest import NAME
 from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of, prefect_yaml
 from penumbra.tasks.parameter_group import merge
 
@@ -79,7 +79,7 @@ def _walk(path: str, annotation: Any, default: Any, description: str, model: str
     if not classes and get_origin(annotation) in (tuple, list):  # of groups, as imports.sources
         classes, inner = group_classes(get_args(annotation)[0]), f"{path}[]"
     for kind in classes:
-        member = _name_of(kind) if len(classes) > 1 else model
+        member = name_of(kind) if len(classes) > 1 else model
         for name, info in kind.model_fields.items():
             value = info.get_default(call_default_factory=True)
             yield from _walk(f"{inner}.{name}", info.annotation, value, info.description or "", member)
@@ -97,7 +97,8 @@ def group_classes(annotation: Any) -> list[type[BaseModel]]:
     return [kind for classes in members for kind in classes] if all(members) else []
 
 
-def _name_of(kind: type[BaseModel]) -> str:
+def name_of(kind: type[BaseModel]) -> str:
+    """Return the name by which a member of a union is chosen."""
     return str(kind.model_fields["name"].default)
 
 

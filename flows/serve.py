@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.processes import ending_with_us
 from penumbra.artifacts.locations import VARIABLES, server_folder
+from penumbra.artifacts.processes import ending_with_us
 from penumbra.flows.server import LOOPBACK, environment_line, listen, new_credential, start_server, stop, wait_for
 
 WORKERS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # options of the worker of each work pool
@@ -50,7 +50,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def addresses(host: str, port: int) -> list[str]:
-    """Return the addresses of a server as browsers know them: PENUMBRA_URL first, if set, then those of this machine."""
+    """Return the addresses of a server as browsers know them: PENUMBRA_URL first, then those of this machine."""
     near = _near(host, port)
     return list(dict.fromkeys((os.environ.get("PENUMBRA_URL", near).rstrip("/"), near, f"http://localhost:{port}")))
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: a real one, of a run with worker processes, and the figures of its lines."""
+"""The live display of a run in a real terminal, and the figures of its lines."""
 
 import fcntl
 import logging
@@ -15,8 +15,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
-from penumbra.flows.console_output import Display, Making, ended
-from penumbra.tasks.progress import LOG, ProgressEvent, State, counting, followed, progress_scope
+from penumbra.flows.console_output import DisplayHandler, StageProgress, summary_line
+from penumbra.tasks.progress import ProgressEvent, State
 
 PROGRAM = """
 import os, sys, time
@@ -29,7 +29,7 @@ from prefect import flow
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.flows.console_output import displayed
+from penumbra.flows.console_output import live_display
 from penumbra.tasks.engines import Engine, use_engine
 from penumbra.tasks.progress import quieten
 from penumbra.tasks.progress import followed
@@ -78,7 +78,7 @@ def toys():
 if __name__ == "__main__":
     quieten()
     try:
-        with displayed():
+        with live_display():
             toys()
     except PenumbraError as error:
         print(f"penumbra: {error}", file=sys.stderr)
@@ -123,7 +123,7 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     ], drawn
     inside = [line for line in lines if re.search(r"first .*part 1 of 3|first .* of 20 bricks", line)]
     assert any(re.search(r" ([1-9]|1\d) of 20 bricks", line) for line in inside), "inside the first part"
-    assert any(re.search(r"bricks/s · \d+:\d\d left", line) for line in lines), drawn
+    assert any(re.search(r"of 20 bricks\W+\d+:\d\d", line) for line in lines), drawn
     by_workers = [line for line in lines if " several " in line and "━" in line]
     assert any("bricks" in line for line in by_workers), "workers tell how far they are"
     assert "3 parts by" in drawn
@@ -148,72 +148,48 @@ def test_elsewhere_lines_stay_lines(tmp_path: Path, prefect_server: None) -> Non
     assert "\x1b[?25l" not in done.stderr
 
 
-def test_what_is_left_is_told_from_what_is_done() -> None:
-    making = Making(begun=0.0)
-    making.take(ProgressEvent("fills", done=0, total=10, unit="queries", part=-1), 1.0)
-    assert making.pace(2.0) == (0.0, float("inf")), "nothing is done yet"
-    making.take(ProgressEvent("fills", done=5, total=10, unit="queries", part=-1), 6.0)
-    assert making.pace(6.0) == (1.0, 5.0)
-    assert making.pace(8.0) == (1.0, 3.0), "it falls between two events"
-    making.take(ProgressEvent("fills", done=1, total=2), 11.0)
-    assert making.share == 0.5
-    making.take(ProgressEvent("fills", done=1, total=4, unit="queries", part=-1), 11.5)
-    assert (making.share, making.counted) == (0.625, 6)
-    making.take(ProgressEvent("fills", done=90, total=100, unit="texts", part=-1, aside=True), 12.0)
-    assert making.share == 0.625, "what is done aside is no measure"
+def test_the_share_of_a_stage_adds_up_from_its_parts() -> None:
+    here = StageProgress()
+    assert here.share is None
+    here.update(ProgressEvent("fills", done=5, total=10, unit="queries", part=-1))
+    assert here.share == 0.5
+    here.update(ProgressEvent("fills", done=1, total=2))
+    assert here.share == 0.5
+    here.update(ProgressEvent("fills", done=1, total=4, unit="queries", part=-1))
+    assert (here.share, str(here)) == (0.625, "part 2 of 2 · 1 of 4 queries")
+    here.update(ProgressEvent("fills", done=90, total=100, unit="texts", part=-1, aside=True))
+    assert here.share == 0.625, "a count aside is no measure"
 
-
-def test_parts_that_workers_make_add_up() -> None:
-    making = Making(begun=0.0)
+    workers = StageProgress()
     for part in (0, 1):
-        making.take(ProgressEvent("tags", done=5, total=10, unit="texts", part=part), 1.0)
-    making.take(ProgressEvent("tags", done=0, total=4), 1.0)
-    assert making.share == 0.25
-    making.take(ProgressEvent("tags", State.part_done, part=0), 2.0)
-    assert (making.share, making.done) == (0.375, 1), "before the run hears of it, with others of the same task"
-    making.take(ProgressEvent("tags", done=1, total=4), 2.0)
-    assert (making.share, making.counted) == (0.375, 10)
+        workers.update(ProgressEvent("tags", done=5, total=10, unit="texts", part=part))
+    workers.update(ProgressEvent("tags", done=0, total=4))
+    assert workers.share == 0.25
+    workers.update(ProgressEvent("tags", State.part_done, part=0))
+    assert workers.share == 0.375, "before the run knows of it"
+    workers.update(ProgressEvent("tags", done=1, total=4))
+    assert workers.share == 0.375
 
 
-def test_nothing_is_told_where_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
-    with progress_scope("tags"):
-        assert list(followed([1, 2], "texts", 2)) == [1, 2]
-    assert caplog.records == []
-    with caplog.at_level("INFO", LOG.name), progress_scope("tags"):
-        assert list(followed([1, 2], "texts", 2)) == [1, 2]
-        counting("steps", 10, before=5, whole=True)(1)
-    events = [record.progress_event for record in caplog.records]  # type: ignore[attr-defined]
-    assert [(event.done, event.total, event.part) for event in events if event.unit == "texts"] == [
-        (0, 2, -1),
-        (2, 2, -1),
-    ]
-    assert [(event.done, event.part) for event in events if event.unit == "steps"] == [(5, None)]
-    assert events[-1].state is State.closed
-
-
-def test_a_stage_that_is_there_is_a_line_with_its_figures() -> None:
-    made = ended(ProgressEvent("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
+def test_the_line_of_a_finished_stage_has_its_figures() -> None:
+    made = summary_line(ProgressEvent("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
     assert made.plain.split() == ["✓", "negatives", "3,519", "3,508", "11", "22.8", "query", "and", "level"]
-    assert ended(ProgressEvent("tags", State.reused, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
+    assert summary_line(ProgressEvent("tags", State.reused, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
 
 
 def test_the_live_lines_fit_a_narrow_terminal() -> None:
     console = Console(width=60, record=True)
-    display = Display(console)
+    display = DisplayHandler(console)
     text = "epoch 3 of 200: loss 0.1006, chosen by R1@0.5 + R1@0.7 + mIoU 151.75 (best 161.94), 31 s, 2000 s left"
     for event in (
         ProgressEvent("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
         ProgressEvent("metrics: qd_detr+shine", text=text),
     ):
-        display.emit(record_of(event))
-    console.print(display.rendered())
-    first, second = console.export_text().splitlines()
-    assert "300 of 20,000 st" in first
-    assert second.startswith("  epoch 3 of 200")
-    assert max(map(len, (first, second))) <= 60
-
-
-def record_of(event: ProgressEvent) -> logging.LogRecord:
-    record = logging.makeLogRecord({"msg": "", "levelno": logging.INFO})
-    record.progress_event = event
-    return record
+        record = logging.makeLogRecord({"msg": "", "levelno": logging.INFO})
+        record.progress_event = event
+        display.emit(record)
+    console.print(display.bars.get_renderable())
+    lines = console.export_text().splitlines()
+    assert "300 of 20,000" in lines[0]
+    assert lines[-1].startswith("  epoch 3 of 200")
+    assert max(map(len, lines)) <= 60

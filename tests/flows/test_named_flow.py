@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 from prefect.states import Pending
 
 from penumbra.flows.build_negatives import build_negatives
-from penumbra.flows.deploy import with_schedules_where_data_are
+from penumbra.flows.deploy import without_idle_schedules
 from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 
@@ -86,7 +86,7 @@ def test_a_schedule_is_on_where_the_data_are(tmp_path: Path, monkeypatch: pytest
 
     def active(name: str, schedules: list[dict[str, Any]] = nightly) -> list[bool]:
         deployment = {"parameters": {"dataset": {"name": name}}, "schedules": schedules}
-        return [schedule["active"] for schedule in with_schedules_where_data_are(deployment)["schedules"]]
+        return [schedule["active"] for schedule in without_idle_schedules(deployment)["schedules"]]
 
     assert active("scenes") == [True], "it ships"
     assert active("charades-cg") == [False]
@@ -94,4 +94,4 @@ def test_a_schedule_is_on_where_the_data_are(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "charades-cg" / "train.json").write_text("{}")
     assert active("charades-cg") == [True]
     assert active("charades-cg", [{"cron": "0 2 * * *", "active": False}]) == [False], "switched off in the file"
-    assert with_schedules_where_data_are({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == []
+    assert without_idle_schedules({"parameters": {"dataset": {"name": "mine"}}})["schedules"] == []

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.serve import _environment
+from penumbra.flows.serve import process_environment
 from tests.browser import browser, needs_chromium
 from tests.cluster import free_port
 
@@ -132,7 +132,7 @@ def test_folders_do_not_depend_on_where_a_process_starts(monkeypatch: pytest.Mon
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "mine")
     monkeypatch.setenv("PENUMBRA_DATA", "s3://bucket/data")
     monkeypatch.delenv("PENUMBRA_RUNS", raising=False)
-    environment = _environment(tmp_path / "server")
+    environment = process_environment(tmp_path / "server")
     assert environment["PENUMBRA_ARTIFACTS"] == str(tmp_path / "mine")
     assert environment["PENUMBRA_DATA"] == "s3://bucket/data"
     assert "PENUMBRA_RUNS" not in environment

@@ -1,11 +1,10 @@
-"""Who gets through to a server of ours: a page of another origin, a rebound name, another user; and how it ends."""
+"""Who can call our Prefect servers: no other user, no page of another origin, no rebound name; and how they end."""
 
 import base64
 import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,18 +22,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.store import Store
-from penumbra.flows.serve import credential_for
-from penumbra.flows.server import (
-    ServeError,
-    _keep_back_retried,
-    _may_be_named,
-    listen,
-    new_credential,
-    start_server,
-    stop,
-    wait_for,
-)
+from penumbra.flows.serve import given_credential
+from penumbra.flows.server import listen, new_credential, start_server, stop, wait_for
 from tests.browser import browser, needs_chromium
 from tests.browsing_data import annotation, build, negative
 
@@ -253,13 +244,14 @@ RUN = """
 import os, time
 from prefect import flow
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
-from penumbra.flows.server import some_server
+from penumbra.flows.server import some_server, start_early
 
 @flow
 def waits():
     print("told", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
     time.sleep(600)
 
+start_early()
 with some_server():
     waits()
 """
@@ -333,102 +325,31 @@ def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(
     assert "temporary server" not in ended.stdout + ended.stderr
 
 
-EARLY = """
-import sys
-from penumbra.flows.server import begin, some_server
-begin()
-assert "prefect" not in sys.modules
-import psutil
-early = psutil.Process().children()
-from prefect.client.orchestration import get_client
-with some_server(), get_client(sync_client=True) as client:
-    print("told", client.api_healthcheck(), len(early), early == psutil.Process().children())
-"""
-
-
-def test_a_run_s_server_starts_beside_its_imports(tmp_path: Path) -> None:
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
-    ended = subprocess.run(
-        [sys.executable, "-c", EARLY], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "told None 1 True"
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("home/profiles.toml", '[profiles.mine]\nPREFECT_API_URL = "http://a"'),
-        (".env", "prefect_api_url=http://a"),
-        ("prefect.toml", '[api]\nurl = "http://a"'),
-        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://a"'),
-    ],
-)
-def test_no_server_starts_early_where_another_may_be_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
-    (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['prefect']")
-    assert not _may_be_named()
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(text)
-    assert _may_be_named()
-    (tmp_path / file).unlink()
-    monkeypatch.setenv("PREFECT_API_URL", "http://a")
-    assert _may_be_named()
-
-
 def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> None:
     listener = listen("127.0.0.1", 0)
     port, broken = listener.getsockname()[1], {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
     process = start_server(listener, [f"http://127.0.0.1:{port}"], "a:b", broken, str(tmp_path))
-    with pytest.raises(ServeError, match="did not start"):
+    with pytest.raises(PenumbraError, match="did not start"):
         wait_for("127.0.0.1", port)
     assert process.wait(30)
 
 
-def test_an_event_that_is_tried_again_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    from prefect.server.utilities.messaging.memory import logger
-    from sqlalchemy.exc import OperationalError
-
-    before = list(logger.filters)
-    _keep_back_retried()
-    locked, broken = sqlite3.OperationalError("database is locked"), sqlite3.OperationalError("no such table")
-    locked.sqlite_errorname = "SQLITE_BUSY"
-    try:
-        with caplog.at_level("ERROR", logger.name):
-            logger.propagate, propagated = True, logger.propagate
-            for fault in (locked, broken):
-                try:
-                    raise OperationalError("INSERT", {}, fault)
-                except OperationalError:
-                    logger.exception("Failed in consume_loop")
-    finally:
-        logger.filters, logger.propagate = before, propagated
-    assert [record.exc_info[1].orig for record in caplog.records if record.exc_info] == [broken]
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::", "example.org"])
-def test_other_machines_are_let_in_with_a_credential_of_the_user_s_alone(
+def test_other_machines_are_let_in_only_with_a_credential_of_the_user(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PENUMBRA_AUTH", raising=False)
-    with pytest.raises(ServeError, match="set PENUMBRA_AUTH=user:password first"):
-        credential_for(host)
-    monkeypatch.setenv("PENUMBRA_AUTH", "")
-    with pytest.raises(ServeError, match="set PENUMBRA_AUTH=user:password first"):
-        credential_for(host)
-    monkeypatch.setenv("PENUMBRA_AUTH", "me:")
-    with pytest.raises(ServeError, match="is no user:password"):
-        credential_for(host)
+    for credential, message in (("", "set PENUMBRA_AUTH=user:password first"), ("me:", "is no user:password")):
+        monkeypatch.setenv("PENUMBRA_AUTH", credential)
+        with pytest.raises(PenumbraError, match=message):
+            given_credential(host)
     monkeypatch.setenv("PENUMBRA_AUTH", "me:geheim")
-    assert credential_for(host) == "me:geheim"
+    assert given_credential(host) == "me:geheim"
 
 
-def test_on_this_machine_each_start_has_another_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_on_this_machine_each_start_has_a_new_credential(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENUMBRA_AUTH", raising=False)
-    told = {credential_for(host) for host in ("127.0.0.1", "::1", "localhost", "127.0.0.1")}
-    assert len(told) == 4
-    assert all(len(credential) > 30 for credential in told)
+    assert given_credential(host) == ""
+    first, second = new_credential(), new_credential()
+    assert first != second
+    assert len(first) > 30

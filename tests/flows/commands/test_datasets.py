@@ -1,4 +1,4 @@
-"""`penumbra init` and `penumbra check` on real files: what is written, what is refused, and what a build says of it."""
+"""`penumbra init` and `penumbra check` on real files, and the parameters of one's own data set."""
 
 import json
 import subprocess
@@ -15,8 +15,7 @@ from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.flows.commands import app
 from penumbra.flows.deploy import all_deployments
 from penumbra.flows.local_run import prepare
-from penumbra.flows.parameters import placed_in_layers
-from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.features.decoders import DurationError
 from tests.films import film
 
@@ -128,11 +127,6 @@ def test_what_can_t_be_made_is_one_line_and_leaves_nothing(
     assert not list(tmp_path.glob("data/*/*"))
 
 
-def test_one_row_of_an_unknown_split_is_named(tmp_path: Path) -> None:
-    done = run("init", "mine", "--from", table(tmp_path, [*ROWS, {**ROWS[0], "set": "exam"}]))
-    assert "own.csv line 6: column 'set' has 'exam', which is no split: write train, val, test" in str(done.exception)
-
-
 def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     videos = tmp_path / "films"
     videos.mkdir()
@@ -148,14 +142,6 @@ def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     (videos / "v3.mp4").unlink()
     lacking = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
     assert "holds no file of video 'v3', and its rows tell no duration" in str(lacking.exception)
-
-
-def test_the_remedy_of_a_folder_without_a_data_set_is_init(tmp_path: Path) -> None:
-    folder = tmp_path / "data" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "own.csv").touch()
-    with pytest.raises(DatasetError, match=r"holds own.csv, but no train.json.*`penumbra init NAME --from FILE`"):
-        Dataset(name="mine").split_files()
 
 
 def test_novel_splits_hold_out_words_and_pairs_of_them(tmp_path: Path) -> None:
@@ -211,9 +197,9 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
         "masking": {"ratios": [0.1, 0.2, 0.9]},
         "filling": {"candidates": 4},
     }
-    taken = prepare("build-negatives", "mine", {})[2]
+    taken = prepare("build-negatives", "mine")[2]
     assert (taken["masking"].ratios, taken["filling"].candidates) == ((0.1, 0.2, 0.9), 4)
-    said = prepare("build-negatives", "mine", placed_in_layers("build-negatives", "mine", {"candidates": 8}))[2]
+    said = prepare("build-negatives", "mine", {"candidates": 8})[2]
     assert (said["masking"].ratios, said["filling"].candidates) == ((0.1, 0.2, 0.9), 8)
     assert run("init", "mine", "--from", table(tmp_path), "--force").exit_code == 0
     assert "candidates: 4" in own.read_text(), "what was edited stays"

@@ -1,0 +1,233 @@
+"""Parameters from deployments, files and the command line, their help, and messages about wrong ones."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from prefect import flow
+from typer.testing import CliRunner
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import DEPLOYMENTS
+from penumbra.artifacts.store import Store
+from penumbra.flows.build_negatives import build_negatives
+from penumbra.flows.commands import app
+from penumbra.flows.commands.terminal import parse_parameters
+from penumbra.flows.full_pipeline import full_pipeline
+from penumbra.flows.local_run import prepare
+from penumbra.flows.parameter_help import known_values
+from penumbra.flows.parameters import deployment_parameters, parameters_of, resolve_parameter_paths
+from penumbra.flows.registry import FLOWS, ParameterError, flow_of
+from penumbra.flows.train_grounding import train_grounding
+from penumbra.tasks.grounding.training.presets import presets
+from penumbra.tasks.negatives.filling import Filling
+
+pytestmark = pytest.mark.slow
+
+PLAN = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
+
+
+@pytest.mark.parametrize("deployment", PLAN, ids=lambda d: f"{d['tags'][0]}/{d['name']}")
+def test_parameters_of_a_deployment_fit_its_flow(deployment: dict[str, Any]) -> None:
+    path, _, function = deployment["entrypoint"].rpartition(".")
+    deployed = getattr(import_module(path), function)
+    assert deployed is flow_of(deployed.name)
+    dataset = deployment["parameters"]["dataset"]["name"]
+    assert deployment["tags"][:2] == [deployed.name, dataset], "found by flow and by data set"
+    preset = presets().get(deployment["parameters"].get("preset"), {})
+    trained = [preset["model"]["name"]] if preset else []
+    assert deployed.name == "ablation" or deployment["tags"][2:3] == trained, "and by model"
+    assert deployment["description"].endswith(".")
+    validated = deployed.validate_parameters(deployment["parameters"])
+    assert deployment["name"] in (validated["dataset"].name, validated.get("preset"))
+    assert deployment_parameters(deployed.name, deployment["name"]) == deployment["parameters"]
+
+
+def test_every_model_and_every_data_set_has_its_deployments() -> None:
+    by_name = {(deployment["tags"][0], deployment["name"]): deployment for deployment in PLAN}
+    trainings = {name: deployment for (flow, name), deployment in by_name.items() if flow == "train-grounding"}
+    datasets = {deployment["parameters"]["dataset"]["name"] for deployment in trainings.values()}
+    assert datasets == {"charades-cg", "activitynet-cg", "charades-sta", "qvhighlights", "tacos", "scenes"}
+    named = {preset for preset in presets() if preset.endswith(("-bm_detr", "-mmn", "-vdi"))}
+    named = {preset for preset in named if "-study-" not in preset and "-simulated-" not in preset}  # of an ablation
+    assert trainings.keys() == datasets | named
+    for flow_name in FLOWS.keys() - {"full-pipeline"}:
+        assert {(flow_name, dataset) for dataset in datasets} <= by_name.keys()
+    assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("masking.ratios=[0.1,0.2,0.3]", {"masking": {"ratios": [0.1, 0.2, 0.3]}}),
+        ("providers=[openai, gemini]", {"providers": ["openai", "gemini"]}),
+        ('filling.openai.extra={"seed": 3}', {"filling": {"openai": {"extra": {"seed": 3}}}}),
+        ("dataset.name=2026-11-20", {"dataset": {"name": "2026-11-20"}}),
+        ("tagging.spacy_model=a: b: c", {"tagging": {"spacy_model": "a: b: c"}}),
+    ],
+)
+def test_values_are_yaml_or_else_text(pair: str, expected: dict[str, object]) -> None:
+    assert parse_parameters([pair]) == expected
+    with pytest.raises(typer.BadParameter):
+        parse_parameters(["filling.candidates"])
+
+
+def test_a_short_name_becomes_the_whole_path() -> None:
+    changes = {"providers": ["openai"], "filling": {"seed": 3}, "ceiling": 0.9}
+    assert resolve_parameter_paths(build_negatives, changes) == {
+        "filling": {"providers": ["openai"], "seed": 3},
+        "choosing": {"ceiling": 0.9},
+    }
+    assert resolve_parameter_paths(train_grounding, {"losses": {"shine": True}, "epochs": 2}) == {
+        "model": {"losses": {"shine": True}},
+        "training": {"epochs": 2},
+    }
+
+
+def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
+    with pytest.raises(ParameterError) as error:
+        resolve_parameter_paths(full_pipeline, {"encoder": "x"})
+    typed = str(error.value).partition("type ")[2].replace("=…", "=x").replace("--param ", "").split(" or ")
+    assert len(typed) > 1
+    for pair in typed:
+        resolve_parameter_paths(full_pipeline, parse_parameters([pair]))
+
+    @flow
+    def twice(first: Filling, second: Filling) -> None:
+        del first, second
+
+    with pytest.raises(ParameterError, match=r"--param first\.seed=… or --param second\.seed=…"):
+        resolve_parameter_paths(twice, {"seed": 1})
+
+
+def test_a_name_is_looked_up_in_the_model_of_the_run() -> None:
+    named = {"clips": 8, "model": {"name": "mmn"}}
+    assert resolve_parameter_paths(train_grounding, named) == {"model": {"name": "mmn", "clips": 8}}
+    deployed = {"preset": "scenes-mmn"}
+    assert resolve_parameter_paths(train_grounding, {"clips": 8}, deployed) == {"model": {"name": "mmn", "clips": 8}}
+    assert resolve_parameter_paths(train_grounding, {"hidden": 8, "preset": "scenes-qd_detr"}, deployed) == {
+        "preset": "scenes-qd_detr",
+        "model": {"hidden": 8},
+    }
+    with pytest.raises(ParameterError, match=r"'clips' is a parameter of model mmn, vdi, and this run has qd_detr"):
+        resolve_parameter_paths(train_grounding, {"clips": 8})
+
+
+def test_a_parameter_of_another_model_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"model\.bm_detr\.losses\.shine: Extra inputs are not permitted"):
+        prepare("train-grounding", "scenes", {"model": {"name": "bm_detr", "losses": {"shine": True}}})
+    with pytest.raises(ParameterError, match="'bert' found using 'name' does not match any of the expected tags"):
+        prepare("train-grounding", "scenes", {"model": {"name": "bert"}})
+
+
+@pytest.mark.parametrize(
+    ("flow_name", "pair", "message"),
+    [
+        ("build-negatives", "masking.ratio=[0.1]", "no parameter masking.ratio: did you mean masking.ratios?"),
+        ("build-negatives", "celing=0.9", "no parameter celing: did you mean choosing.ceiling?"),
+        ("build-negatives", "maskin.ratios=[0.1]", "no parameter maskin.ratios: did you mean masking.ratios?"),
+        ("train-grounding", "epoch=3", "no parameter epoch: did you mean training.epochs?"),
+        ("train-grounding", "model.losses.shin=true", "did you mean model.losses.shine?"),
+        ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
+        ("build-negatives", "masking.ratios=[0.5,0.2,0.9]", "must rise"),
+        ("train-grounding", "training.log=[tensorbord]", "Input should be 'tensorboard' or 'wandb'"),
+    ],
+)
+def test_a_wrong_parameter_names_the_nearest(store: Store, flow_name: str, pair: str, message: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        prepare(flow_name, "scenes", parse_parameters([pair]))
+    assert message in str(error.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.yaml"
+
+
+def planned_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
+    """Return the changed parameters with which `penumbra run` would run a flow."""
+    received: list[dict[str, Any]] = []
+
+    def plan(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
+        flow, parameters, _ = prepare(name, dataset, *layers)
+        deployed = deployment_parameters(flow.name, dataset)
+        received.append({key: value for key, value in parameters.items() if value != deployed.get(key)})
+        return []
+
+    monkeypatch.setattr("penumbra.flows.local_run.plan_flow", plan)
+    monkeypatch.setattr("penumbra.flows.local_run.log_price", lambda *_: None)
+    done = CliRunner().invoke(app, ["run", *arguments, "--dry-run"])
+    assert not done.exception, done.exception
+    return received[0]
+
+
+def test_typed_parameters_beat_those_of_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("epochs: 3\ntraining:\n  seed: 7\nmodel.losses.shine: true\nmodel: {hidden: 8}\n")
+    typed = ("train-grounding", "scenes", "--config", str(file), "--param")
+    expected = {"training": {"seed": 7, "epochs": 5}, "model": {"hidden": 8, "losses": {"shine": True}}}
+    assert planned_with(monkeypatch, *typed, "training.epochs=5") == expected
+    assert planned_with(monkeypatch, *typed, "epochs=5") == expected
+    file.write_text("model: {name: mmn}\nclips: 8\n")
+    assert planned_with(monkeypatch, *typed, "clips=16") == {"model": {"name": "mmn", "clips": 16}}
+    scalars = ("train-grounding", "scenes", "--log", "prefect", "--log", "tensorboard", "--log", "wandb")
+    assert planned_with(monkeypatch, *scalars) == {"training": {"log": ["tensorboard", "wandb"]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("filling: {candidate: 3}", "no parameter filling.candidate: did you mean filling.candidates?"),
+        ("filling.candidates: many", "filling.candidates: Input should be a valid integer"),
+        ("a: [1", r"run.yaml line 1 is no YAML"),
+        ("- a", "run.yaml holds no NAME: VALUE lines"),
+        ("3: 4", "run.yaml holds no NAME: VALUE lines"),
+        (None, "run.yaml can't be read"),
+    ],
+)
+def test_a_wrong_file_is_named(store: Store, file: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        file.write_text(text)
+    done = CliRunner().invoke(app, ["run", "build-negatives", "scenes", "--config", str(file), "--dry-run"])
+    assert isinstance(done.exception, PenumbraError)
+    assert message in str(done.exception)
+
+
+@pytest.mark.parametrize("flow_name", FLOWS)
+def test_help_of_a_flow_is_two_screens_that_name_its_parameters(flow_name: str) -> None:
+    lines = CliRunner().invoke(app, ["run", flow_name, "--help"]).stdout.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 90
+    words = set(" ".join(lines).replace(",", " ").replace(":", " ").split())
+    for parameter in parameters_of(flow_of(flow_name)):
+        if parameter.path.count(".") < 2 and not parameter.is_group:
+            assert parameter.path.rpartition(".")[2] in words
+
+
+def test_help_of_a_group_has_types_defaults_and_descriptions() -> None:
+    text = CliRunner().invoke(app, ["run", "train-grounding", "--help", "all"]).stdout
+    assert "  training.epochs: int = 200\n      Passes over the training queries" in text
+    assert '  model.name: qd_detr = "qd_detr"\n' in text
+    assert "  preset: str | null = null\n      Settings of a paper" in text
+    assert max(map(len, text.splitlines())) <= 80
+    sources = CliRunner().invoke(app, ["run", "extract-features", "--help", "imports"]).stdout
+    assert "  imports.sources: [Source] = []\n" in sources
+    assert "  imports.sources[].path: str\n" in sources
+    assert "videos.clip_length" not in sources
+    filling = CliRunner().invoke(app, ["run", "full-pipeline", "scenes", "--help", "filling"]).stdout
+    assert "  negatives.filling.candidates: int = " in filling
+    assert "training.epochs" not in filling
+    mistaken = CliRunner().invoke(app, ["run", "train-grounding", "--help", "trainig"]).exception
+    assert str(mistaken).startswith("train-grounding has no group trainig: did you mean training?")
+    unknown = CliRunner().invoke(app, ["run", "train", "--help"]).exception
+    assert str(unknown).startswith("no flow 'train'; there is: build-negatives")
+
+
+def test_values_of_choices_are_known() -> None:
+    values = {it.path: known_values(it.annotation) for it in parameters_of(train_grounding)}
+    assert values["training.chosen_by"] == ["sum", "mIoU", "mAP", "R1@0.7"]
+    assert values["training.epochs"] == []
+    assert known_values(bool) == ["true", "false"]
+    assert known_values(bool | None) == ["true", "false", "null"]
