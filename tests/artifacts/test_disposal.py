@@ -10,7 +10,7 @@ from penumbra.artifacts.catalogue import to_remove
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands.application import app
+from penumbra.flows.commands import app
 
 
 def put(store: Store, stage: str, *parents: Artifact, number: int = 0, days: float = 0.0) -> Artifact:
