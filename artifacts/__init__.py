@@ -1,1 +1,1 @@
-"""The contracts between stages: each table's schema, the store that keeps them, and what the Prefect UI shows."""
+"""The contracts between stages: the schemas of tables, the store of artifacts, and what the Prefect UI shows."""

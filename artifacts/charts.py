@@ -8,9 +8,10 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from typing import NamedTuple
+
+from penumbra.artifacts.markdown import harmless, printable
 
 GREY, INK, RULE, SHADE = "#6b7280", "#3f4856", "#d5d9e0", "#f6d98a"
 COLOURS = ("#3b82f6", "#8b5cf6", "#e0669a", "#64748b", "#c26a07", "#0d9488")
@@ -19,7 +20,6 @@ CHARACTER = 6.2  # average width of a character of 12 pixels
 LABELS, LONGEST_LABELS, WIDE, LINE, TOP, NOTE = 230, 420, 470, 24, 22, 60  # pixels of charts with one line a row
 WIDTH = LABELS + WIDE + NOTE
 MARGIN, HEAD, FOOT, GAP = 46, 24, 34, 14  # pixels around the axes of a panel
-NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NO_TITLE = re.compile(r"[\[\]()`\\!<>\s]+")  # characters that would end the title of a markdown image
 Points = Sequence[tuple[float, float]]
 
@@ -96,16 +96,6 @@ class Panel:
     marked: Sequence[float] = ()
     shade: str = SHADE
     least: float = 0.0
-
-
-def printable(content: str) -> str:
-    """Return the text with the characters replaced that XML does not allow."""
-    return NO_XML.sub("\N{REPLACEMENT CHARACTER}", content)
-
-
-def harmless(content: str) -> str:
-    """Return text of unknown origin as a part of SVG or HTML."""
-    return escape(printable(content))
 
 
 def truncated(content: str, most: int) -> str:

@@ -1,14 +1,15 @@
-"""SHA-256 of files: each is read whole, once as long as it does not change.
+"""SHA-256 of files. A file is read once and not again until it changes.
 
-What was read is remembered in the user's cache folder, by the file's place and its stamp, so that a second run over
-thousands of videos or parts is quick. A stamp is what changes with a file: on a disk its size, inode and the times of
-its last changes, on an object store its size and ETag. A file that has just been written has none yet: it could change
-again within one tick of the clock.
+Digests are remembered in the user's cache folder by path and stamp, so that a second run over thousands of files is
+quick. A stamp changes with a file: on a disk it holds size, inode and the times of the last changes, on an object
+store size and ETag. A file that was written in the last seconds has no stamp: it could change again within one tick of
+the clock.
 """
 
 import hashlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,76 +19,75 @@ from pathlib import Path
 from penumbra.artifacts.locations import digests_file
 from penumbra.artifacts.processes import cores
 
-SETTLED = 2.0  # seconds after its last change from which a file is remembered
+SETTLED = 2.0  # seconds after its last change from which a file has a stamp
 TABLE = "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
-BLOCK = 1 << 20
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, or of a folder's files with their names."""
+    """Return the SHA-256 of a file, or a digest of a folder's files with their names."""
     if path.is_file():
         return digests_of([path])[0]
     return named_digest((it.relative_to(path).as_posix(), it) for it in sorted(path.rglob("*")) if it.is_file())
 
 
 def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
-    """A digest of files under the names that are given, some of which may have none."""
+    """Return a digest of files under given names; a name may have no file."""
     several = list(files)
-    found = iter(digests_of([file for _, file in several if file]))
-    digest = hashlib.sha256()
+    digests = iter(digests_of([file for _, file in several if file]))
+    combined = hashlib.sha256()
     for name, file in several:
-        digest.update(
-            f"{name}\0{file.name if file else ''}\0{next(found) if file else ''}\0".encode(errors="surrogatepass")
-        )
-    return digest.hexdigest()
+        line = f"{name}\0{file.name if file else ''}\0{next(digests) if file else ''}\0"
+        combined.update(line.encode(errors="surrogatepass"))
+    return combined.hexdigest()
 
 
 def digests_of(files: Sequence[Path]) -> list[str]:
-    """The SHA-256 of each file; raises `OSError` naming one that can't be read."""
-    places = [str(file.resolve()) for file in files]
-    stamps = [stamp_of(os.stat(place)) for place in places]
-    known = remembered(places)
-    missing = [n for n, place in enumerate(places) if not stamps[n] or known.get(place, ("", ""))[0] != stamps[n]]
+    """Return the SHA-256 of each file; raise `OSError` naming one that can't be read."""
+    paths = [str(file.resolve(strict=True)) for file in files]
+    stamps = {path: stamp_of(path) for path in paths}
+    known = {path: digest for path, (stamp, digest) in remembered(paths).items() if stamp and stamp == stamps[path]}
+    unknown = [path for path in stamps if path not in known]
     with ThreadPoolExecutor(cores()) as readers:
-        read = dict(zip(missing, readers.map(lambda n: _read(places[n]), missing), strict=True))
-    remember((places[n], stamps[n], read[n]) for n in missing)
-    return [read[n] if n in read else known[place][1] for n, place in enumerate(places)]
+        read = dict(zip(unknown, readers.map(_read, unknown), strict=True))
+    remember((path, stamps[path], digest) for path, digest in read.items())
+    return [(read | known)[path] for path in paths]
 
 
-def stamp_of(found: os.stat_result) -> str:
-    """The stamp of a file on a disk; '' where it has just been written."""
-    if found.st_mtime > time.time() - SETTLED:
-        return ""
-    return f"{found.st_size} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
+def _read(path: str) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _read(place: str) -> str:
-    digest = hashlib.sha256()
-    with open(place, "rb") as stream:
-        while block := stream.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def remembered(places: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """What is known of the files at these places: stamp and digest."""
-    ask = "SELECT stamp, sha256 FROM digests WHERE path = ?"
+def stamp_of(path: str | Path) -> str:
+    """Return the stamp of a file on a disk; '' if it has none, is no file or does not exist."""
     try:
-        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as memory:
-            rows = [(place, memory.execute(ask, (place,)).fetchone()) for place in places]
-    except sqlite3.Error:  # nothing is remembered yet, or the file is none: everything is read
+        status = os.stat(path)
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(status.st_mode) or status.st_mtime > time.time() - SETTLED:
+        return ""
+    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def remembered(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the remembered stamps and digests of files, by path."""
+    query = "SELECT stamp, sha256 FROM digests WHERE path = ?"
+    try:
+        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as cache:
+            rows = {path: cache.execute(query, (path,)).fetchone() for path in paths}
+    except sqlite3.Error:  # nothing is remembered yet, or the cache is damaged: everything is read
         return {}
-    return {place: row for place, row in rows if row}
+    return {path: row for path, row in rows.items() if row}
 
 
 def remember(rows: Iterable[tuple[str, str, str]]) -> None:
-    """Remember place, stamp and digest of files, of those that have a stamp."""
+    """Remember path, stamp and digest of files; files without a stamp are left out."""
     _change("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", [row for row in rows if row[1]])
 
 
-def forget(places: Iterable[str]) -> None:
-    """Have files read again that are gone, or whose content was found to be another."""
-    _change("DELETE FROM digests WHERE path = ?", [(place,) for place in places])
+def forget(paths: Iterable[str]) -> None:
+    """Forget files that were removed, or that turned out to have another content."""
+    _change("DELETE FROM digests WHERE path = ?", [(path,) for path in paths])
 
 
 def _change(statement: str, rows: Sequence[tuple[str, ...]]) -> None:
@@ -96,8 +96,8 @@ def _change(statement: str, rows: Sequence[tuple[str, ...]]) -> None:
     file = digests_file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(file, timeout=10.0)) as memory, memory:
-            memory.execute(TABLE)
-            memory.executemany(statement, rows)
-    except (OSError, sqlite3.Error):  # then the next run reads them again
+        with closing(sqlite3.connect(file, timeout=10.0)) as cache, cache:
+            cache.execute(TABLE)
+            cache.executemany(statement, rows)
+    except (OSError, sqlite3.Error):  # the next run reads the files again
         return

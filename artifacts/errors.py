@@ -1,4 +1,4 @@
-"""What is not the code's fault: a missing file, a model that can't be loaded, a damaged artifact."""
+"""Errors whose cause is outside the code: a missing file, a model that can't be loaded, a damaged artifact."""
 
 import re
 from collections.abc import Sequence
@@ -6,23 +6,23 @@ from difflib import get_close_matches
 
 
 class PenumbraError(Exception):
-    """Something outside the code is wrong; the message is one line that names it and the remedy."""
+    """An error outside the code. Its message is one line that names the cause and the remedy."""
 
 
 class MissingError(PenumbraError):
-    """What people have to fetch first is not there; the message says how."""
+    """A file or a model that users have to fetch first is missing; the message says how."""
 
 
 class ArtifactError(PenumbraError):
-    """An artifact is not there, not whole, or not what its manifest says, or the store can't be reached."""
+    """An artifact is missing, unfinished or damaged, a table has a wrong schema, or the store can't be reached."""
 
 
 def what_there_is(name: str, known: Sequence[str]) -> str:
-    """The end of a message about a name that nothing has: the nearest of those that are there, and all of them."""
+    """Return the end of a message about an unknown name: the most similar known name, and all known names."""
     nearest = "".join(f"did you mean {near}? " for near in get_close_matches(name, known, 1))
     return f"{nearest}there is: {', '.join(known) or 'nothing yet'}"
 
 
 def without_secrets(text: str) -> str:
-    """The text, its addresses without name, password and what follows a question mark."""
+    """Return the text; its addresses lose user, password and query."""
     return re.sub(r"(?<=://)[^/\s]*@|(?<=\S)\?[^\s\"']*", "", text)

@@ -1,4 +1,4 @@
-"""Where things are: the code, and four places for data, each named by an environment variable read when it is needed.
+"""Locations of the code and of data. Each folder of data can be set by an environment variable.
 
 In a checkout data lie beside the code, in `datasets/` and `artifacts/data/`. An installed package keeps them in the
 user's data folder (`~/.local/share/penumbra` on Linux), never among the installed packages.
@@ -11,54 +11,54 @@ from platformdirs import user_cache_path, user_data_path
 
 PROJECT = Path(__file__).resolve().parents[1]  # holds flows/, tasks/, …: a checkout, or what pip installed
 IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
-DEPLOYMENTS = PROJECT / "flows" / "prefect.yaml"  # a link, in a checkout, to the file at the top
-
+DEPLOYMENTS = PROJECT / "flows" / "prefect.yaml"  # in a checkout a link to the file at the top
 VARIABLES = ("PENUMBRA_DATA", "PENUMBRA_ARTIFACTS", "PENUMBRA_ANSWERS", "PENUMBRA_RUNS")
 
 
 def data_home() -> Path:
-    """The folder that holds all data unless a variable says otherwise."""
+    """Return the folder that holds all data unless a variable names another."""
     return PROJECT if IS_CHECKOUT else user_data_path("penumbra")
 
 
 def data_folder() -> Path:
-    """The folder that holds one folder of annotation files a data set (`PENUMBRA_DATA`, default `datasets/`)."""
+    """Return the folder with one folder of annotation files for each data set (PENUMBRA_DATA, or `datasets/`)."""
     return Path(os.environ.get("PENUMBRA_DATA") or data_home() / "datasets").expanduser()
 
 
-def artifacts_root() -> str:
-    """The folder or URL that artifacts are written to (`PENUMBRA_ARTIFACTS`, default `artifacts/data/`)."""
-    return os.environ.get("PENUMBRA_ARTIFACTS") or str(_own_artifacts())
-
-
-def answers_folder() -> Path:
-    """The folder of the paid answers' cache (`PENUMBRA_ANSWERS`, default `.answers` in the artifacts' folder)."""
-    return Path(os.environ.get("PENUMBRA_ANSWERS") or _beside_artifacts() / ".answers").expanduser()
-
-
-def digests_file() -> Path:
-    """The file, in the user's cache folder, that remembers the digests of files."""
-    return user_cache_path("penumbra") / "digests.sqlite"
-
-
-def runs_folder() -> Path:
-    """The folder of the checkpoints of training runs (`PENUMBRA_RUNS`, default `.runs` in the artifacts' folder)."""
-    return Path(os.environ.get("PENUMBRA_RUNS") or _beside_artifacts() / ".runs").expanduser()
-
-
-def server_folder(port: int) -> Path:
-    """The folder of `penumbra serve` on a port: its database, and the credential of the last start.
-
-    It is in the user's data folder from wherever one serves, for it holds secrets, and another shell must find it.
-    """
-    return user_data_path("penumbra") / "server" / str(port)
-
-
-def _own_artifacts() -> Path:
+def _default_artifacts() -> Path:
     return data_home() / "artifacts" / "data" if IS_CHECKOUT else data_home() / "artifacts"
 
 
-def _beside_artifacts() -> Path:
-    """The artifacts' folder; where they lie on an object store the default one, for this must be on a disk."""
+def artifacts_root() -> str:
+    """Return the folder or URL of the artifacts (PENUMBRA_ARTIFACTS, or `artifacts/data/`)."""
+    return os.environ.get("PENUMBRA_ARTIFACTS") or str(_default_artifacts())
+
+
+def _beside_artifacts(variable: str, name: str) -> Path:
+    """Return the folder that a variable names, or a folder in the artifacts' root; it must be on a disk."""
     root = artifacts_root()
-    return _own_artifacts() if "://" in root else Path(root).expanduser()
+    default = (_default_artifacts() if "://" in root else Path(root)) / name
+    return Path(os.environ.get(variable) or default).expanduser()
+
+
+def answers_folder() -> Path:
+    """Return the folder of the cache of paid answers (PENUMBRA_ANSWERS, or `.answers` beside the artifacts)."""
+    return _beside_artifacts("PENUMBRA_ANSWERS", ".answers")
+
+
+def runs_folder() -> Path:
+    """Return the folder of the checkpoints of training runs (PENUMBRA_RUNS, or `.runs` beside the artifacts)."""
+    return _beside_artifacts("PENUMBRA_RUNS", ".runs")
+
+
+def digests_file() -> Path:
+    """Return the file, in the user's cache folder, that remembers the digests of files."""
+    return user_cache_path("penumbra") / "digests.sqlite"
+
+
+def server_folder(port: int) -> Path:
+    """Return the folder of `penumbra serve` on a port, with its database and its last credential.
+
+    It is in the user's data folder, because it holds secrets and another shell must find it.
+    """
+    return user_data_path("penumbra") / "server" / str(port)

@@ -1,4 +1,4 @@
-"""What an artifact is: its reference, its manifest, and the work whose digest is its key."""
+"""References to artifacts, their manifests, and the work whose digest is an artifact's key."""
 
 import hashlib
 import json
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
-
-
-NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder, and none outside the root
+NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder inside the root
 
 
 class Artifact(BaseModel):
-    """A reference to one artifact: small enough to travel between Prefect tasks. Its names lead nowhere else."""
+    """A reference to one artifact, small enough to travel between Prefect tasks."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,7 +39,7 @@ class Artifact(BaseModel):
 
 
 class PartRecord(BaseModel):
-    """One part in a manifest: file name, rows, SHA-256, and what was counted while it was made."""
+    """One part in a manifest: file name, rows, SHA-256, and the counts of its making."""
 
     name: str = Field(pattern=r"^part-\d+\.parquet$")
     rows: int
@@ -55,12 +53,12 @@ class PartRecord(BaseModel):
 
     @property
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of its file, and of that of its refused rows."""
+        """The SHA-256 of the part's file and of the file of its rejected rows."""
         return {self.name: self.sha256} | ({self.rejected: self.rejected_sha256 or ""} if self.rejected else {})
 
 
 class Made(NamedTuple):
-    """A part that is there: its number, from 0, what was noted of it, and what was measured while it was made."""
+    """A finished part: its number from 0, its record, and what was measured while it was made."""
 
     number: int
     record: PartRecord
@@ -89,9 +87,9 @@ class Manifest(BaseModel):
     started: datetime
     ended: datetime
     seconds: float
-    cost_usd: float | None = None  # None: nothing of the stage can cost money
+    cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}
-    sha256: str = ""  # of all the rest; empty in manifests that are older than it
+    sha256: str = ""  # of everything else; empty in older manifests
 
     @property
     def reference(self) -> tuple[str, str, str]:
@@ -101,19 +99,15 @@ class Manifest(BaseModel):
     @property
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file, by name."""
-        return {name: digest for part in self.parts for name, digest in part.digests.items()}
+        digests: dict[str, str] = {}
+        for part in self.parts:
+            digests |= part.digests
+        return digests
 
     def sealed(self) -> "Manifest":
-        """The manifest with its digest."""
-        return self.model_copy(update={"sha256": self._digest()})
-
-    @property
-    def is_as_written(self) -> bool:
-        """Whether nobody has edited it."""
-        return not self.sha256 or self.sha256 == self._digest()
-
-    def _digest(self) -> str:
-        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        """Return the manifest with its digest."""
+        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        return self.model_copy(update={"sha256": digest})
 
     @classmethod
     def of(
@@ -125,19 +119,22 @@ class Manifest(BaseModel):
         seconds: float,
         measured: dict[str, float],
     ) -> "Manifest":
-        """The manifest of a work whose parts are whole, as of now; `rejected` has the number of rows by reason."""
+        """Return the manifest of a work whose parts are finished; `rejected` counts rows by reason."""
         costs = [part.cost_usd for part in parts if part.cost_usd is not None]
+        notes: Counter[str] = Counter()
+        for part in parts:
+            notes.update(part.notes)
         return cls(
             dataset=work.dataset,
             stage=work.stage,
             stage_version=work.version,
             key=work.key,
             unit=work.unit,
-            rows=sum(part.rows for part in parts),
-            taken=sum(part.taken for part in parts),
-            kept=sum(part.kept for part in parts),
+            rows=sum([part.rows for part in parts]),
+            taken=sum([part.taken for part in parts]),
+            kept=sum([part.kept for part in parts]),
             rejected=dict(rejected.most_common()),
-            notes=dict(sum((Counter(part.notes) for part in parts), Counter[str]())),
+            notes=dict(+notes),
             parts=parts,
             parameters=work.parameters,
             parents=list(work.parents),
@@ -153,11 +150,11 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Work:
-    """What determines an artifact's content; its digest is the artifact's key.
+    """Everything that determines an artifact's content; its digest is the artifact's key.
 
-    `determines` are the parameters that enter the key, where these are not all of them: a setting at its default, or
-    one that changes no content, is told in the manifest and changes no key. `inputs` maps the name of each outside
-    file or model to its SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
+    `determines` are the parameters that enter the key, if these are not all: a parameter that has its default, or that
+    does not change the content, is in the manifest only. `inputs` maps the name of each outside file or model to its
+    SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
     """
 
     dataset: str
@@ -184,10 +181,10 @@ class Work:
 
 @dataclass
 class Part:
-    """What a stage makes of one part: its rows, the rows it refused, and how many units it took and kept.
+    """What a stage makes of one part: its rows, the rejected rows, and the numbers of units taken and kept.
 
-    `cost_usd` is what was paid for it, None where nothing can be. `measured` goes into the manifest, added up, of the
-    parts that the run made itself: times belong in no table.
+    `cost_usd` is what was paid for it, None if nothing can be. The sum of `measured` over the parts that a run made
+    goes into the manifest, for example times, which belong in no table.
     """
 
     rows: "pa.Table"
@@ -200,14 +197,14 @@ class Part:
 
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:
-    """A row of `rejected`; long ids and values are cut, the reason is what is counted and shown."""
+    """Return a row of `rejected`; long ids and values are truncated, reasons are counted and shown as they are."""
     texts = {"qid": qid[:300], "stage": stage, "reason": reason, "value": str(value)[:300]}
     return {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}  # no lone surrogates
 
 
 @cache
 def software_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that shape results."""
+    """Return the versions of Python and of the packages that shape results."""
     versions = {"python": platform.python_version()}
     for name in TRACKED:
         try:

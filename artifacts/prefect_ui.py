@@ -1,7 +1,7 @@
-"""What people see in the Prefect UI: for each stage a table of its first rows and a page about it, for a flow a report.
+"""Artifacts in the Prefect UI: the first rows and a page of each stage, a report of each flow, and progress.
 
 The UI takes a table's header from its first row, shows ten rows a page, and reads every cell as markdown, which must
-not be indented.
+not be indented. Nothing is published to the temporary server of a run, which has no pages.
 """
 
 import json
@@ -17,27 +17,26 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run, task_run
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
-from penumbra.artifacts.document import Markdown, code, markdown_table, plain
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import Markdown, code, markdown_table, plain
 from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 
 FIRST_ROWS = 50
 LONGEST_CELL = 160
-
-
-def artifact_key(kind: str, dataset: str, name: str) -> str:
-    """A Prefect artifact key: lower case, digits and dashes. The kind is first: reports come before rows and stages."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{dataset}-{name}".lower()).strip("-")
-
-
 Rows = list[dict[str, Any]]
 
 
-def as_they_are(rows: Rows) -> Rows:
-    """Rows that need no other form for people."""
-    return rows
+def has_pages() -> bool:
+    """Return whether the server has pages: `flows/server.py` starts that of a run with an empty PREFECT_UI_URL."""
+    return not PREFECT_API_URL.value() or bool(PREFECT_UI_URL.value())
+
+
+def artifact_key(kind: str, dataset: str, name: str) -> str:
+    """Return a Prefect artifact key: lower case, digits and dashes. The UI sorts by it, so the kind comes first."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{dataset}-{name}".lower()).strip("-")
 
 
 def first_rows(
@@ -45,9 +44,9 @@ def first_rows(
     artifact: Artifact,
     manifest: Manifest,
     count: int = FIRST_ROWS,
-    shown: Callable[[Rows], Rows] = as_they_are,
+    shown: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Rows:
-    """The first rows of an artifact as people read them: `shown` puts them in their stage's own form."""
+    """Return the first rows of an artifact for display, after `shown` has changed them to their stage's own form."""
     rows: Rows = []
     for index, record in enumerate(manifest.parts):
         if record.rows and len(rows) < count:
@@ -60,25 +59,25 @@ def _cell(value: Any) -> Any:
         return round(value, 4)
     if isinstance(value, Markdown | int):
         return value
-    text = in_words(value)
+    text = _text(value)
     return plain(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")
 
 
-def in_words(value: Any) -> str:
-    """A value, nested or not, without the signs of programs: a list of pairs of numbers is told as spans."""
+def _text(value: Any) -> str:
+    """Return a value, nested or not, without brackets; a pair of numbers is a span ("0 to 4.2")."""
     if isinstance(value, dict):
-        return " ".join(filter(None, map(in_words, value.values())))
+        return " ".join(filter(None, map(_text, value.values())))
     if isinstance(value, list):
-        if len(value) == 2 and all(isinstance(one, float) for one in value):
+        if len(value) == 2 and all(isinstance(it, float) for it in value):
             return f"{value[0]:g} to {value[1]:g}"
-        return ", ".join(map(in_words, value))
+        return ", ".join(map(_text, value))
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)
 
 
 def stage_page(artifact: Artifact, manifest: Manifest) -> str:
-    """The page of a stage: counts, refusals by reason, time, where it lies and what it came from."""
+    """Return the page of a stage: counts, rejections by reason, time, path, parameters and parents."""
     counts = [
         (f"{manifest.unit}: in", f"{manifest.taken:,}"),
         (f"{manifest.unit}: out", f"{manifest.kept:,}"),
@@ -103,7 +102,7 @@ def stage_page(artifact: Artifact, manifest: Manifest) -> str:
 
 
 def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
-    """Names of parameters as users write them, group.name, and their values."""
+    """Return parameters by the names that users type, GROUP.NAME."""
     rows: list[tuple[str, str]] = []
     for name, value in parameters.items():
         if isinstance(value, dict) and value:
@@ -114,13 +113,15 @@ def _flat(parameters: dict[str, Any], group: str = "") -> list[tuple[str, str]]:
 
 
 def publish_stage(
-    store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = as_they_are
+    store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
 ) -> None:
-    """Show a stage in the UI, whether it was made now or found done; its first rows as `shown` puts them."""
+    """Publish the first rows and the page of a stage, whether it was made now or before."""
+    if not has_pages():
+        return
     rows = first_rows(store, artifact, manifest, shown=shown)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
-    description = f"First {len(rows)} of {manifest.rows:,} rows. All: {code(artifact.path)}"
     if rows:
+        description = f"First {len(rows)} of {manifest.rows:,} rows. All: {code(artifact.path)}"
         create_table_artifact(rows, key=artifact_key("rows", artifact.dataset, name), description=description)
     create_markdown_artifact(
         stage_page(artifact, manifest),
@@ -130,7 +131,9 @@ def publish_stage(
 
 
 def publish_report(dataset: str, flow: str, text: str) -> None:
-    """Show a report in the UI as an artifact of the flow run itself, also where a task of it writes it."""
+    """Publish a report as an artifact of the flow run, also if one of its tasks writes it."""
+    if not has_pages():
+        return
     report = ArtifactCreate(
         type="markdown",
         key=artifact_key("report", dataset, flow),
@@ -143,45 +146,43 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 
 
 class LiveArtifact:
-    """An artifact of the UI that changes in place while work goes on, and is gone when that is over, however it ends.
+    """An artifact of the UI that changes while work goes on, and is deleted when the work ends.
 
-    A server that can't be reached costs what it shows, not the work.
+    If the server can't be reached, it is not shown and the work goes on.
     """
 
     def __init__(self, kind: str, dataset: str, name: str) -> None:
         self.kind, self.key, self.name = kind, artifact_key("progress", dataset, name), name
-        self._shown: UUID | None = None
+        self._id: UUID | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._tell(lambda client: client.delete_artifact(self._shown))
+        if self._id is not None:
+            self._call(lambda client: client.delete_artifact(self._id))
 
     @property
     def is_shown(self) -> bool:
         """Whether anything was shown."""
-        return self._shown is not None
+        return self._id is not None
 
     def show(self, data: str | float) -> None:
-        """Show this from now on: the text of a page, or per cent."""
-        self._tell(lambda client: self._show(client, data))
+        """Show the text of a page, or a percentage."""
+        if has_pages():
+            self._call(lambda client: self._show(client, data))
 
     def _show(self, client: Any, data: str | float) -> None:
-        if self._shown is None:
-            description, run, task = f"{self.name} goes on", flow_run.get_id(), task_run.get_id()
-            self._shown = client.create_artifact(
-                ArtifactCreate(
-                    type=self.kind, key=self.key, description=description, data=data, flow_run_id=run, task_run_id=task
-                )
-            ).id
-        else:
-            client.update_artifact(self._shown, ArtifactUpdate(data=data))
+        if self._id is not None:
+            client.update_artifact(self._id, ArtifactUpdate(data=data))
+            return
+        runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
+        created = ArtifactCreate(type=self.kind, key=self.key, description=f"{self.name} goes on", data=data, **runs)
+        self._id = client.create_artifact(created).id
 
-    def _tell(self, ask: Callable[[Any], Any]) -> None:
+    def _call(self, request: Callable[[Any], Any]) -> None:
         try:
             with get_client(sync_client=True) as client:
-                ask(client)
+                request(client)
         except (HTTPError, PrefectException, RuntimeError) as error:  # Prefect raises any of them
             logging.getLogger("penumbra").warning("%s could not be shown (%s); the work goes on", self.key, error)

@@ -1,4 +1,4 @@
-"""Processes that this one starts: how many there may be, what they may do, and that they end with it."""
+"""Processes that this one starts: their number, their limits, and that they end with it."""
 
 import ctypes
 import os
@@ -12,19 +12,19 @@ from contextlib import contextmanager, suppress
 
 LOOK_EVERY = 2.0  # seconds
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # CLONE_NEWUSER and CLONE_NEWNET of Linux's sched.h
-GRACE = 10.0  # seconds that a program has to end in good order
+GRACE = 10.0  # seconds that a program has to end after SIGTERM
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
-    """End this process when the one that started it is killed, even in the middle of its work.
+    """End this process when its parent is killed, even in the middle of its work.
 
     Args:
-        parent: the id of that one, for a process that may come to ask for it only when it is gone
+        parent: process id of the parent, if it may already be gone when this is called
         grace: seconds between SIGTERM and the end; 0: no SIGTERM
 
     """
@@ -42,15 +42,15 @@ def end_with_parent(parent: int | None = None, grace: float = 0.0) -> None:
 
 
 def confine(memory: int) -> None:
-    """Leave this process no network, and so many bytes of address space (0: any), where the system allows it.
+    """Limit this process's address space to `memory` bytes (0: no limit) and take its network away, if possible.
 
-    Linux gives a process a network of its own, with nothing in it, unless it has several threads or users may have no
-    namespaces: then it goes on with the network that it has.
+    Linux gives a process a network namespace with nothing in it, unless it has several threads or users may not make
+    namespaces; then the process keeps its network.
     """
     if memory:
-        import resource  # not on Windows, where nothing is confined
+        import resource  # not on Windows, where nothing is limited
 
-        with suppress(ValueError, OSError):  # a lower limit is in force already
+        with suppress(ValueError, OSError):  # a lower limit is in force
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
@@ -58,26 +58,25 @@ def confine(memory: int) -> None:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, these are set, for this process and those that it starts."""
+    """Set environment variables inside, for this process and those that it starts."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
 
 
 def ending_with_us(module: str, *arguments: str) -> list[str]:
-    """The command of `python -m MODULE ARGUMENTS` in a process that ends when this one is killed."""
+    """Return the command of `python -m MODULE ARGUMENTS` in a process that ends when this one is killed."""
     return [sys.executable, "-m", __spec__.name, str(os.getpid()), module, *arguments]
 
 
 def main(parent: str, module: str, *arguments: str) -> None:
-    """What `ending_with_us` starts."""
+    """Run the module that `ending_with_us` names."""
     end_with_parent(int(parent), GRACE)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

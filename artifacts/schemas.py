@@ -34,7 +34,7 @@ TOKENS = pa.list_(
 )
 SLOTS = pa.list_(pa.struct({"token": INT32, "primitive": TEXT, "tag": TEXT, "word": TEXT}))
 MOMENTS = pa.list_(pa.struct({"start": FLOAT64, "end": FLOAT64, "score": FLOAT64}))
-ANY_WIDTH = 0  # of a list of features, which is as wide as its encoder's; `fitted` replaces it
+ANY_WIDTH = 0  # of features, whose width is their encoder's: `conform` replaces it
 FEATURE = pa.list_(pa.float16(), ANY_WIDTH)
 FEATURES = pa.list_(FEATURE)
 
@@ -314,7 +314,7 @@ RENAMED = {  # stage → names of columns in artifacts that an older version mad
     "fills": {"query": "negative"},
 }
 
-MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
+MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
     "text_features": "extract-features",
     "video_features": "extract-features",
     "patch_features": "extract-features",
@@ -327,17 +327,8 @@ MADE_BY = {  # the flow that makes a stage, where it is not build-negatives
 
 
 def making(stage: str, dataset: str) -> str:
-    """The command that makes a stage of a data set."""
+    """Return the command that makes a stage of a data set."""
     return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
-
-
-def fitted(stage: str, schema: pa.Schema) -> pa.Schema:
-    """A stage's schema; where the stage leaves the width of features open, with that of `schema`."""
-    fields = []
-    for field in SCHEMAS[stage]:
-        index = schema.get_field_index(field.name)
-        fields.append(field if index < 0 else field.with_type(_with_width(field.type, schema.field(index).type)))
-    return pa.schema(fields)
 
 
 def renamed_columns(stage: str, names: Sequence[str]) -> Mapping[str, str]:
@@ -348,22 +339,47 @@ def renamed_columns(stage: str, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def is_features(type_: pa.DataType) -> bool:
-    """Whether a column holds features: vectors of halves, one or a list of them in a row."""
+    """Return whether a column holds features: vectors of half floats, one or a list of them in a row."""
     value = type_.value_type if pa.types.is_list(type_) else type_
     return bool(pa.types.is_fixed_size_list(value) and value.value_type == pa.float16())
 
 
 def lengths(column: pa.ChunkedArray) -> list[int]:
-    """How many vectors each row of a column of features has."""
+    """Return the number of vectors in each row of a column of features."""
     if pa.types.is_fixed_size_list(column.type):
         return [1] * len(column)
-    import pyarrow.compute as pc  # a tenth of a second
+    import pyarrow.compute as pc  # takes a tenth of a second
 
     counts: list[int] = pc.list_value_length(column).to_pylist()
     return counts
 
 
+def conform(table: pa.Table, stage: str) -> pa.Table:
+    """Return the table with its stage's exact schema.
+
+    Raises `ArtifactError` naming the stage and the column that is missing, unknown, of another type or null.
+    """
+    schema = SCHEMAS[stage]
+    missing = [name for name in schema.names if name not in table.column_names]
+    unknown = [name for name in table.column_names if name not in schema.names]
+    if missing or unknown:
+        raise ArtifactError(f"{stage}: missing columns {missing}, unknown columns {unknown}")
+    fields, columns = [], []
+    for field in schema:
+        column = table[field.name]
+        if not field.nullable and column.null_count:
+            raise ArtifactError(f"{stage}: column {field.name} holds {column.null_count} nulls")
+        type_ = _with_width(field.type, column.type)
+        try:
+            columns.append(column.cast(type_))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+            raise ArtifactError(f"{stage}: column {field.name} is no {type_} ({error})") from error
+        fields.append(field.with_type(type_))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
 def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
+    """Return the wanted type; features get the width of the given type."""
     if wanted == FEATURE and pa.types.is_fixed_size_list(given):
         return pa.list_(pa.float16(), given.list_size)
     if wanted == FEATURES and pa.types.is_list(given):
@@ -371,32 +387,8 @@ def _with_width(wanted: pa.DataType, given: pa.DataType) -> pa.DataType:
     return wanted
 
 
-def conform(table: pa.Table, stage: str) -> pa.Table:
-    """Return the table with its stage's exact schema.
-
-    Raises `ArtifactError` naming the stage and the column that is missing, foreign, of another type or null.
-    """
-    schema = fitted(stage, table.schema)
-    missing = [name for name in schema.names if name not in table.column_names]
-    foreign = [name for name in table.column_names if name not in schema.names]
-    if missing or foreign:
-        raise ArtifactError(f"{stage}: missing columns {missing}, unknown columns {foreign}")
-    for field in schema:
-        if not field.nullable and table[field.name].null_count:
-            raise ArtifactError(f"{stage}: column {field.name} holds {table[field.name].null_count} nulls")
-    columns = [_cast(table[field.name], field, stage) for field in schema]
-    return pa.table(columns, schema=schema)
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, stage: str) -> pa.ChunkedArray:
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
-        raise ArtifactError(f"{stage}: column {field.name} is no {field.type} ({error})") from error
-
-
 def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Build a stage's table from rows as dictionaries."""
+    """Return a stage's table of rows that are dictionaries."""
     try:
         return conform(pa.Table.from_pylist(list(rows), schema=SCHEMAS[stage]), stage)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -404,19 +396,18 @@ def table_of(stage: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
 
 
 def for_display(table: pa.Table) -> pa.Table:
-    """The table for people: features as their shape, as in "62 × 512", and bytes as their number."""
+    """Return the table with features as their shape, such as "62 × 512", and bytes as their number."""
     import pyarrow.compute as pc
 
     for index, field in enumerate(table.schema):
+        column = table[field.name]
         if pa.types.is_large_binary(field.type):
-            sizes = [f"{size} bytes" for size in pc.binary_length(table[field.name]).to_pylist()]
-            table = table.set_column(index, field.name, pa.array(sizes, pa.string()))
-        if is_features(field.type):
-            column = table[field.name]
-            if pa.types.is_list(field.type):
-                width = field.type.value_type.list_size
-                shapes = [f"{rows} × {width}" for rows in pc.list_value_length(column).to_pylist()]
-            else:
-                shapes = [str(field.type.list_size)] * len(column)
-            table = table.set_column(index, field.name, pa.array(shapes, pa.string()))
+            texts = [f"{size} bytes" for size in pc.binary_length(column).to_pylist()]
+        elif is_features(field.type) and pa.types.is_list(field.type):
+            texts = [f"{rows} × {field.type.value_type.list_size}" for rows in lengths(column)]
+        elif is_features(field.type):
+            texts = [str(field.type.list_size)] * len(column)
+        else:
+            continue
+        table = table.set_column(index, field.name, pa.array(texts, TEXT))
     return table

@@ -13,20 +13,19 @@ from penumbra.artifacts.schemas import RENAMED, conform, is_features, lengths, r
 if TYPE_CHECKING:
     import pandas as pd
 
-REJECTED = "_rejected"  # folder of the refused rows
+REJECTED = "_rejected"  # folder of the rejected rows
 TABLE_FILES = {"compression": "zstd"}
-# Halves hardly repeat and hardly shrink: plain values, read as they lie (`penumbra.artifacts.pages`).
-FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statistics": False}  # half floats don't shrink
 LENGTHS = b"penumbra.lengths"  # key of the file's metadata
 
 
 def part_name(index: int) -> str:
-    """The name of a part's file."""
+    """Return the name of a part's file."""
     return f"part-{index:05d}.parquet"
 
 
 def encode(part: Part, stage: str) -> bytes:
-    """A part's file. Raises `ArtifactError`."""
+    """Return a part's file; raise `ArtifactError` if its rows do not fit the stage's schema."""
     rows = conform(part.rows, stage)
     features = {name: lengths(rows[name]) for name in rows.column_names if is_features(rows.schema.field(name).type)}
     if not features:
@@ -35,8 +34,15 @@ def encode(part: Part, stage: str) -> bytes:
 
 
 def encode_rejected(part: Part) -> bytes:
-    """The file of a part's refused rows."""
+    """Return the file of a part's rejected rows."""
     return _parquet(table_of("rejected", part.rejected), TABLE_FILES)
+
+
+def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa.Table:
@@ -55,23 +61,16 @@ def is_older(data: bytes | memoryview, stage: str) -> bool:
 
 
 def lengths_of(schema: pa.Schema) -> dict[str, list[int]]:
-    """How many vectors each row of a column of features has, by column; empty where another program wrote it."""
-    found: dict[str, list[int]] = json.loads((schema.metadata or {}).get(LENGTHS, b"{}"))
-    return found
-
-
-def _parquet(table: pa.Table, options: dict[str, Any]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **options)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    """Return the number of vectors of each row, by column of features; empty if another program wrote the file."""
+    counts: dict[str, list[int]] = json.loads((schema.metadata or {}).get(LENGTHS, b"{}"))
+    return counts
 
 
 def frame_of(table: pa.Table) -> "pd.DataFrame":
-    """The table as a data frame, a row a row.
+    """Return the table as a data frame.
 
-    A text, a number and a truth value keep their type; a list is a list (`[[0.0, 4.2]]`), a struct a dict, bytes are
-    bytes. Features are arrays of halves: [vectors, width], or [width] where a row holds one.
+    Texts, numbers and booleans keep their type; a list is a list (`[[0.0, 4.2]]`), a struct a dict, bytes are bytes.
+    Features are arrays of half floats: [vectors, width], or [width] if a row holds one vector.
     """
     import pandas as pd
 
@@ -79,19 +78,17 @@ def frame_of(table: pa.Table) -> "pd.DataFrame":
 
 
 def _values(column: pa.ChunkedArray) -> Any:
+    """Return a column as pandas takes it. An array of objects keeps lists of equal length from becoming columns."""
     if is_features(column.type):
-        return _objects([vectors for chunk in column.chunks for vectors in _vectors(chunk)])
-    if pa.types.is_nested(column.type) or pa.types.is_large_binary(column.type):
-        return _objects(column.to_pylist())
-    return column.to_pandas()
-
-
-def _objects(values: list[Any]) -> Any:
-    """One object a row: pandas would spread lists of one length over columns."""
-    column = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values):
-        column[row] = value
-    return column
+        rows = [vectors for chunk in column.chunks for vectors in _vectors(chunk)]
+    elif pa.types.is_nested(column.type) or pa.types.is_large_binary(column.type):
+        rows = column.to_pylist()
+    else:
+        return column.to_pandas()
+    objects = np.empty(len(rows), dtype=object)
+    for index, row in enumerate(rows):
+        objects[index] = row
+    return objects
 
 
 def _vectors(chunk: pa.Array) -> list[Any]:

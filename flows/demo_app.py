@@ -23,8 +23,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penumbra.artifacts.charts import harmless
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
-from penumbra.artifacts.document import markdown_table
+from penumbra.artifacts.markdown import markdown_table
 
 MENDED, TOLD, ANEW, LOST, CRASH = "same bytes", "stopped in one line", "made anew", "SILENT LOSS", "CRASH"
 SOUND = "0 faults, 0 not finished"

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from bench.campaigns.flows import FLOWS, OK, Place, Run, undisturbed
-from penumbra.artifacts.document import markdown_table
+from penumbra.artifacts.markdown import markdown_table
 
 GONE = 15.0  # seconds after which nothing of a killed run may live
 STARTS = 15.0  # seconds in which a command imports everything and starts its server

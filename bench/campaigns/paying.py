@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from penumbra.artifacts.document import markdown_table
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.tasks.negatives.providers import asking
 from penumbra.tasks.negatives.providers.prices import Price
 from penumbra.tasks.negatives.providers.questions import Question

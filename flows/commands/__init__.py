@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from penumbra.artifacts.charts import printable
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import printable
 from penumbra.flows.commands.artifacts import artifacts
 from penumbra.flows.commands.datasets import check, fetch, init
 from penumbra.flows.commands.doctor import doctor

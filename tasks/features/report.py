@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from penumbra.artifacts.charts import Bar, bars
-from penumbra.artifacts.document import code, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import code, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.frames import as_image

@@ -12,9 +12,9 @@ import numpy as np
 import yaml
 from pydantic import Field, ValidationError
 
-from penumbra.artifacts.document import markdown_table, plain
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store

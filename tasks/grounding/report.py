@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from penumbra.artifacts.charts import COLOURS, Bar, Drawing, Line, Panel, Spans, bars, panels, spans
-from penumbra.artifacts.document import Document, Section, Table, plain
+from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of

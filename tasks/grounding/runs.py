@@ -15,10 +15,9 @@ from typing import Any
 
 from penumbra.artifacts.catalogue import check_unneeded, path_of
 from penumbra.artifacts.errors import PenumbraError, what_there_is
-from penumbra.artifacts.leases import lease
 from penumbra.artifacts.locations import PROJECT, runs_folder
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.store import ArtifactError, Store, lease_of
+from penumbra.artifacts.store import ArtifactError, Store
 
 ALL = "all"  # the subset of metrics over every query of a split
 SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
@@ -284,7 +283,7 @@ def remove(run: Run, dry_run: bool = False) -> None:
     def refuse(holder: str) -> None:
         raise ArtifactError(f"{run.run} is being trained by {holder}: end that first")
 
-    with lease(store.files, lease_of(run.metrics), refuse):
+    with store.lease(run.metrics, refuse):
         check_unneeded(store, run.artifacts)
         if dry_run:
             return

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.artifacts.document import markdown_table
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling

@@ -3,7 +3,7 @@
 from difflib import SequenceMatcher
 from typing import Any
 
-from penumbra.artifacts.document import Markdown, bold, plain
+from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 
 

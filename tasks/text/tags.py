@@ -17,10 +17,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.digests import file_digest
-from penumbra.artifacts.document import Markdown, bold, plain
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.progress import followed

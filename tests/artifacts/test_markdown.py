@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from penumbra.artifacts.charts import printable
-from penumbra.artifacts.document import Markdown, bold, code, markdown_table, plain
 from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.markdown import Markdown, bold, code, markdown_table, plain, printable
 from penumbra.artifacts.prefect_ui import stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts import prefect_ui
-from penumbra.artifacts.document import bold, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
+from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.prefect_ui import artifact_key, first_rows, publish_stage, stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store

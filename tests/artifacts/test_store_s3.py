@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import digests, leases
+from penumbra.artifacts import digests
+from penumbra.artifacts import files as files_module
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
@@ -130,7 +131,7 @@ def test_what_was_made_is_not_fetched_to_be_found_done(
 
 
 def test_one_run_makes_an_artifact_and_the_other_waits(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(files_module, "LOOK_EVERY", 0.05)
     begun, told = threading.Event(), list[str]()
     second = Makers()
 
@@ -147,28 +148,28 @@ def test_one_run_makes_an_artifact_and_the_other_waits(bucket: str, monkeypatch:
         other = pool.submit(Store(bucket).build, WORK, parts, waits=told.append)
     assert first.result() == other.result()
     assert (len(told), second.made) == (1, [])
-    assert Store(bucket).files.below(leases.LEASES) == {}, "the lease is given back"
+    assert Store(bucket).files.below(files_module.LEASES) == {}, "the lease is given back"
 
 
 def test_a_lease_that_is_not_renewed_lapses(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LAPSES", 3600.0)
-    monkeypatch.setattr(leases, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(files_module, "LAPSES", 3600.0)
+    monkeypatch.setattr(files_module, "LOOK_EVERY", 0.05)
     files, told = Store(bucket).files, list[str]()
-    dead, mine = (f"{leases.LEASES}/x.00000{term}" for term in (7, 8))
+    dead, mine = (f"{files_module.LEASES}/x.00000{term}" for term in (7, 8))
     long_ago = {"holder": "one that was killed", "renewed": time.time() - 1000}
     assert files.create(dead, json.dumps(long_ago).encode())
 
     def waits(holder: str) -> None:
         told.append(holder)
-        monkeypatch.setattr(leases, "LAPSES", 2.0)  # and so it has lapsed
+        monkeypatch.setattr(files_module, "LAPSES", 2.0)  # and so it has lapsed
 
-    with leases.lease(files, "x", waits):
-        assert sorted(files.below(leases.LEASES)) == ["x.000007", "x.000008"]
+    with files.lease("x", waits):
+        assert sorted(files.below(files_module.LEASES)) == ["x.000007", "x.000008"]
         first = files.read(mine)
         while files.read(mine) == first:
             time.sleep(0.05)
-        monkeypatch.setattr(leases, "LAPSES", 60.0)  # a slow machine's renewals may be late
-        with pytest.raises(TimeoutError), leases.lease(files, "x", stop):
+        monkeypatch.setattr(files_module, "LAPSES", 60.0)  # a slow machine's renewals may be late
+        with pytest.raises(TimeoutError), files.lease("x", stop):
             raise AssertionError("it was renewed: nobody else gets it")
     assert told == ["one that was killed"], "it was not taken before it had lapsed"
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from penumbra.artifacts.document import markdown_table
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from penumbra.artifacts.document import markdown_table, plain
 from penumbra.artifacts.errors import without_secrets
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.quality.page import fell, known, providers_of, summary, table
 

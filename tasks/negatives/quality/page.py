@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penumbra.artifacts.charts import Bar, bars, dots
-from penumbra.artifacts.document import code, markdown_table, plain
 from penumbra.artifacts.manifest import Manifest
+from penumbra.artifacts.markdown import code, markdown_table, plain
 from penumbra.tasks.negatives.quality.controls import EVERY_LEVEL, NEAREST, ORIGINALS, RANDOM
 from penumbra.tasks.negatives.quality.counts import is_total
 from penumbra.tasks.negatives.quality.figures import ALL, AS_DRAWN, COMMON_FILL

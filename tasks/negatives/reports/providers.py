@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.artifacts.document import markdown_table
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import FAILED, FILLED, provider_name, training_sentences
 from penumbra.tasks.negatives.providers.language_model import KneserNey

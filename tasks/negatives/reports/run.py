@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from penumbra.artifacts.document import code, markdown_table
 from penumbra.artifacts.manifest import Artifact, Manifest
+from penumbra.artifacts.markdown import code, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.references import Negatives

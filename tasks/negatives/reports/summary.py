@@ -10,8 +10,8 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from penumbra.artifacts.document import bold, markdown_table
 from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.markdown import bold, markdown_table
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.reports.providers import comparison, yield_table

@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.leases import lease
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import ArtifactError, Store, lease_of
+from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.tasks.grounding.runs import Runs, found_run, listed, remove, run_folder, trained_runs
 from penumbra.tasks.grounding.training.presets import Settings, non_default_settings
@@ -167,7 +166,7 @@ def test_a_run_that_something_else_was_made_from_stays(
 
 def test_a_run_that_is_being_trained_stays(store: Store, made: dict[str, Artifact]) -> None:
     run = found_run(made["mmn"].key)
-    with lease(store.files, lease_of(made["mmn"])):
+    with store.lease(made["mmn"]):
         # a lease of this process is not waited for either: its holder is told, and nothing is taken
         with pytest.raises(ArtifactError, match=rf"{run.run} is being trained by process \d+ on .*: end that first"):
             remove(run)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from penumbra.artifacts.charts import Drawing, printable
+from penumbra.artifacts.charts import Drawing
 from penumbra.artifacts.document import Document, Section, Table
+from penumbra.artifacts.markdown import printable
 from penumbra.tasks.grounding.batches.inputs import Loaded
 from penumbra.tasks.grounding.report import (
     Example,

@@ -1,0 +1,59 @@
+"""Markdown, HTML and SVG from text of unknown origin.
+
+A query, a video's id, a model's answer or an error may hold scripts, or links and images that a browser fetches. The
+functions here escape it, so that nothing in it is markup.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+MARKUP = re.compile(r"[\\*_`\[\]!~<>&@]|:(?=//)|(?<=www)\.|^[-+#=]")  # `markdown_table` escapes bars
+NOT_PRINTABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
+
+
+def printable(content: str) -> str:
+    """Return the text with the characters replaced that no page may hold."""
+    return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", content)
+
+
+def harmless(content: str) -> str:
+    """Return the text as a part of SVG or HTML."""
+    return escape(printable(content))
+
+
+class Markdown(str):
+    """Text that is markdown already, and is not escaped again."""
+
+    __slots__ = ()
+
+
+def plain(text: str) -> Markdown:
+    """Return the text as a part of markdown, in one line and without markup.
+
+    It is escaped by backslashes, because the Prefect UI shows most character references (&#95;) literally.
+    """
+    if isinstance(text, Markdown):
+        return text
+    return Markdown(MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split()))))
+
+
+def bold(text: str) -> Markdown:
+    """Return the text in bold."""
+    return Markdown(f"**{plain(text)}**")
+
+
+def code(text: str) -> Markdown:
+    """Return the text as code, in one line; backticks in it do not end it."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    blank = " " if len(fence) > 1 else ""
+    return Markdown(f"{fence}{blank}{printable(' '.join(text.split()))}{blank}{fence}")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], cell: Callable[[str], str] = plain) -> str:
+    """Return a table; `cell` escapes a text, and is `str` for text of our own that a terminal shows."""
+    lines = []
+    for row in (header, *rows):
+        cells = [cell(it if isinstance(it, str) else str(it)).replace("|", "\\|").replace("\n", " ") for it in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([lines[0], "|" + " --- |" * len(header), *lines[1:]])
