@@ -27,8 +27,9 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from penumbra.tasks.features.decoders import Pool, Video
-from penumbra.tasks.features.imports import Importer, Imports, Source, SourceError, import_part, open_source
+from penumbra.tasks.features.decoders import DecoderPool, Video
+from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.features.imports import Importer, Imports, Source, import_part, open_source
 from penumbra.tasks.features.reading import matrix_of
 from tests.films import film
 
@@ -131,8 +132,8 @@ def _imported(path: Path) -> Outcome:
     vids = list("abc") if path.is_file() else [CASE, INTACT]
     imports = Imports(sources=[Source(path=str(path), dimension=MATRIX.shape[1])])
     try:
-        opened = open_source(path, "", imports.largest_mb << 20)
-    except SourceError:
+        opened = open_source(path, "")
+    except FeatureError:
         return Outcome(reasons=Counter({"no HDF5 file": 1}))
     part = import_part(vids, dict.fromkeys(vids, 10.0), Importer(imports, 1.0, [opened], vids))
     kept = dict(zip(part.rows["vid"].to_pylist(), _matrices(part.rows), strict=True))
@@ -188,7 +189,7 @@ def run_videos(cases: int, workers: int = 2) -> Outcome:
         videos = list(_films(Path(temporary), cases))
         ends: dict[str, list[str]] = {video.vid: [] for video in videos}
         try:
-            for message in Pool(workers, 0.5, "", 60, 1 << 28).decode(videos):
+            for message in DecoderPool(workers, 0.5).decode(videos):
                 if message.picture is None:
                     vid, summary = message.video.vid, message.summary
                     ends[vid].append(message.reason or ("" if summary is None else "decoded"))

@@ -1,58 +1,65 @@
-"""A worker process: gets one video a line, answers with the frame of each of its clips.
+"""Decode videos in a process of its own; `penumbra.tasks.features.decoders` starts it.
 
-It reads files of others with decoders of others: with an argument, the bytes that it may take (0: any), it is confined.
+    python -m penumbra.tasks.features.decoder DESCRIPTOR MEMORY
 
-Started by `penumbra.tasks.features.decoders` as `python -m penumbra.tasks.features.decoder`, and ended by
-it where a decoder hangs. A job is a line of JSON on standard input (path, clip_length, device). An answer is a line of
-JSON on standard output: `rows` and `columns` of a frame, whose bytes follow it; `summary`, at the end of the video; or
-`reason` and `value`, where it can't be used. Imports neither torch nor Prefect, so that it starts in a moment.
+The decoders of FFmpeg read files from anywhere, so this process has no network where the system allows that, and at
+most MEMORY bytes of address space. It exchanges messages over the socket DESCRIPTOR: a job is a JSON object with
+`path`, `clip_length`, `resizing` (the fields of `Resizing`, or null) and `thumbnails` (how many are wanted). For each
+clip it answers with a JSON object with the `shape` of the frame, and then the frame's bytes. The last answer has the
+video's `summary` and the frame indices of the `thumbnails`, whose JPEGs follow; or `reason` and `value`, if the video
+can't be used. Neither torch nor Prefect is imported, so that the process starts quickly.
 """
 
 import json
 import os
 import sys
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from penumbra.artifacts.processes import confine, end_with_parent
-from penumbra.tasks.features.frames import VideoError, VideoSummary, clip_frames
+from penumbra.tasks.features.errors import VideoError
+from penumbra.tasks.features.frames import FilmStrip, Resizing, VideoSummary, clip_frames, resize
 
 
-def answer(job: dict[str, str], out: BinaryIO) -> None:
-    """Decode one video."""
-    summary = VideoSummary()
+def decode(job: dict[str, Any], connection: Connection) -> None:
+    """Decode one video and send its frames."""
+    path, summary, strip = Path(job["path"]), VideoSummary(), FilmStrip(job["thumbnails"])
+    resizing = Resizing(**job["resizing"]) if job["resizing"] else None
     try:
-        for picture in clip_frames(Path(job["path"]), float(job["clip_length"]), summary, job["device"]):
-            _tell(out, {"rows": picture.shape[0], "columns": picture.shape[1]})
-            out.write(picture.data)
-        _tell(out, {"summary": asdict(summary)})
+        for index, picture in enumerate(clip_frames(path, job["clip_length"], summary)):
+            strip.add(index, picture)
+            frame = resize(picture, resizing) if resizing else picture
+            _send(connection, {"shape": frame.shape})
+            connection.send_bytes(frame.tobytes())
+        _send(connection, {"summary": asdict(summary), "thumbnails": [index for index, _ in strip.thumbnails]})
+        for _, jpeg in strip.thumbnails:
+            connection.send_bytes(jpeg)
     except VideoError as error:
-        _tell(out, {"reason": error.reason, "value": str(error.value)})
-    except (BrokenPipeError, KeyboardInterrupt):
+        _send(connection, {"reason": error.reason, "value": error.value})
+    except BrokenPipeError:
         raise
     except MemoryError:
-        _tell(out, {"reason": "decoder needs more memory than videos.decoder_mb", "value": Path(job["path"]).name})
+        _send(connection, {"reason": "decoder needs too much memory", "value": path.name})
     except Exception as error:
-        _tell(out, {"reason": "decoder failed", "value": f"{type(error).__name__}: {error}"})
+        _send(connection, {"reason": "decoder failed", "value": f"{type(error).__name__}: {error}"})
 
 
-def _tell(out: BinaryIO, message: dict[str, object]) -> None:
-    out.write(json.dumps(message).encode() + b"\n")
-    out.flush()
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
 
 
 def main() -> None:
-    """Answer until standard input ends."""
-    if sys.argv[1:]:
-        confine(int(sys.argv[1]))  # before there is a second thread
+    """Decode videos until the other end of the connection is closed."""
+    descriptor, memory = map(int, sys.argv[1:])
+    confine(memory)  # works only while the process has a single thread
     end_with_parent()
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not come between the answers
+    connection = Connection(descriptor)
     try:
-        for line in sys.stdin.buffer:
-            answer(json.loads(line), out)
-    except (BrokenPipeError, KeyboardInterrupt):
+        while True:
+            decode(json.loads(connection.recv_bytes()), connection)
+    except (EOFError, OSError, KeyboardInterrupt):
         os._exit(1)
 
 

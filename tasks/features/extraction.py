@@ -1,4 +1,4 @@
-"""All parameter groups of `extract-features`, for the flows that do its work on the way."""
+"""What `extract-features` takes and what it gives to the flows that continue from there."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from penumbra.tasks.stage import Parameters
 
 
 class FeaturesParameters(Parameters):
-    """How features are extracted or imported: the groups of `extract-features`."""
+    """How features are extracted or imported: the parameter groups of `extract-features`."""
 
     clip: Clip = Clip()
     texts: Texts = Texts()
@@ -23,20 +23,20 @@ class FeaturesParameters(Parameters):
 
     @property
     def source(self) -> str:
-        """What runs are called after: where the videos' features come from."""
+        """Return where the features of videos come from, for the names of runs."""
         if self.simulation.wanted:
             return "simulated"
         names = [Path(source.path).name for source in self.imports.sources]
         return "+".join(names) or self.clip.encoder.rpartition("/")[2]
 
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
-        """The same, with patches where they are wanted."""
+        """Return these parameters, with patch features if they are wanted."""
         return self.model_copy(update={"videos": self.videos.model_copy(update={"patches": True})}) if wanted else self
 
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended."""
+    """The artifacts of an `extract-features` run; `outcome` says in one line how the run ended."""
 
     annotations: Artifact
     text_features: Artifact
@@ -46,5 +46,5 @@ class ExtractedFeatures:
 
     @property
     def path(self) -> str:
-        """Where the features of the videos lie."""
+        """Return the folder of the videos' features."""
         return self.video_features[0].path

@@ -1,15 +1,14 @@
-"""One frame a clip of a video file, decoded with PyAV.
+"""Decode one frame for each clip of a video file with PyAV, and resize frames with Pillow.
 
-Time 0 is the first frame's timestamp. Clip i covers [i·L, (i + 1)·L) seconds; the frame that is shown at its middle
-stands for it, that is the last one whose timestamp is at most (i + ½)·L. The clips cover the video: there are
-ceil(duration / L). Where the video ends before the middle of its last, partial clip, its last frame stands for it.
+Time 0 is the timestamp of the first frame. Clip i covers [i·L, (i + 1)·L) seconds and is represented by the frame that
+is shown at its middle: the last frame whose timestamp is at most (i + ½)·L. A video has ceil(duration / L) clips. If
+the video ends before the middle of its last clip, that clip is represented by the last frame.
 
-Only timestamps count, neither frame numbers nor what the header says of rate and duration: the duration is the end of
-the last frame that was decoded. A frame is turned as its rotation metadata asks.
+Only timestamps count. Frame numbers and the header's rate and duration are ignored, because they may be wrong; the
+duration is the end of the last decoded frame. Frames are rotated as the video's metadata says.
 """
 
 import io
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,87 +19,78 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
-from av.codec.hwaccel import HWAccel
+from PIL import Image
 
-Picture = npt.NDArray[np.uint8]  # (rows, columns, 3), red, green and blue
+from penumbra.tasks.features.errors import VideoError
 
-LONGEST = 24 * 3600  # seconds; a later timestamp is damage, and would be a million clips
-LARGEST = 100_000_000  # pixels of a frame
-NARROWEST = 50  # times as long as it is wide
-CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "ogg")  # as FFmpeg calls them
-GUESSED_RATE = 25  # frames a second of a video that tells neither timestamps nor rate
+Picture = npt.NDArray[np.uint8]  # (rows, columns, 3): red, green and blue
 
+MAX_SECONDS = 24 * 3600  # a later timestamp is damage and would ask for very many clips
+MAX_PIXELS = 100_000_000  # of a frame
+MAX_ASPECT_RATIO = 50
+CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "ogg")  # FFmpeg's names
+DEFAULT_RATE = 25  # frames a second of a video that has neither timestamps nor a rate
 
-class VideoError(Exception):
-    """A video can't be used; `args` are the reason, as it is counted, and what was found."""
-
-    def __init__(self, reason: str, value: object = "") -> None:
-        super().__init__(reason, value)
-        self.reason, self.value = reason, value
+ROWS, COLUMNS = 120, 160  # pixels of a thumbnail
+THUMBNAILS_PER_ROW = 6
+BACKGROUND = 24  # grey level around a thumbnail of another aspect ratio
 
 
 @dataclass
 class VideoSummary:
-    """What is known of a video when it has been decoded: seconds, clips, frames, and packets that could not be read.
-
-    `software` says that a hardware decoder was asked for and is not there.
-    """
+    """What decoding a video has shown: its duration in seconds, clips, frames, and packets that can't be decoded."""
 
     duration: float = 0.0
     clips: int = 0
     frames: int = 0
     damaged: int = 0
     rotated: bool = False
-    software: bool = False
 
 
 @dataclass
-class _Shown:
-    """A decoded frame with the seconds at which it is shown and its end."""
+class _TimedFrame:
+    """A decoded frame, the second at which it is first shown, and the second at which the next frame replaces it."""
 
     frame: Any
     start: Fraction
     end: Fraction
 
 
-def clip_frames(path: Path, clip_length: float, summary: VideoSummary, device: str = "") -> Iterator[Picture]:
-    """Yield the frame of each clip, in order; `summary` is filled in on the way and is complete at the end.
+def clip_frames(path: Path, clip_length: float, summary: VideoSummary) -> Iterator[Picture]:
+    """Yield the frame of each clip in order.
 
     Args:
-        path: a file that is one of `CONTAINERS`, whatever its suffix
+        path: video file in one of `CONTAINERS`, whatever its suffix
         clip_length: L, in seconds
-        summary: an empty one
-        device: a hardware decoder such as "cuda", or "" for none; where it can't decode a file, software does
+        summary: is filled in during decoding and complete at the end
 
     Raises:
-        VideoError: nothing can be decoded, or the pictures are impossible
-        MemoryError: this process may not take what it needs
+        VideoError: nothing can be decoded, or the frames have an impossible size
+        MemoryError: decoding needs more memory than this process may use
 
     """
-    length = Fraction(clip_length).limit_denominator(1_000_000)  # 0.1 is a tenth
-    middle = length / 2
-    shown: _Shown | None = None
+    length = Fraction(clip_length).limit_denominator(1_000_000)  # 0.1 is exactly a tenth
+    current: _TimedFrame | None = None
     picture: Picture | None = None
-    for following in _in_order(_decode(path, summary, device), summary):
-        while shown is not None and following.start > summary.clips * length + middle:
-            picture = _picture(shown.frame, summary) if picture is None else picture
+    for following in _timed(_decode(path, summary), summary):
+        while current is not None and following.start > (summary.clips + Fraction(1, 2)) * length:
+            picture = _picture(current.frame, summary) if picture is None else picture
             summary.clips += 1
             yield picture
-        shown, picture = following, None
-    if shown is None:
+        current, picture = following, None
+    if current is None:
         raise VideoError("no frame can be decoded", path.name)
-    summary.duration = float(shown.end)
-    picture = _picture(shown.frame, summary) if picture is None else picture
-    while summary.clips < max(1, ceil(shown.end / length)):
+    summary.duration = float(current.end)
+    picture = _picture(current.frame, summary) if picture is None else picture
+    while summary.clips < max(1, ceil(current.end / length)):
         summary.clips += 1
         yield picture
 
 
-def _in_order(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Iterator[_Shown]:
-    """The frames with their times; one without a timestamp, or with one that goes back, follows the one before."""
+def _timed(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Iterator[_TimedFrame]:
+    """Yield frames with their times. One without a timestamp, or with an earlier one, follows the previous frame."""
     origin, last, interval = None, None, Fraction(0)
     for frame, rate in frames:
-        usual = 1 / Fraction(rate) if rate else Fraction(1, GUESSED_RATE)
         base = frame.time_base
         start = last.end if last else Fraction(0)
         if frame.pts is not None and base:
@@ -110,26 +100,29 @@ def _in_order(frames: Iterator[tuple[Any, Any]], summary: VideoSummary) -> Itera
                 start = stamped
         if last is not None:
             interval = start - last.start
-            yield _Shown(last.frame, last.start, start)
-        if start > LONGEST:
+            yield _TimedFrame(last.frame, last.start, start)
+        if start > MAX_SECONDS:
             raise VideoError("a frame is shown later than a day after the first", f"{float(start):.0f} s")
-        lasting = frame.duration * base if frame.duration and base else interval or usual
-        last = _Shown(frame, start, start + lasting)
+        usual = 1 / Fraction(rate) if rate else Fraction(1, DEFAULT_RATE)
+        duration = frame.duration * base if frame.duration and base else interval or usual
+        last = _TimedFrame(frame, start, start + duration)
         summary.frames += 1
     if last is not None:
         yield last
 
 
-def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[Any, Any]]:
-    """Yield frames, and the rate that the file tells; what is damaged is counted and left out."""
+def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
+    """Yield each frame and the file's frame rate; packets that can't be decoded are counted and skipped."""
+    # A playlist would make FFmpeg open other files, so only formats that are stored in a single file are allowed.
+    options = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
     try:
-        container = _open(path, summary, device)
+        container = av.open(f"file:{path}", options=options)
     except MemoryError:
         raise
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        none = f"no {', '.join(CONTAINERS)}, or a damaged one"
-        found = none if isinstance(error, av.error.ArgumentError) else _text(error)
-        raise VideoError("file can't be opened as a video", found) from None
+        unknown = f"no {', '.join(CONTAINERS)}, or a damaged one"
+        value = unknown if isinstance(error, av.error.ArgumentError) else _message(error)
+        raise VideoError("file can't be opened as a video", value) from None
     with container:
         streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
         if not streams:
@@ -137,7 +130,7 @@ def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[An
         stream = streams[0]
         if stream.codec_context is None:
             raise VideoError("no decoder for the video's codec", path.name)
-        stream.codec_context.thread_count = 1  # the files are decoded side by side
+        stream.codec_context.thread_count = 1  # several files are decoded at the same time
         for packet in _packets(container, stream, summary):
             try:
                 frames = stream.codec_context.decode(packet)
@@ -149,12 +142,12 @@ def _decode(path: Path, summary: VideoSummary, device: str) -> Iterator[tuple[An
                 summary.damaged += 1
                 continue
             for frame in frames:
-                _check(frame)
+                _check_size(frame.width, frame.height)
                 yield frame, stream.average_rate or stream.guessed_rate
 
 
 def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any]:
-    """The stream's packets and at last None; a file that breaks off is damaged, and ends there."""
+    """Yield the packets of a stream and finally None; a truncated file counts as damaged and ends there."""
     try:
         for packet in container.demux(stream):
             if packet.size:
@@ -165,90 +158,108 @@ def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any
     yield None
 
 
-def _open(path: Path, summary: VideoSummary, device: str) -> Any:
-    # A playlist would make FFmpeg open other files: what is opened is told by content, and lies in one file.
-    address, options = f"file:{path}", {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
-    if device:
-        try:
-            return av.open(address, options=options, hwaccel=HWAccel(device_type=device, allow_software_fallback=True))
-        except (av.error.FFmpegError, OSError, ValueError, RuntimeError):
-            summary.software = True  # where the file is the cause the next attempt says so
-    return av.open(address, options=options)
-
-
-def _check(frame: Any) -> None:
-    sides = sorted((frame.width, frame.height))
-    if sides[0] < 1 or sides[0] * sides[1] > LARGEST:
-        raise VideoError("picture is too large", f"{frame.width} x {frame.height}")
-    if sides[1] > NARROWEST * sides[0]:
-        raise VideoError(
-            f"picture is more than {NARROWEST} times as long as it is wide", f"{frame.width} x {frame.height}"
-        )
+def _check_size(width: int, height: int) -> None:
+    short, long = sorted((width, height))
+    if short < 1 or short * long > MAX_PIXELS:
+        raise VideoError("picture is too large", f"{width} x {height}")
+    if long > MAX_ASPECT_RATIO * short:
+        raise VideoError(f"picture is more than {MAX_ASPECT_RATIO} times as long as it is wide", f"{width} x {height}")
 
 
 def _picture(frame: Any, summary: VideoSummary) -> Picture:
+    """Convert a frame to RGB, rotated as its metadata says."""
     try:
         picture = frame.to_ndarray(format="rgb24")
     except MemoryError:
         raise
     except (av.error.FFmpegError, ValueError) as error:
-        raise VideoError("pictures can't be converted to colours", _text(error)) from None
+        raise VideoError("pictures can't be converted to colours", _message(error)) from None
     turns = round(frame.rotation / 90) % 4
     summary.rotated = summary.rotated or turns != 0
     return np.ascontiguousarray(np.rot90(picture, turns)) if turns else picture
 
 
-def _text(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
 
 
-ROWS, COLUMNS = 120, 160  # pixels of a frame on the sheet
-IN_A_ROW = 6
-GROUND = 24  # grey around a frame that is of another form
+# -- resizing and thumbnails ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """How an encoder wants its pictures, as `preprocessor_config.json` says: resized, then cropped at the centre.
+
+    `shortest_edge` is the length of the shorter side after resizing; without one all pictures are resized to `size`.
+    `resample` is Pillow's number of the filter.
+    """
+
+    shortest_edge: int | None
+    size: tuple[int, int]  # rows, columns
+    crop: tuple[int, int] | None
+    resample: int
+
+
+def resize(picture: Picture, resizing: Resizing) -> Picture:
+    """Resize and crop a picture exactly as `CLIPImageProcessor` does; where it is too small, the border is black."""
+    rows, columns = resizing.size
+    if resizing.shortest_edge is not None:
+        short, long = sorted(picture.shape[:2])
+        longer = int(resizing.shortest_edge * long / short)
+        landscape = picture.shape[0] <= picture.shape[1]
+        rows, columns = (resizing.shortest_edge, longer) if landscape else (longer, resizing.shortest_edge)
+    image = Image.fromarray(picture)
+    if image.size != (columns, rows):
+        image = image.resize((columns, rows), Image.Resampling(resizing.resample))
+    if resizing.crop:
+        height, width = resizing.crop
+        left, top = int((columns - width) / 2), int((rows - height) / 2)
+        image = image.crop((left, top, left + width, top + height))
+    return np.asarray(image)
 
 
 def thumbnail(picture: Picture) -> bytes:
-    """A frame as a small JPEG, whole, in the middle of ROWS × COLUMNS."""
-    import torch
-    from torch.nn import functional
-
+    """Return the whole picture as a small JPEG, centred in ROWS × COLUMNS pixels."""
     rows, columns = picture.shape[:2]
     scale = min(ROWS / rows, COLUMNS / columns)
-    size = (max(1, round(rows * scale)), max(1, round(columns * scale)))
-    pixels = torch.from_numpy(np.ascontiguousarray(picture)).permute(2, 0, 1)[None]
-    small = functional.interpolate(pixels, size, mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
-    framed = np.full((ROWS, COLUMNS, 3), GROUND, np.uint8)
-    top, left = (ROWS - size[0]) // 2, (COLUMNS - size[1]) // 2
-    framed[top : top + size[0], left : left + size[1]] = small
-    return to_jpeg(framed)
-
-
-def to_jpeg(picture: Picture) -> bytes:
-    """A picture (even numbers of rows and columns) as a JPEG."""
-    encoder = av.CodecContext.create("mjpeg", "w")
-    encoder.width, encoder.height, encoder.pix_fmt = picture.shape[1], picture.shape[0], "yuvj420p"
-    encoder.time_base = 1  # type: ignore[assignment]
-    encoder.options = {"qscale": "4", "qmin": "4", "qmax": "4"}
-    frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuvj420p")
-    return b"".join(bytes(packet) for packet in (*encoder.encode(frame), *encoder.encode(None)))
-
-
-def from_jpeg(data: bytes) -> Picture:
-    """A JPEG of ours as a picture."""
-    with av.open(io.BytesIO(data), "r", format="jpeg_pipe") as container:
-        return np.asarray(next(container.decode(video=0)).to_ndarray(format="rgb24"), np.uint8)
+    size = (max(1, round(columns * scale)), max(1, round(rows * scale)))
+    framed = Image.new("RGB", (COLUMNS, ROWS), (BACKGROUND,) * 3)
+    small = Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR)
+    framed.paste(small, ((COLUMNS - size[0]) // 2, (ROWS - size[1]) // 2))
+    return _jpeg(framed)
 
 
 def contact_sheet(thumbnails: Sequence[bytes]) -> bytes:
-    """Thumbnails in rows of IN_A_ROW, as one JPEG."""
-    lines = -(-len(thumbnails) // IN_A_ROW)
-    sheet = np.full((lines * ROWS, min(len(thumbnails), IN_A_ROW) * COLUMNS, 3), GROUND, np.uint8)
+    """Return thumbnails side by side, in rows of THUMBNAILS_PER_ROW, as one JPEG."""
+    rows = -(-len(thumbnails) // THUMBNAILS_PER_ROW)
+    width = min(len(thumbnails), THUMBNAILS_PER_ROW) * COLUMNS
+    sheet = Image.new("RGB", (width, rows * ROWS), (BACKGROUND,) * 3)
     for index, data in enumerate(thumbnails):
-        top, left = index // IN_A_ROW * ROWS, index % IN_A_ROW * COLUMNS
-        sheet[top : top + ROWS, left : left + COLUMNS] = from_jpeg(data)
-    return to_jpeg(sheet)
+        row, column = divmod(index, THUMBNAILS_PER_ROW)
+        sheet.paste(Image.open(io.BytesIO(data)), (column * COLUMNS, row * ROWS))
+    return _jpeg(sheet)
 
 
-def as_image(title: str, data: bytes) -> str:
-    """A JPEG as a markdown image that needs no other file."""
-    return f"![{title}](data:image/jpeg;base64,{b64encode(data).decode()})"
+def _jpeg(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=85)
+    return stream.getvalue()
+
+
+class FilmStrip:
+    """Thumbnails of evenly spaced frames of a video whose length is known only at its end.
+
+    It keeps between `count` and 2·`count` thumbnails of a long video, each with the index of its frame.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.thumbnails = count, list[tuple[int, bytes]]()
+        self._step = 1
+
+    def add(self, index: int, picture: Picture) -> None:
+        """Keep the thumbnail of a frame if it is one of the evenly spaced ones."""
+        if not self.count or index % self._step:
+            return
+        self.thumbnails.append((index, thumbnail(picture)))
+        if len(self.thumbnails) > 2 * self.count:
+            self.thumbnails, self._step = self.thumbnails[::2], 2 * self._step

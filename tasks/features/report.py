@@ -1,5 +1,6 @@
-"""The report of an `extract-features` run: frames, lengths, what is missing, how fast it went, in the Prefect UI."""
+"""The report of an `extract-features` run in the Prefect UI: frames, lengths, rejected videos and speed."""
 
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,13 +13,12 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import code, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
-from penumbra.tasks.features.frames import as_image
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.features.video import SHEET
 from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "extract-features"
-SHOWN = 20  # refused videos, by name
+SHOWN = 20  # rejected videos
 EDGES = (0, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600)  # seconds
 UNUSED = "queries of videos without features: training leaves them out"
 
@@ -27,7 +27,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def row_lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "") -> tuple[Counts, Seconds]:
-    """How many vectors each row has, and each row's duration where a column tells it."""
+    """Return the number of vectors of each row, and each row's duration if a column of seconds is named."""
     counts: list[Counts] = [np.zeros(0, np.int64)]
     durations: list[Seconds] = [np.zeros(0)]
     for part in store.parts(artifact, [lists, *([seconds] if seconds else [])]):
@@ -38,7 +38,7 @@ def row_lengths(store: Store, artifact: Artifact, lists: str, seconds: str = "")
 
 
 def queries_without_features(store: Store, annotations: Artifact, videos: Artifact) -> Counter[str]:
-    """How many queries of each split have a video without features."""
+    """Return the number of queries of each split whose video has no features."""
     featured = {vid for part in store.parts(videos, ["vid"]) for vid in part["vid"].to_pylist()}
     missing: Counter[str] = Counter()
     for part in store.parts(annotations, ["vid", "split"]):
@@ -56,7 +56,7 @@ def _duration_chart(durations: Seconds) -> str:
     return bars("durations", lines, high, [tick / 10 for tick in range(0, int(10 * high) + 1, 2)]).image()
 
 
-def _refused(store: Store, artifact: Artifact) -> Iterator[tuple[str, str, str]]:
+def _rejected(store: Store, artifact: Artifact) -> Iterator[tuple[str, str, str]]:
     for part in store.rejected(artifact):
         for row in part.to_pylist():
             yield row["qid"], row["reason"], row["value"]
@@ -67,7 +67,7 @@ def _speed(manifest: Manifest, count: int) -> str:
 
 
 def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
-    """The report's markdown."""
+    """Return the report as markdown."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     clips, durations = row_lengths(store, videos, "features", "duration")
     tokens, _ = row_lengths(store, texts, "tokens")
@@ -84,20 +84,20 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]
     sheet = store.read_file(videos, SHEET)
-    refused = list(_refused(store, videos))
-    shown = [(code(vid), reason, value) for vid, reason, value in refused[:SHOWN]]
-    left = [f"{len(refused) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(refused) > SHOWN else []
+    rejected = list(_rejected(store, videos))
+    shown = [(code(vid), reason, value) for vid, reason, value in rejected[:SHOWN]]
+    left = [f"{len(rejected) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(rejected) > SHOWN else []
     sections = [
         f"# {video_features.dataset}: features",
         *remark_on([videos]),
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
-        *(["## Frames", as_image("frames", sheet)] if sheet else []),
+        *(["## Frames", f"![frames](data:image/jpeg;base64,{b64encode(sheet).decode()})"] if sheet else []),
         "## Figures",
-        markdown_table(("what", "how much"), rows),
+        markdown_table(("figure", "value"), rows),
         *(["## Durations", _duration_chart(durations)] if len(durations) else []),
-        f"## Videos without features: {len(refused):,}",
-        markdown_table(("reason", "videos"), Counter(reason for _, reason, _ in refused).most_common()),
-        *([markdown_table(("video", "reason", "found"), shown), *left] if shown else []),
+        f"## Videos without features: {len(rejected):,}",
+        markdown_table(("reason", "videos"), Counter(reason for _, reason, _ in rejected).most_common()),
+        *([markdown_table(("video", "reason", "details"), shown), *left] if shown else []),
     ]
     return "\n\n".join(sections)
 
@@ -107,7 +107,7 @@ def _spread(values: Counts | Seconds) -> str:
 
 
 def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
-    """How a run ended, in one line."""
+    """Return how a run ended, in one line."""
     text_features, video_features = store.manifest(texts), store.manifest(videos)
     missing = video_features.taken - video_features.kept
     kind = "simulated videos" if remark_on([videos]) else "videos"
@@ -117,7 +117,7 @@ def outcome(store: Store, texts: Artifact, videos: Artifact) -> str:
 
 @side_effect_task("report")
 def report_features(annotations: Artifact, texts: Artifact, videos: Artifact) -> str:
-    """Publish the report of a run; returns its outcome in one line."""
+    """Publish the report of a run, and return its outcome in one line."""
     store = Store()
     publish_report(annotations.dataset, FLOW, write_report(store, annotations, texts, videos))
     line = outcome(store, texts, videos)

@@ -1,16 +1,16 @@
-"""Stage `video_features`, encoder `simulated`: clips made of what the sentences say, where nobody has the videos.
+"""Stage `video_features`, encoder `simulated`: clips made from a data set's sentences, without its videos.
 
-What a data set's sentences say is planted in their windows, so that a training needs no download but the annotations.
-Each lemma of a verb, noun, adjective, preposition or adverb is a concept, subjects and auxiliaries left out. A clip is
+What the sentences say is planted in their windows, so training needs nothing but the annotations. Each lemma of a verb,
+noun, adjective, preposition or adverb is a concept, except subjects and auxiliaries. A clip is
 
-    map · (sum of the sentences' concepts + sum of other events' concepts + what is seen all the time + noise)
+    map · (sum of the sentences' concepts + sum of other events' concepts + background + noise)
 
-where other events are real training sentences, most of which share a word with the video's own: no single word tells
-the moment. So a model must put words together, as in a real video; perception is out of the question. Figures on
-simulated clips rank ways to train, and are no figures of the data set.
+Other events are real training sentences, most of which share a word with the video's own, so that no single word tells
+the moment: a model must combine words, as in a real video. Perception is not simulated. Figures on simulated clips rank
+ways of training; they are not figures of the data set.
 
-All draws come from the seed and the video's id. So the same video has the same clips in any order and on any machine,
-to the last bits in which machines' sentence encoders differ.
+All random numbers come from the seed and the video's id, so a video has the same clips in any order and on any machine,
+except for the last bits in which sentence encoders differ between machines.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.store import Store
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, features_table
 from penumbra.tasks.stage import Parameters, Stage, require_made, run, zip_parts
@@ -36,16 +36,26 @@ from penumbra.tasks.text.embeddings import Encoding, encode
 
 SIMULATED = "simulated"
 CLASSES = ("verb", "noun", "adjective", "preposition", "adverb")
-DIFFICULTIES = {  # other events a video, probability that a word is seen all the time, norm of the noise
-    "easy": (2.0, 0.3, 1.5),
-    "medium": (4.0, 0.6, 2.5),
-    "hard": (6.0, 0.8, 3.5),
+DIFFICULTIES = {  # other events a video on average (Poisson); probability that a word is background; norm of the noise
+    "easy": {"other_events": 2.0, "background": 0.3, "noise": 1.5},
+    "medium": {"other_events": 4.0, "background": 0.6, "noise": 2.5},
+    "hard": {"other_events": 6.0, "background": 0.8, "noise": 3.5},
 }
-
+NUMBERS = {
+    "background_strength": 0.6,  # weight of the words that are seen in the whole video
+    "sharing": 0.8,  # share of other events that have a word of the video's own
+    "event_shape": 3.0,  # of the gamma distribution of events' lengths
+    "event_scale": 2.7,  # of the same distribution, in seconds
+    "weights": [1.0, 1.0, 0.6, 0.5, 0.5],  # of words by their class, in the order of CLASSES
+    "own": 0.6,  # part of a concept that is its own; the rest it shares with words of similar meaning
+    "concept_width": 128,  # dimensions in which concepts are added
+    "width": 256,  # dimensions of a clip
+    "sentence_model": "all-MiniLM-L6-v2",  # measures the similarity of words
+}
 LEMMAS_A_DIMENSION = 2
 
 REMARK = (
-    "The clips are simulated, made of the sentences themselves: figures rank ways to train, and say nothing of how "
+    "The clips are simulated, made from the sentences themselves: figures rank ways of training and do not show how "
     "well anything works on real videos."
 )
 
@@ -54,96 +64,72 @@ Concepts = tuple[tuple[str, float], ...]  # lemmas of a sentence with their weig
 
 
 class Simulation(Parameters):
-    """Clips made of the sentences instead of videos. Figures on them rank ways to train, nothing else."""
+    """Clips made from the sentences instead of videos; figures on them rank ways of training, nothing else."""
 
     difficulty: Literal["none", "easy", "medium", "hard"] = Field(
         "none", description="none: real videos. Otherwise how hard simulated clips are: events, background, noise."
     )
-    other_events: float | None = Field(
-        None, ge=0, le=1000, description="Other events a video, on average (Poisson); default: the difficulty's."
-    )
-    background: float | None = Field(
-        None, ge=0, le=1, description="Probability that a word of the video is seen all the time; the difficulty's."
-    )
     noise: float | None = Field(None, ge=0, description="Norm of a clip's Gaussian noise; default: the difficulty's.")
-    background_strength: float = Field(0.6, ge=0, description="Weight of what is seen all the time.")
-    sharing: float = Field(0.8, ge=0, le=1, description="Share of other events that have a word of the video's own.")
-    event_shape: float = Field(3.0, gt=0, description="Shape of the gamma distribution of events' lengths.")
-    event_scale: float = Field(2.7, gt=0, description="Its scale, in seconds.")
-    weights: tuple[float, float, float, float, float] = Field(
-        (1.0, 1.0, 0.6, 0.5, 0.5), description=f"Weight of a word by its class: {', '.join(CLASSES)}."
-    )
-    own: float = Field(
-        0.6, ge=0, le=1, description="Part of a concept that is its own; the rest it shares with words of like meaning."
-    )
-    concept_width: int = Field(128, ge=2, le=4096, description="Dimensions in which concepts are added up.")
-    width: int = Field(256, ge=2, le=65536, description="Dimensions of a clip.")
-    sentence_model: str = Field("all-MiniLM-L6-v2", description="What says how like words are in meaning.")
-    seed: int = Field(0, ge=0, description="Seed of everything drawn.")
+    seed: int = Field(0, ge=0, description="Seed of all random numbers.")
 
     @property
     def wanted(self) -> bool:
-        """Whether clips are simulated."""
+        """Return whether clips are simulated."""
         return self.difficulty != "none"
 
-    def resolved(self) -> dict[str, Any]:
-        """All numbers, those of the difficulty among them; its name changes nothing."""
-        numbers = dict(zip(("other_events", "background", "noise"), DIFFICULTIES[self.difficulty], strict=True))
-        said = self.model_dump(mode="json", exclude={"difficulty"}, exclude_none=True)
-        return numbers | said
-
-
-class SimulationError(PenumbraError):
-    """A data set has nothing that could be planted."""
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers of the simulation."""
+        changed = self.model_dump(mode="json", exclude={"difficulty"}, exclude_none=True)
+        return NUMBERS | DIFFICULTIES[self.difficulty] | changed
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A sentence in its video: its concepts and its windows, in seconds."""
+    """A sentence of a video: its concepts and its windows in seconds."""
 
     concepts: Concepts
     windows: tuple[tuple[float, float], ...]
 
 
 def drawn(seed: int, *names: str) -> np.random.Generator:
-    """Random numbers that belong to a name."""
+    """Return the random generator of a name."""
     return np.random.default_rng([seed, *blake2b("\0".join(names).encode(), digest_size=8).digest()])
 
 
 def concepts_of(tokens: Iterable[Mapping[str, Any]], weights: Sequence[float]) -> Concepts:
-    """The concepts of a sentence's tokens, each once."""
-    found = {
+    """Return the concepts of a sentence's tokens, each once, with their weights."""
+    concepts = {
         token["lemma"]: weights[CLASSES.index(token["primitive"])]
         for token in tokens
         if token["primitive"] and not token["is_subject"]
     }
-    return tuple(sorted((lemma, weight) for lemma, weight in found.items() if weight))
+    return tuple(sorted((lemma, weight) for lemma, weight in concepts.items() if weight))
 
 
 def meanings(lemmas: Sequence[str], sentence_model: str, width: int) -> Vectors:
-    """Unit vectors [lemmas, width]: SentenceBERT's, centred and whitened in their first dimensions.
+    """Return unit vectors [lemmas, width]: those of SentenceBERT, centred and whitened in their first dimensions.
 
-    There are at least two lemmas a dimension: whitened in more, all would lie equally far apart.
+    There are at least two lemmas for each dimension: whitened in more, all would be equally far apart.
     """
     from sklearn.decomposition import PCA
 
     vectors = encode(lemmas, Encoding(sentence_model=sentence_model)).astype(np.float64)
     kept = min(width, ceil(len(lemmas) / LEMMAS_A_DIMENSION), len(lemmas) - 1, vectors.shape[1])
-    found = np.zeros((len(lemmas), width))
+    whitened = np.zeros((len(lemmas), width))
     if kept > 0:
-        found[:, :kept] = PCA(kept, whiten=True, svd_solver="full").fit_transform(vectors)
-    found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
-    return found
+        whitened[:, :kept] = PCA(kept, whiten=True, svd_solver="full").fit_transform(vectors)
+    whitened /= np.maximum(np.linalg.norm(whitened, axis=1, keepdims=True), 1e-9)
+    return whitened
 
 
 def individual(lemma: str, width: int, seed: int) -> Vectors:
-    """The unit vector that is a lemma's own."""
+    """Return the unit vector that only this lemma has."""
     vector: Vectors = drawn(seed, "concept", lemma).standard_normal(width)
     return vector / np.linalg.norm(vector)
 
 
 def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors:
-    """How much of each clip a window covers, 0 to 1 [clips]."""
+    """Return the share of each clip that a window covers [clips]."""
     begin = np.arange(clips) * clip_length
     overlap = np.minimum(begin + clip_length, end) - np.maximum(begin, start)
     covering: Vectors = np.clip(overlap / clip_length, 0, 1)
@@ -151,7 +137,7 @@ def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors
 
 
 class World:
-    """What all videos share: each concept's vector, the training sentences, and the map to features."""
+    """What all videos share: the vector of each concept, the training sentences, and the map to features."""
 
     def __init__(self, sentences: Sequence[Concepts], training: Sequence[Concepts], numbers: Mapping[str, Any]) -> None:
         self.numbers, self.training = numbers, sorted(set(training))
@@ -168,18 +154,18 @@ class World:
                 self.having.setdefault(lemma, []).append(number)
 
     def vector(self, sentence: Concepts) -> Vectors:
-        """The weighted sum of a sentence's concepts [concept_width]."""
+        """Return the weighted sum of a sentence's concepts [concept_width]."""
         total: Vectors = np.sum([weight * self.vectors[lemma] for lemma, weight in sentence], axis=0)
         return total
 
     def video(self, vid: str, duration: float, own: Sequence[Planted], clip_length: float) -> Float16Array:
-        """The clips [clips, width] of a video."""
+        """Return the clips [clips, width] of a video."""
         draws, n = drawn(self.seed, "video", vid), self.numbers
         clips = ceil(duration / clip_length)
         scene = draws.standard_normal((clips, self.width)) * (n["noise"] / np.sqrt(self.width))
         for planted in own:
-            there = np.max([covered(*window, clips, clip_length) for window in planted.windows], axis=0)
-            scene += there[:, None] * self.vector(planted.concepts)
+            coverage = np.max([covered(*window, clips, clip_length) for window in planted.windows], axis=0)
+            scene += coverage[:, None] * self.vector(planted.concepts)
         for _ in range(draws.poisson(n["other_events"])):
             event, length = self.other_event(own, draws), draws.gamma(n["event_shape"], n["event_scale"])
             start = draws.uniform(0, max(duration - length, 0))
@@ -192,14 +178,14 @@ class World:
         return features
 
     def other_event(self, own: Sequence[Planted], draws: np.random.Generator) -> Concepts:
-        """A training sentence that says none of the video's own; empty where a few draws find none."""
+        """Return a training sentence that contains none of the video's own; empty if a few draws find none."""
         words = [lemma for planted in own for lemma, _ in planted.concepts if lemma in self.having]
         shared = words and draws.random() < self.numbers["sharing"]
         for _ in range(8):
             among = self.having[words[draws.integers(len(words))]] if shared else range(len(self.training))
-            found = self.training[among[draws.integers(len(among))]] if len(among) else ()
-            if found and not any(set(planted.concepts) <= set(found) for planted in own):
-                return found
+            event = self.training[among[draws.integers(len(among))]] if len(among) else ()
+            if event and not any(set(planted.concepts) <= set(event) for planted in own):
+                return event
         return ()
 
 
@@ -217,47 +203,47 @@ class SimulatedFeatures(Stage):
     clip_length: float
 
     def parameters(self) -> dict[str, Any]:
-        """All numbers of the simulation."""
-        return {
-            "encoder": SIMULATED,
-            "clip_length": self.clip_length,
-            "videos_a_part": VIDEOS_A_PART,
-            **self.simulation.resolved(),
-        }
+        """Return all numbers of the simulation."""
+        return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
 
     def determines(self) -> dict[str, Any]:
-        """The same."""
+        """Return all of the parameters."""
         return self.parameters()
 
     @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """All numbers of the simulation."""
+        return self.simulation.numbers()
+
+    @cached_property
     def videos(self) -> dict[str, tuple[float, list[Planted], int]]:
-        """Each video's duration in seconds, its sentences, and how many of these have no word to plant."""
-        found: dict[str, tuple[float, list[Planted], int]] = {}
+        """The duration of each video in seconds, its sentences, and how many of them have no word to plant."""
+        videos: dict[str, tuple[float, list[Planted], int]] = {}
         for annotations, tags in zip_parts(require_made(self.annotations), require_made(self.tags)):
             rows = annotations.select(["vid", "duration", "windows"]).to_pylist()
             for row, tokens in zip(rows, tags["tokens"].to_pylist(), strict=True):
-                duration, own, wordless = found.get(row["vid"], (0.0, [], 0))
-                concepts = concepts_of(tokens, self.simulation.weights)
+                duration, own, wordless = videos.get(row["vid"], (0.0, [], 0))
+                concepts = concepts_of(tokens, self.numbers["weights"])
                 if concepts and row["windows"]:
                     own.append(Planted(concepts, tuple((start, end) for start, end in row["windows"])))
-                found[row["vid"]] = max(duration, row["duration"]), own, wordless + (not concepts)
-        if not any(own for _, own, _ in found.values()):
-            raise SimulationError(
+                videos[row["vid"]] = max(duration, row["duration"]), own, wordless + (not concepts)
+        if not any(own for _, own, _ in videos.values()):
+            raise FeatureError(
                 f"{self.dataset}: no query has both a window and a word that could be planted; nothing can be simulated"
             )
-        return found
+        return videos
 
     @cached_property
     def world(self) -> World:
         """What all videos share."""
         training = [
-            concepts_of(tokens, self.simulation.weights)
+            concepts_of(tokens, self.numbers["weights"])
             for annotations, tags in zip_parts(self.annotations, self.tags)
             for split, tokens in zip(annotations["split"].to_pylist(), tags["tokens"].to_pylist(), strict=True)
             if split == "train"
         ]
         sentences = [planted.concepts for _, own, _ in self.videos.values() for planted in own]
-        return World(sentences, [sentence for sentence in training if sentence], self.simulation.resolved())
+        return World(sentences, [sentence for sentence in training if sentence], self.numbers)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
@@ -265,7 +251,7 @@ class SimulatedFeatures(Stage):
         return chunks(self.videos)
 
     def part(self, piece: list[str]) -> Part:
-        """Simulate one part's videos."""
+        """Simulate the videos of one part."""
         rows, rejected, notes = [], [], Counter[str]()
         for vid in piece:
             duration, own, wordless = self.videos[vid]
@@ -276,16 +262,16 @@ class SimulatedFeatures(Stage):
                 rejected.append(rejection(vid, STAGE, "no sentence with a window and a word that could be planted"))
             else:
                 rows.append((vid, duration, self.world.video(vid, duration, own, self.clip_length)))
-        table = features_table(SIMULATED, self.clip_length, rows, self.simulation.width)
+        table = features_table(SIMULATED, self.clip_length, rows, self.numbers["width"])
         return Part(table, len(piece), len(rows), rejected, +notes)
 
 
 def remark_on(artifacts: Iterable[Artifact]) -> list[str]:
-    """What must be said of figures where any of these artifacts are simulated clips."""
-    features = [Store().manifest(artifact) for artifact in artifacts if artifact.stage == STAGE]
-    return [REMARK] if any(found.parameters.get("encoder") == SIMULATED for found in features) else []
+    """Return the remark that figures need if any of these artifacts are simulated clips."""
+    manifests = [Store().manifest(artifact) for artifact in artifacts if artifact.stage == STAGE]
+    return [REMARK] if any(manifest.parameters.get("encoder") == SIMULATED for manifest in manifests) else []
 
 
 def simulate(annotations: Artifact, tags: Artifact, simulation: Simulation, clip_length: float) -> Artifact:
-    """Make clips of the sentences of a data set."""
+    """Make clips from the sentences of a data set."""
     return run(SimulatedFeatures(annotations, tags, simulation, clip_length))

@@ -1,7 +1,11 @@
-"""Stage `text_features`: an encoder's states of every distinct text among the queries of all splits and the negatives.
+"""Stage `text_features`: token states and a pooled vector of every distinct text of the queries and the negatives.
 
-`tokens` are the last hidden states of a text's real tokens, the start and the end token among them and padding not: the
-positions that Moment-DETR keeps. `pooled` is one vector a text (`penumbra.tasks.features.text`).
+`tokens` are the last hidden states of a text's tokens, with the start and end token and without padding: the positions
+that Moment-DETR keeps. `pooled` is one vector for each text. The encoder is the text side of a CLIP, whose tokens are
+taken after its final layer norm and whose pooled vector is the end token's, projected into the space that texts and
+frames share; or any text encoder of transformers or sentence-transformers, with the pooling of sentence-transformers
+(the mean, for a plain transformers model). Texts of equal length are encoded together, so there is no padding and a
+text's vectors do not depend on the texts that are encoded with it.
 """
 
 from collections import Counter
@@ -25,29 +29,76 @@ from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, run
 from penumbra.tasks.text.embeddings import load_encoder, model_source
 
-Encoded = tuple[list[Float16Array], Float16Array, int]
+STAGE = "text_features"
+TEXTS_A_PART = 2048
+BATCH_SIZE = 64
+NEWEST, NONE = "newest", "none"
+
+EncodedTexts = tuple[list[Float16Array], Float16Array, int]  # token states, pooled vectors, number of truncated texts
+
+
+class Texts(Parameters):
+    """Which texts get features, and from which encoder."""
+
+    negatives: str = Field(
+        NEWEST, description="Which negatives get features: `newest` (if there are any), `none`, or a key."
+    )
+    encoder: str | None = Field(
+        None,
+        description="A text encoder of transformers or sentence-transformers: a name on the hub or a folder. Default: "
+        "that of `clip.encoder`.",
+    )
+
+    def with_encoder(self, clip: Clip) -> Clip:
+        """Return `clip` with the encoder that is named here, if any."""
+        return clip.model_copy(update={"encoder": self.encoder}) if self.encoder else clip
+
+
+# -- encoders ---------------------------------------------------------------------------------------------------------
 
 
 class TextEncoder(Protocol):
-    """Makes `width` numbers a token and `pooled_width` a text."""
+    """Makes `width` numbers for each token, and a pooled vector for each text."""
 
     name: str
     width: int
 
-    def encode(self, texts: Sequence[str], batch_size: int) -> Encoded:
-        """Token states (tokens, width) of each text, pooled states (texts, …), and how many texts were cut."""
+    def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
+        """Return token states (tokens, width) of each text, pooled vectors, and how many texts were truncated."""
 
 
 class ClipTexts:
-    """CLIP's text side."""
+    """The text side of a CLIP."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.name, self.encoder = encoder.name, encoder
         self.width: int = encoder.model.config.text_config.hidden_size
 
-    def encode(self, texts: Sequence[str], batch_size: int) -> Encoded:
+    def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
         """See `TextEncoder.encode`."""
-        return encode_texts(texts, self.encoder, batch_size)
+        import torch
+
+        model, device = self.encoder.model, self.encoder.device
+        limit = model.config.text_config.max_position_embeddings
+        full: list[list[int]] = self.encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+        ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in full]  # keep the end token
+        tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
+        pooled: Float16Array = np.zeros((len(texts), model.config.projection_dim), np.float16)
+
+        def encode_batch(rows: list[int]) -> int:
+            with torch.inference_mode():
+                states = model.get_text_features(torch.tensor([ids[row] for row in rows], device=device))
+            pooled[rows] = states.pooler_output.half().cpu().numpy()
+            for row, vectors in zip(rows, states.last_hidden_state.half().cpu().numpy(), strict=True):
+                tokens[row] = vectors
+            return len(set(rows))
+
+        tick = counting("texts", len(texts))
+        threads, _ = encoder_threads(self.encoder)
+        with fast_cpu_matmul(device), threads:
+            for number in threads.map(encode_batch, batches_of_one_length([len(text) for text in ids], batch_size)):
+                tick(number)
+        return tokens, pooled, sum(len(text) > limit for text in full)
 
 
 class SentenceTexts:
@@ -62,7 +113,7 @@ class SentenceTexts:
             self.model = self.model.to(getattr(torch, precision))
         self.width: int = self.model[0].get_embedding_dimension()
 
-    def encode(self, texts: Sequence[str], batch_size: int) -> Encoded:
+    def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
         """See `TextEncoder.encode`."""
         limit = self.model.max_seq_length
         lengths = [len(ids) for ids in self.model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
@@ -71,10 +122,10 @@ class SentenceTexts:
         tick = counting("texts", len(texts))
         for rows in batches_of_one_length([min(length, limit) for length in lengths], batch_size):
             with fast_cpu_matmul(self.model.device):
-                found = self.model.encode(
+                encoded = self.model.encode(
                     [texts[row] for row in rows], batch_size=batch_size, output_value=None, show_progress_bar=False
                 )
-            for row, states in zip(rows, found, strict=True):
+            for row, states in zip(rows, encoded, strict=True):
                 real = states["attention_mask"].bool()
                 tokens[row] = states["token_embeddings"][real].half().cpu().numpy()
                 pooled[row] = states["sentence_embedding"].half().cpu().numpy()
@@ -83,82 +134,33 @@ class SentenceTexts:
 
 
 def load_text_encoder(clip: Clip) -> TextEncoder:
-    """Load the encoder that `clip` names, a CLIP or any other; raises `ClipError` or `EncoderError` with the remedy."""
+    """Load the encoder that `clip` names, a CLIP or any other; raise `PenumbraError` with the remedy if that fails."""
     if model_source(clip.encoder) == clip.encoder and _is_clip(clip.encoder):
         return ClipTexts(load(clip))
     return SentenceTexts(clip.encoder, clip.device, clip.precision)
 
 
 def _is_clip(name: str) -> bool:
-    """Whether a name or folder is a CLIP; what can't be found is taken for one, for `load` to tell."""
+    """Return whether a name or folder is a CLIP; a model that can't be found counts as one, and `load` reports it."""
     from transformers import AutoConfig
 
-    where = Path(source(name)).expanduser()
+    folder = Path(source(name)).expanduser()
     try:
-        config = AutoConfig.from_pretrained(str(where) if where.is_dir() else name, local_files_only=where.is_dir())
+        config = AutoConfig.from_pretrained(str(folder) if folder.is_dir() else name, local_files_only=folder.is_dir())
     except (OSError, ValueError):
         return True
     return bool(config.model_type == "clip")
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Rows of equal lengths, at most so many together, the longest first; some are there twice (`pad_batch`)."""
+    """Yield batches of rows of equal lengths, the longest first; rows may occur twice in a batch (`pad_batch`)."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     for _, group in groupby(order, key=lambda row: lengths[row]):
         while rows := list(islice(group, batch_size)):
             yield pad_batch(rows, batch_size)
 
 
-def encode_texts(
-    texts: Sequence[str], encoder: Encoder, batch_size: int
-) -> tuple[list[Float16Array], Float16Array, int]:
-    """Token states (tokens, dimension) of each text, pooled states (texts, dimension), and how many texts were cut."""
-    import torch
-
-    limit = encoder.model.config.text_config.max_position_embeddings
-    whole: list[list[int]] = encoder.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-    ids = [text if len(text) <= limit else [*text[: limit - 1], text[-1]] for text in whole]  # the end token stays
-    tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
-    pooled: Float16Array = np.zeros((len(texts), encoder.model.config.projection_dim), np.float16)
-
-    def encode(rows: list[int]) -> int:
-        with torch.inference_mode():
-            states = encoder.model.get_text_features(torch.tensor([ids[row] for row in rows], device=encoder.device))
-        last = states.last_hidden_state.half().cpu().numpy()
-        pooled[rows] = states.pooler_output.half().cpu().numpy()
-        for row, vectors in zip(rows, last, strict=True):
-            tokens[row] = vectors
-        return len(set(rows))
-
-    tick = counting("texts", len(texts))
-    threads, _ = encoder_threads(encoder)
-    with fast_cpu_matmul(encoder.device), threads:
-        for done in threads.map(encode, batches_of_one_length([len(text) for text in ids], batch_size)):
-            tick(done)
-    return tokens, pooled, sum(len(text) > limit for text in whole)
-
-
-STAGE = "text_features"
-TEXTS_A_PART = 2048
-NEWEST, NONE = "newest", "none"
-
-
-class Texts(Parameters):
-    """Which texts get features, and how."""
-
-    negatives: str = Field(
-        NEWEST, description="Which negatives besides the queries: `newest` (where there are any), `none`, or a key."
-    )
-    encoder: str | None = Field(
-        None,
-        description="A text encoder of transformers or sentence-transformers: a name on the hub or a folder. Default: "
-        "that of `clip.encoder`.",
-    )
-    batch_size: int = Field(64, ge=1, description="Texts encoded at once.")
-
-    def with_encoder(self, clip: Clip) -> Clip:
-        """Which encoder the texts get: the one named here, else CLIP's."""
-        return clip.model_copy(update={"encoder": self.encoder}) if self.encoder else clip
+# -- the stage --------------------------------------------------------------------------------------------------------
 
 
 def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
@@ -172,9 +174,9 @@ def distinct_texts(parents: Sequence[Artifact]) -> list[str]:
     return sorted(texts)
 
 
-def text_features_part(texts: Sequence[str], encoder: TextEncoder, batch_size: int) -> Part:
-    """Encode one part's texts; a text whose features are no numbers is rejected."""
-    tokens, pooled, cut = encoder.encode(texts, batch_size)
+def text_features_part(texts: Sequence[str], encoder: TextEncoder) -> Part:
+    """Encode the texts of one part; a text whose features are not finite is rejected."""
+    tokens, pooled, truncated = encoder.encode(texts)
     good = [i for i in range(len(texts)) if np.isfinite(tokens[i]).all() and np.isfinite(pooled[i]).all()]
     bad = sorted(set(range(len(texts))) - set(good))
     rejected = [rejection(texts[i], STAGE, "features are not finite in half precision", texts[i]) for i in bad]
@@ -186,34 +188,33 @@ def text_features_part(texts: Sequence[str], encoder: TextEncoder, batch_size: i
             "pooled": vectors_of(pooled[good]),
         }
     )
-    notes = Counter({"text cut to the encoder's longest": cut} if cut else {})
+    notes = Counter({"text cut to the encoder's longest": truncated} if truncated else {})
     return Part(rows, len(texts), len(good), rejected, notes)
 
 
 @dataclass(frozen=True)
 class TextFeatures(Stage):
-    """The states of every distinct text of the queries and, where they are given, the negatives."""
+    """The states of every distinct text of the queries and, if given, the negatives."""
 
     name = STAGE
     version = 1
     unit = "text"
-    on_device = True  # a GPU holds one encoder; on a CPU its threads use all cores as it is
+    on_device = True  # a GPU holds one encoder; on a CPU its threads use all cores
 
     annotations: Artifact
     negatives: Artifact | None
     clip: Clip
-    batch_size: int
 
     def parameters(self) -> dict[str, Any]:
-        """The encoder, what it computes in, and how texts are cut into parts."""
+        """Return the encoder, its precision, and how texts are divided into parts."""
         return {"encoder": self.clip.encoder, "precision": self.clip.precision, "texts_a_part": TEXTS_A_PART}
 
     def determines(self) -> dict[str, Any]:
-        """The same: a device or a batch size changes no key."""
+        """Return all of the parameters; the device does not enter the key."""
         return self.parameters()
 
     def inputs(self) -> dict[str, str]:
-        """The encoder's files where it is a folder."""
+        """Return the digest of the encoder if it is a folder."""
         return digests(self.clip)
 
     @cached_property
@@ -228,23 +229,23 @@ class TextFeatures(Stage):
         return load_text_encoder(self.clip)
 
     def part(self, piece: list[str]) -> Part:
-        """Encode one part's texts."""
-        return text_features_part(piece, self.encoder, self.batch_size)
+        """Encode the texts of one part."""
+        return text_features_part(piece, self.encoder)
 
 
 def encode_queries(annotations: Artifact, negatives: Artifact | None, clip: Clip, texts: Texts) -> Artifact:
     """Encode the texts of a data set."""
-    return run(TextFeatures(annotations, negatives, texts.with_encoder(clip), texts.batch_size))
+    return run(TextFeatures(annotations, negatives, texts.with_encoder(clip)))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:
-    """The negatives whose texts get features, if any; raises `ArtifactError` where a key names none."""
+    """Return the negatives whose texts get features, if any; raise `ArtifactError` if the key names none."""
     store = Store()
     if texts.negatives == NONE:
         return None
     if texts.negatives != NEWEST:
         return store.with_key(dataset, "negatives", texts.negatives)
-    found = store.newest_if_any(dataset, "negatives")
-    if found is None:
+    newest = store.newest_if_any(dataset, "negatives")
+    if newest is None:
         logger().info("no negatives of %s: features of the queries only", dataset)
-    return found
+    return newest

@@ -1,12 +1,16 @@
-"""Stage `video_features`: a CLIP feature for every clip of every video of a data set.
+"""Stages `video_features` and `patch_features`: CLIP features of the frames of every video of a data set.
 
-`penumbra.tasks.features.frames` says which frame stands for a clip and how the last, partial clip is counted.
-Workers decode ahead of the encoder; each video that is done is kept at once, so that a run that is killed decodes no
+`video_features` has one feature for each clip (`penumbra.tasks.features.frames` says which frame represents a clip).
+`patch_features` has what CLIP sees in each patch of a few frames (VDI, section 3.4): the last hidden states before the
+projection, of one frame for every `videos.patch_interval` seconds, quantised to a byte each. The largest state of a
+frame is 127 times its scale, so no state is off by more than half a scale; an hour of ViT-B/32 (7 × 7 patches of 768)
+at a frame every 4 s takes 900 × 37,632 bytes, 34 MB.
+
+Other processes decode ahead of the encoder. Each finished video is kept at once, so a run that is killed decodes no
 finished video again.
 
-A video without a file, or that can't be used, is rejected with its reason. A damaged file is used where what can be
-decoded of it reaches the end that its annotations tell, to within a clip; one that is not damaged is used where it has
-nine tenths of it.
+A video without a file, or one that can't be used, is rejected with its reason. A damaged file is used if what can be
+decoded reaches the end that its annotations state, to within a clip; an intact one if it has nine tenths of it.
 """
 
 from abc import abstractmethod
@@ -16,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +29,24 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import MissingError
+from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load, patch_sizes
-from penumbra.tasks.features.encode import Draft, Drafts, Extraction, States, frame_states, patch_states
+from penumbra.tasks.features.encode import Drafts, EncodedVideo, Extraction, States, frame_states, patch_states
 from penumbra.tasks.features.files import VideoFolder, is_inside
+from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
+from penumbra.tasks.stage import NotYetError, Parameters, Stage, logger, require_made, run
 
-STAGE = "video_features"
+STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
 SHEET = "_sheet.jpg"
-ON_SHEET = 12
-ENOUGH = 0.9  # of the annotated duration
+VIDEOS_ON_SHEET = 12
+MIN_SHARE = 0.9  # of the annotated duration
+LARGEST_BYTE = 127
 
 Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
 
@@ -51,39 +57,22 @@ class Videos(Parameters):
     folder: str | None = Field(
         None, description="Folder of video files named by video id. Default: videos/ in the data set's folder."
     )
-    clip_length: float = Field(1.0, gt=0, le=3600, description="Seconds of a clip; a clip is one feature.")
-    batch_size: int = Field(32, ge=1, description="Frames encoded at once.")
-    workers: int = Field(0, ge=0, description="Processes that decode; 0: as many as there are cores.")
-    decoder: Literal["software", "cuda", "qsv", "amf"] = Field(
-        "software", description="`cuda` decodes on an NVIDIA GPU (NVDEC) what it can, the rest in software."
-    )
-    seconds_a_frame: float = Field(60.0, gt=0, description="A decoder that gives no frame for so long is ended.")
+    clip_length: float = Field(1.0, gt=0, le=3600, description="Seconds of a clip; each clip has one feature.")
+    batch_size: int = Field(32, ge=1, description="Number of frames that are encoded together.")
+    workers: int = Field(0, ge=0, description="Number of videos decoded in parallel; 0: one for each core.")
     patches: bool = Field(
-        False, description="Keep frames' patches too, which VDI's motion (losses.spatial_dynamics) needs."
+        False, description="Also keep features of the frames' patches, which VDI's loss spatial_dynamics needs."
     )
-    patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds from one frame of patches to the next.")
-    memory_mb: int = Field(512, ge=1, description="Frames that may wait for the encoder, in MB.")
-    decoder_mb: int | None = Field(
-        4096, ge=512, description="What a process that decodes in software may take, in MB; null: any."
-    )
-
-    @property
-    def most(self) -> int:
-        """Bytes that a decoding process may take; 0: any."""
-        return (self.decoder_mb or 0) << 20
-
-
-class VideosError(MissingError):
-    """The folder of videos is not there."""
+    patch_interval: float = Field(4.0, gt=0, le=3600, description="Seconds between two frames whose patches are kept.")
 
 
 def videos_folder(dataset: str, videos: Videos) -> Path:
     """Return the folder of a data set's video files."""
-    return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
+    return Path(videos.folder).expanduser() if videos.folder else data_folder() / dataset / "videos"
 
 
 def durations_of(annotations: Artifact) -> dict[str, float]:
-    """Each video of a data set with its longest annotated duration, in seconds, in the order of the annotations."""
+    """Return each video of a data set with its longest annotated duration in seconds, in order of the annotations."""
     durations: dict[str, float] = {}
     for part in Store().parts(annotations, ["vid", "duration"]):
         for vid, duration in zip(part["vid"].to_pylist(), part["duration"].to_pylist(), strict=True):
@@ -91,121 +80,86 @@ def durations_of(annotations: Artifact) -> dict[str, float]:
     return durations
 
 
-def refusal(draft: Draft | None, annotated: float, clip_length: float) -> tuple[str, str]:
-    """Why a video is rejected and what was found, or two empty strings."""
-    if draft is None:
-        return "no video file", ""
-    if draft.reason or draft.features is None:
-        return draft.reason, draft.value
-    missing = annotated - draft.summary.duration
-    if missing > clip_length and (draft.summary.damaged or draft.summary.duration < ENOUGH * annotated - clip_length):
-        kind = "damaged video breaks off" if draft.summary.damaged else "video is shorter than its annotations say"
-        return kind, f"{draft.summary.duration:.2f} of {annotated:.2f} s"
-    if not np.isfinite(draft.features).all():
+def chunks(vids: Iterable[str]) -> list[list[str]]:
+    """Return the videos of each part."""
+    ordered = list(vids)
+    return [ordered[start : start + VIDEOS_A_PART] for start in range(0, len(ordered), VIDEOS_A_PART)]
+
+
+def refusal(video: EncodedVideo, annotated: float, clip_length: float) -> tuple[str, str]:
+    """Return why a decoded video is rejected, with details; two empty strings if it is used."""
+    summary = video.summary
+    if video.features is None:
+        return video.reason, video.value
+    missing = annotated - summary.duration
+    if missing > clip_length and (summary.damaged or summary.duration < MIN_SHARE * annotated - clip_length):
+        reason = "damaged video breaks off" if summary.damaged else "video is shorter than its annotations say"
+        return reason, f"{summary.duration:.2f} of {annotated:.2f} s"
+    if not np.isfinite(video.features).all():
         return "features are not finite in half precision", ""
     return "", ""
 
 
-def changes(draft: Draft, annotated: float, clip_length: float) -> list[str]:
-    """What is to be said of a video that is used."""
+def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> list[str]:
+    """Return what is noted about a video that is used."""
     notes = {
-        "video is damaged in places": draft.summary.damaged > 0,
-        "video turned as its metadata asks": draft.summary.rotated,
-        "decoded in software, for want of the hardware decoder": draft.summary.software,
-        "video ends more than a clip before its annotations": annotated - draft.summary.duration > clip_length,
-        "video ends more than a clip after its annotations": draft.summary.duration - annotated > clip_length,
+        "video is damaged in places": summary.damaged > 0,
+        "video turned as its metadata asks": summary.rotated,
+        "video ends more than a clip before its annotations": annotated - summary.duration > clip_length,
+        "video ends more than a clip after its annotations": summary.duration - annotated > clip_length,
     }
-    return [change for change, holds in notes.items() if holds]
-
-
-def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
-    """Rows (video id, duration, features) as the stage's table; all features must be of this dimension."""
-    return pa.table(
-        {
-            "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
-            "encoder": pa.array([encoder] * len(rows), pa.string()),
-            "clip_length": pa.array([clip_length] * len(rows), pa.float64()),
-            "duration": pa.array([duration for _, duration, _ in rows], pa.float64()),
-            "features": lists_of([features for _, _, features in rows], dimension),
-        }
-    )
-
-
-def part_of(
-    stage: str,
-    vids: Sequence[str],
-    wanted: "Wanted",
-    drafts: Callable[[Sequence[str]], dict[str, Draft]],
-    clip_length: float,
-    table: Callable[[Sequence[Row]], pa.Table],
-) -> Part:
-    """One part: the table of the videos that have features; a video without any is rejected."""
-    by_vid = drafts(vids)
-    rows, rejected, notes = [], [], Counter[str]()
-    for vid in vids:
-        draft = by_vid.get(vid)
-        reason, value = refusal(draft, wanted.durations[vid], clip_length)
-        if draft is None and not is_inside(vid):
-            reason, value = "video id points outside the folder", vid
-        elif draft is None and vid in wanted.outside:
-            reason, value = "link leads out of the folder", "name the folder it leads to with videos.folder"
-        if reason or draft is None or draft.features is None:
-            rejected.append(rejection(vid, stage, reason, value))
-            continue
-        notes.update(changes(draft, wanted.durations[vid], clip_length))
-        rows.append((vid, draft.summary.duration, draft.features))
-    return Part(table(rows), len(vids), len(rows), rejected, notes)
+    return [note for note, holds in notes.items() if holds]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The videos of a data set: their annotated durations in seconds, the files that are there, and links elsewhere."""
+class WantedVideos:
+    """The videos of a data set: annotated durations in seconds, existing files, and ids whose link leads elsewhere."""
 
     durations: dict[str, float]
     files: dict[str, Path]
     outside: Set[str]
 
 
-def wanted_videos(annotations: Artifact, folder: Path) -> Wanted:
-    """The videos that the annotations name; raises `VideosError` where their folder is not there."""
+def find_wanted_videos(annotations: Artifact, folder: Path) -> WantedVideos:
+    """Return the videos that the annotations name; raise `MissingError` if there is no folder of videos."""
     if not folder.is_dir():
-        raise VideosError(
+        raise MissingError(
             f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
         )
     durations, files = durations_of(annotations), VideoFolder(folder)
-    return Wanted(durations, {vid: file for vid in durations if (file := files.find(vid))}, files.outside)
+    return WantedVideos(durations, {vid: file for vid in durations if (file := files.find(vid))}, files.outside)
 
 
 @dataclass(frozen=True)
 class FrameStage(Stage):
-    """What is computed of frames of videos: one frame for every so many seconds, encoded by CLIP."""
+    """A stage that encodes one frame of each video for every `interval` seconds."""
 
     version = 1
     unit = "video"
-    on_device = True  # processes of its own decode for one encoder: a GPU holds no second
+    on_device = True  # several decoders work for one encoder; a GPU holds no second one
     by_workers = True
 
     annotations: Artifact
-    folder: Path
+    folder: Path | None  # None: of videos that do not exist yet
     clip: Clip
     videos: Videos
 
     @property
     @abstractmethod
     def interval(self) -> float:
-        """Seconds from one frame to the next."""
+        """Return the seconds from one frame to the next."""
 
     @property
     @abstractmethod
     def states(self) -> States:
-        """What of a frame is kept."""
+        """Return the function that computes a frame's features."""
 
     @abstractmethod
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """A part's rows as the stage's table."""
+        """Return the rows of a part as the stage's table."""
 
     def parameters(self) -> dict[str, Any]:
-        """The encoder, what it computes in, and how clips are sampled."""
+        """Return the encoder, its precision, and how clips are sampled."""
         return {
             "encoder": self.clip.encoder,
             "precision": self.clip.precision,
@@ -214,18 +168,20 @@ class FrameStage(Stage):
         }
 
     def determines(self) -> dict[str, Any]:
-        """The same: decoders, devices and batch sizes change no key."""
+        """Return all of the parameters; devices and batch sizes do not enter the key."""
         return self.parameters()
 
     def inputs(self) -> dict[str, str]:
-        """The encoder's files where it is a folder, and the videos' files."""
+        """Return the digests of the encoder, if it is a folder, and of the video files."""
         files = named_digest((vid, self.wanted.files.get(vid)) for vid in self.wanted.durations)
         return {**digests(self.clip), "videos": files}
 
     @cached_property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedVideos:
         """The videos that the annotations name."""
-        return wanted_videos(require_made(self.annotations), self.folder)
+        if self.folder is None:
+            raise NotYetError("after the sample's videos are rendered")
+        return find_wanted_videos(require_made(self.annotations), self.folder)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
@@ -240,12 +196,12 @@ class FrameStage(Stage):
         return encoder
 
     @property
-    def on_sheet(self) -> dict[str, float]:
-        """The videos whose frames are shown, and at which second."""
-        return {}
+    def on_sheet(self) -> Sequence[str]:
+        """Return the ids of the videos that the contact sheet shows."""
+        return ()
 
     def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part; processes decode the videos of all missing parts ahead of it."""
+        """Yield the work of each part; the videos of all missing parts are decoded ahead of it."""
         store, artifact = Store(), self.artifact
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(artifact, i) for vid in chunk]
         with self._extraction(missing, cores()) as extraction:
@@ -256,7 +212,7 @@ class FrameStage(Stage):
                 store.write_file(artifact, SHEET, sheet)
 
     def part(self, piece: list[str]) -> Part:
-        """One part, made by a worker of a cluster: on a CPU with as many decoders as its encoder has threads."""
+        """Make one part in a worker of a cluster; on a CPU with as many decoders as the encoder has threads."""
         import torch
 
         decoders = torch.get_num_threads() if self.encoder.device.type == "cpu" else cores()
@@ -265,26 +221,37 @@ class FrameStage(Stage):
 
     @contextmanager
     def _extraction(self, vids: Iterable[str], decoders: int) -> Iterator[Extraction]:
-        """Inside, these videos are decoded ahead, as far as they are not done."""
-        videos, files = self.videos, {vid: self.wanted.files[vid] for vid in vids if vid in self.wanted.files}
-        extraction = Extraction(files, Drafts(Store(), self.artifact), self.on_sheet, self.states)
+        """Decode those of the videos that are not finished ahead of this context."""
+        files = {vid: self.wanted.files[vid] for vid in vids if vid in self.wanted.files}
+        extraction = Extraction(files, Drafts(Store(), self.artifact), self.on_sheet)
         if not files:
             yield extraction
             return
-        with extraction.start(
-            self.encoder,
-            videos.workers or decoders,
-            self.interval,
-            videos.decoder.replace("software", ""),
-            videos.seconds_a_frame,
-            videos.memory_mb << 20,
-            videos.batch_size,
-            videos.most,
-        ):
+        processes, batch_size = self.videos.workers or decoders, self.videos.batch_size
+        with extraction.running(self.encoder, processes, self.interval, batch_size, self.states):
             yield extraction
 
     def _part(self, vids: list[str], extraction: Extraction) -> Part:
-        return part_of(self.name, vids, self.wanted, extraction.finish, self.interval, self.table)
+        """Make one part: the table of the videos that have features; the others are rejected."""
+        finished = extraction.finish(vids)
+        rows, rejected, notes = [], [], Counter[str]()
+        for vid in vids:
+            video, annotated = finished.get(vid), self.wanted.durations[vid]
+            reason, value = refusal(video, annotated, self.interval) if video else self._missing(vid)
+            if reason or video is None or video.features is None:
+                rejected.append(rejection(vid, self.name, reason, value))
+                continue
+            notes.update(notes_on(video.summary, annotated, self.interval))
+            rows.append((vid, video.summary.duration, video.features))
+        return Part(self.table(rows), len(vids), len(rows), rejected, notes)
+
+    def _missing(self, vid: str) -> tuple[str, str]:
+        """Return why a video has no file, with details."""
+        if not is_inside(vid):
+            return "video id points outside the folder", vid
+        if vid in self.wanted.outside:
+            return "link leads out of the folder", "name the folder it leads to with videos.folder"
+        return "no video file", ""
 
 
 @dataclass(frozen=True)
@@ -296,76 +263,74 @@ class VideoFeatures(FrameStage):
 
     @property
     def interval(self) -> float:
-        """Seconds of a clip."""
+        """Return the seconds of a clip."""
         return self.videos.clip_length
 
     @property
-    def on_sheet(self) -> dict[str, float]:
-        """A dozen videos, evenly drawn, at their middle."""
-        shown = list(self.wanted.files)[:: max(1, len(self.wanted.files) // ON_SHEET)][:ON_SHEET]
-        return {vid: self.wanted.durations[vid] / 2 for vid in shown}
+    def on_sheet(self) -> Sequence[str]:
+        """Return a dozen evenly spaced videos."""
+        return list(self.wanted.files)[:: max(1, len(self.wanted.files) // VIDEOS_ON_SHEET)][:VIDEOS_ON_SHEET]
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """See `features_table`."""
         return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
 
 
-def chunks(vids: Iterable[str]) -> list[list[str]]:
-    """The videos of each part."""
-    several = list(vids)
-    return [several[start : start + VIDEOS_A_PART] for start in range(0, len(several), VIDEOS_A_PART)]
-
-
-def encode_videos(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the videos of a data set, whose files are in a folder."""
-    return run(VideoFeatures(annotations, folder, clip, videos))
-
-
-PATCHES = "patch_features"
-LARGEST = 127
-
-
-def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """States (frames, patches, width) as bytes of the same shape, and the scale (frames) that they are to be times."""
-    exact = states.astype(np.float32)
-    largest = np.abs(exact).max(axis=(1, 2))
-    scale = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
-    return np.rint(exact / scale[:, None, None]).astype(np.int8), scale
-
-
-def patches_table(encoder: str, interval: float, rows: Sequence[Row], side: int) -> pa.Table:
-    """Rows (video id, duration, states) as the stage's table; `side` is how many patches a frame is high and wide."""
-    quantised_rows = [quantised(states) for _, _, states in rows]
-    seconds = [np.minimum((np.arange(len(states)) + 0.5) * interval, duration) for _, duration, states in rows]
+def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
+    """Return rows (video id, duration, features) as a table of `video_features`; all features have this dimension."""
     return pa.table(
         {
             "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
             "encoder": pa.array([encoder] * len(rows), pa.string()),
-            "seconds": pa.array(seconds, pa.list_(pa.float32())),
-            "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
-            "scale": pa.array([scale for _, scale in quantised_rows], pa.list_(pa.float32())),
-            "patches": pa.array([values.tobytes() for values, _ in quantised_rows], pa.large_binary()),
+            "clip_length": pa.array([clip_length] * len(rows), pa.float64()),
+            "duration": pa.array([duration for _, duration, _ in rows], pa.float64()),
+            "features": lists_of([features for _, _, features in rows], dimension),
         }
     )
 
 
 @dataclass(frozen=True)
 class PatchFeatures(FrameStage):
-    """What CLIP sees in each place of a few frames of every video."""
+    """What CLIP sees in each patch of a few frames of every video."""
 
     name = PATCHES
     states = staticmethod(patch_states)
 
     @property
     def interval(self) -> float:
-        """Seconds from one frame of patches to the next."""
+        """Return the seconds from one frame to the next."""
         return self.videos.patch_interval
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
-        """See `patches_table`."""
-        return patches_table(self.encoder.name, self.interval, rows, patch_sizes(self.encoder)[0])
+        """Return rows (video id, duration, states) as the stage's table."""
+        side = patch_sizes(self.encoder)[0]
+        several = [quantised(states) for _, _, states in rows]
+        seconds = [np.minimum((np.arange(len(states)) + 0.5) * self.interval, end) for _, end, states in rows]
+        return pa.table(
+            {
+                "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
+                "encoder": pa.array([self.encoder.name] * len(rows), pa.string()),
+                "seconds": pa.array(seconds, pa.list_(pa.float32())),
+                "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
+                "scale": pa.array([scale for _, scale in several], pa.list_(pa.float32())),
+                "patches": pa.array([values.tobytes() for values, _ in several], pa.large_binary()),
+            }
+        )
 
 
-def encode_patches(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the patches of the videos of a data set, whose files are in a folder."""
+def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Quantise states (frames, patches, width) to bytes of the same shape, and the scale (frames) to multiply with."""
+    exact = states.astype(np.float32)
+    largest = np.abs(exact).max(axis=(1, 2))
+    scale = np.where(largest > 0, largest / LARGEST_BYTE, 1).astype(np.float32)
+    return np.rint(exact / scale[:, None, None]).astype(np.int8), scale
+
+
+def encode_videos(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+    """Encode the videos of a data set."""
+    return run(VideoFeatures(annotations, folder, clip, videos))
+
+
+def encode_patches(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+    """Encode patches of the videos of a data set."""
     return run(PatchFeatures(annotations, folder, clip, videos))

@@ -41,10 +41,6 @@ class Encoding(Parameters):
     batch_size: int = Field(64, ge=1, description="Texts encoded at once.")
 
 
-class EncoderError(PenumbraError):
-    """The sentence encoder can't be loaded."""
-
-
 def model_source(sentence_model: str) -> str:
     """The folder or hub name to load: the packaged copy of the default model where it is installed."""
     package = PACKAGED.get(sentence_model)
@@ -56,7 +52,7 @@ def model_source(sentence_model: str) -> str:
 
 @cache
 def load_encoder(sentence_model: str) -> Any:
-    """Load the model; raises `EncoderError` with the remedy."""
+    """Load the model; raise `PenumbraError` with the remedy if that fails."""
     from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
 
     source, device = model_source(sentence_model), device_of("auto")
@@ -65,7 +61,7 @@ def load_encoder(sentence_model: str) -> Any:
         local = Path(source).is_dir()  # a folder asks no hub
         return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
     except (OSError, ValueError) as error:
-        raise EncoderError(
+        raise PenumbraError(
             f"sentence model {sentence_model!r} can't be loaded ({type(error).__name__}): without a network install "
             "it with `pip install 'penumbra[offline]'` (all-MiniLM-L6-v2) or give a folder"
         ) from None

@@ -58,26 +58,22 @@ class Tagging(Parameters):
     )
 
 
-class TaggerError(PenumbraError):
-    """The spaCy pipeline can't be loaded or lacks a component."""
-
-
 @cache
 def load_pipeline(spacy_model: str) -> "Language":
-    """Load the pipeline; raises `TaggerError` naming it and the remedy."""
+    """Load the pipeline; raise `PenumbraError` with the remedy if that fails."""
     import spacy  # takes seconds, for it imports torch: only where texts are parsed
 
     source = str(PIPELINE_FOLDER) if spacy_model == SHIPPED_PIPELINE else spacy_model
     try:
         nlp = spacy.load(source, exclude=["ner"])
     except (OSError, ValueError) as error:
-        raise TaggerError(
+        raise PenumbraError(
             f"spaCy pipeline {spacy_model!r} can't be loaded ({error}): install it with "
             f"`python -m spacy download {spacy_model}`, or leave spacy_model at {SHIPPED_PIPELINE!r}"
         ) from None
     lacking = {"parser", "lemmatizer"} - set(nlp.pipe_names)
     if lacking:
-        raise TaggerError(f"spaCy pipeline {spacy_model!r} lacks {', '.join(sorted(lacking))}: use an English one")
+        raise PenumbraError(f"spaCy pipeline {spacy_model!r} lacks {', '.join(sorted(lacking))}: use an English one")
     return nlp
 
 

@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
@@ -201,22 +202,22 @@ from penumbra.tasks.features import video as video_features
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.text import Texts
-from penumbra.tasks.features import decoders as pool
+from penumbra.tasks.features import decoders
 from penumbra.tasks.features.video import Videos
 folder, log = sys.argv[1:]
 video_features.VIDEOS_A_PART = 8
-pool.COMMAND = (sys.executable, "-c", f'''
+decoders.COMMAND = (sys.executable, "-c", f'''
 import time
-from penumbra.tasks.features import decoder as worker
-decode = worker.clip_frames
+from penumbra.tasks.features import decoder
+decode = decoder.clip_frames
 def clip_frames(path, *others):
     with open({log!r}, "a") as log:
         log.write(path.stem + chr(10))
     for picture in decode(path, *others):
         time.sleep(0.01)
         yield picture
-worker.clip_frames = clip_frames
-worker.main()
+decoder.clip_frames = clip_frames
+decoder.main()
 ''')
 extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip", device="cpu"), Texts(),
                  Videos(folder=folder, clip_length=0.2, workers=2, batch_size=4))
@@ -271,10 +272,8 @@ def tree(root: Path) -> dict[str, bytes]:
 def test_no_folder_of_videos_is_told_at_once(
     prefect_server: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penumbra.tasks.features.video import VideosError
-
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
-    with pytest.raises(VideosError, match=r"no folder .*/nowhere of video files"):
+    with pytest.raises(MissingError, match=r"no folder .*/nowhere of video files"):
         extract_features(
             Dataset(name="films", folder=str(folder)), TINY, Texts(), Videos(folder=str(tmp_path / "nowhere"))
         )

@@ -34,7 +34,7 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.decoders import DecoderMessage, Video
+from penumbra.tasks.features.frames import FilmStrip
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -48,7 +48,7 @@ from penumbra.tasks.grounding.prediction import Grounder, PredictionError
 from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
 from penumbra.tasks.grounding.prediction.negated import Negator
-from penumbra.tasks.grounding.prediction.watching import FRAMES, FilmStrip, UnreadableError
+from penumbra.tasks.grounding.prediction.watching import FRAMES, UnreadableError
 from penumbra.tasks.grounding.report import RunOnData, saliency_section
 from penumbra.tasks.grounding.runs import run_folder
 from penumbra.tasks.grounding.training import logs
@@ -368,9 +368,10 @@ def test_a_run_whose_encoder_is_gone_is_refused(trained: Artifact, monkeypatch: 
 def test_a_film_strip_of_any_length_is_evenly_spread() -> None:
     picture = np.zeros((4, 6, 3), np.uint8)
     for clips in (1, FRAMES, 2 * FRAMES + 1, 1000):
-        strip, video = FilmStrip(), Video("v", Path("v.mp4"))
-        assert len(list(strip.see(DecoderMessage(video, picture) for _ in range(clips)))) == clips
-        kept = [clip for clip, _ in strip.kept]
+        strip = FilmStrip(FRAMES)
+        for clip in range(clips):
+            strip.add(clip, picture)
+        kept = [clip for clip, _ in strip.thumbnails]
         assert min(clips, FRAMES) <= len(kept) <= 2 * FRAMES
         assert len({later - earlier for earlier, later in pairwise(kept)}) <= 1
 

@@ -18,16 +18,15 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.features.clip import Clip, ClipError, Encoder, digests, load
+from penumbra.tasks.features.clip import Clip, Encoder, digests, load
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
-from penumbra.tasks.features.text import TextEncoder, Texts, load_text_encoder
+from penumbra.tasks.features.text import TextEncoder, load_text_encoder
 from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.prediction.watching import Watched, watch
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
-from penumbra.tasks.text.embeddings import EncoderError
 
 VIDEO = "video"
 Loaded = TypeVar("Loaded")
@@ -152,7 +151,7 @@ class Grounder:
 
     def _texts(self, texts: Sequence[str]) -> Features:
         distinct = list(dict.fromkeys(texts))
-        tokens, _, _ = self.text_encoder.encode(distinct, Texts().batch_size)
+        tokens, _, _ = self.text_encoder.encode(distinct)
         return normalised(_features(distinct, tokens), self.settings.inputs.longest_text)
 
 
@@ -196,5 +195,5 @@ def _own(run: str, features: Artifact, manifest: Manifest) -> Clip:
 def _loaded(run: str, clip: Clip, loading: Callable[[Clip], Loaded]) -> Loaded:
     try:
         return loading(clip)
-    except (ClipError, EncoderError) as error:
+    except PenumbraError as error:
         raise PredictionError(f"{run} was trained on features of {clip.encoder!r}: {error}") from None

@@ -1,16 +1,15 @@
 """A video as a trained model sees it: the features of its clips, as `extract-features` makes them, and some frames."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.features.clip import Encoder
-from penumbra.tasks.features.decoders import DecoderMessage, Pool, Video
-from penumbra.tasks.features.encode import BATCHES_AHEAD, Draft, Encoded, FrameEncoder
-from penumbra.tasks.features.frames import VideoSummary, thumbnail
+from penumbra.tasks.features.decoders import DecoderPool, Video
+from penumbra.tasks.features.encode import BATCHES_AHEAD, EncodedVideo, FrameEncoder
 from penumbra.tasks.features.reading import Float16Array
-from penumbra.tasks.features.video import Videos, changes
+from penumbra.tasks.features.video import Videos, notes_on
 
 FRAMES = 24  # kept for a picture, twice as many at most
 
@@ -33,52 +32,28 @@ class Watched:
     notes: tuple[str, ...] = ()
 
 
-class FilmStrip:
-    """Keeps some frames, evenly spread, of a video whose length is known at its end only."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[int, bytes]] = []
-        self._every, self._place = 1, 0
-
-    def see(self, messages: Iterable[DecoderMessage]) -> Iterator[DecoderMessage]:
-        """Hand on what is told of a video, and keep every so many frames, fewer the longer it gets."""
-        for message in messages:
-            if message.picture is not None:
-                if self._place % self._every == 0:
-                    self.kept.append((self._place, thumbnail(message.picture)))
-                if len(self.kept) > 2 * FRAMES:
-                    self.kept, self._every = self.kept[::2], 2 * self._every
-                self._place += 1
-            yield message
-
-
 def watch(path: Path, encoders: Sequence[Encoder], clip_length: float) -> Watched:
     """Decode a video in a process of its own, and encode the frames of each clip; raises `UnreadableError`."""
     if not path.is_file():
         raise UnreadableError(f"no file {path}")
-    features: list[Float16Array] = []
-    strip, summary = FilmStrip(), VideoSummary()
-    for encoder in encoders:
-        strip = FilmStrip()
-        encoded = _encode(path, encoder, clip_length, strip)
-        if encoded.features is None:
-            raise UnreadableError(f"{path}: {encoded.reason}{f' ({encoded.value})' if encoded.value else ''}")
-        features.append(encoded.features)
-        summary = encoded.summary
-    notes = changes(Draft(path.name, summary), summary.duration, clip_length)
+    videos = [_encode(path, encoder, clip_length) for encoder in encoders]
+    for video in videos:
+        if video.features is None:
+            raise UnreadableError(f"{path}: {video.reason}{f' ({video.value})' if video.value else ''}")
+    features = tuple(video.features for video in videos if video.features is not None)
+    summary = videos[-1].summary
     seconds = clip_length / encoders[-1].frames
-    frames = tuple(((place + 0.5) * seconds, frame) for place, frame in strip.kept)
-    return Watched(tuple(features), clip_length, summary.duration, frames, tuple(notes))
+    frames = tuple(((index + 0.5) * seconds, frame) for index, frame in videos[-1].thumbnails)
+    notes = tuple(notes_on(summary, summary.duration, clip_length))
+    return Watched(features, clip_length, summary.duration, frames, notes)
 
 
-def _encode(path: Path, encoder: Encoder, clip_length: float, strip: FilmStrip) -> Encoded:
-    usual = Videos(clip_length=clip_length)
-    ahead = BATCHES_AHEAD * usual.batch_size * encoder.frames
-    seconds = clip_length / encoder.frames
-    pool = Pool(1, seconds, "", usual.seconds_a_frame, usual.memory_mb << 20, ahead, usual.most)
+def _encode(path: Path, encoder: Encoder, clip_length: float) -> EncodedVideo:
+    batch_size = Videos().batch_size
+    ahead = BATCHES_AHEAD * batch_size * encoder.frames
+    pool = DecoderPool(1, clip_length / encoder.frames, encoder.processing.resizing, ahead)
     try:
-        messages = strip.see(pool.decode([Video(path.name, path)]))
-        [encoded] = FrameEncoder(encoder, usual.batch_size).encode(messages)
+        [video] = FrameEncoder(encoder, batch_size).encode(pool.decode([Video(path.name, path, FRAMES)]))
     finally:
         pool.close()
-    return encoded
+    return video

@@ -16,7 +16,7 @@ from penumbra.flows.commands import app
 from penumbra.flows.deploy import all_deployments
 from penumbra.flows.local_run import prepare
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.features.decoders import DurationError
+from penumbra.tasks.features.errors import FeatureError
 from tests.films import film
 
 ROWS = [
@@ -137,7 +137,7 @@ def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     assert [row["duration"] for row in lines(tmp_path, "train.jsonl")] == pytest.approx([1.0, 2.0])
     (videos / "v3.mp4").write_bytes(b"no film")
     broken = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
-    assert isinstance(broken.exception, DurationError)
+    assert isinstance(broken.exception, FeatureError)
     assert "v3.mp4 tells no duration: file can't be opened as a video" in str(broken.exception)
     (videos / "v3.mp4").unlink()
     lacking = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")

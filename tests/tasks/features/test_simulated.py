@@ -8,16 +8,9 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
-from penumbra.tasks.features.simulated import (
-    Planted,
-    SimulatedFeatures,
-    Simulation,
-    SimulationError,
-    World,
-    concepts_of,
-    covered,
-)
+from penumbra.tasks.features.simulated import Planted, SimulatedFeatures, Simulation, World, concepts_of, covered
 from penumbra.tasks.stage import build
 
 QUIET = {"other_events": 0.0, "background": 0.0, "noise": 0.0}
@@ -26,8 +19,7 @@ TRAINING = [OPEN, CLOSE, RUN, (("close", 1.0), ("door", 1.0))]
 
 
 def world(**changes: Any) -> World:
-    simulation = Simulation(difficulty="medium", **{**QUIET, **changes})
-    return World([OPEN, CLOSE, RUN], TRAINING, simulation.resolved())
+    return World([OPEN, CLOSE, RUN], TRAINING, Simulation(difficulty="medium").numbers() | QUIET | changes)
 
 
 def token(lemma: str, primitive: str | None, is_subject: bool = False) -> dict[str, Any]:
@@ -53,7 +45,8 @@ def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
         token("door", "noun"),
         token("door", "noun"),
     ]
-    assert concepts_of(tokens, Simulation().weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
+    weights = Simulation(difficulty="easy").numbers()["weights"]
+    assert concepts_of(tokens, weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
 
 
 def test_a_clip_is_covered_as_far_as_the_window_reaches() -> None:
@@ -71,7 +64,7 @@ def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
 
 def test_words_of_like_meaning_are_nearer_than_others() -> None:
     sentences = [((word, 1.0),) for word in ("sofa", "couch", "door", "laugh", "eat", "cook", "window", "broom")]
-    found = World(sentences, sentences, Simulation(difficulty="easy", own=0.0).resolved())
+    found = World(sentences, sentences, Simulation(difficulty="easy").numbers() | {"own": 0.0})
     near, far = (found.vectors["sofa"] @ found.vectors[other] for other in ("couch", "laugh"))
     assert near > far + 0.3
 
@@ -92,11 +85,11 @@ def test_background_is_seen_all_the_time() -> None:
     assert np.abs(clips - np.outer([1.5, 0.5, 0.5], word)).max() < 0.01
 
 
-def test_difficulties_are_numbers_and_beaten_by_what_is_said() -> None:
-    easy, hard = (Simulation(difficulty=name).resolved() for name in ("easy", "hard"))
+def test_a_difficulty_is_a_set_of_numbers_that_noise_overrides() -> None:
+    easy, hard = (Simulation(difficulty=name).numbers() for name in ("easy", "hard"))
     assert easy["noise"] < hard["noise"]
     assert "difficulty" not in easy
-    assert Simulation(difficulty="hard", noise=0.0).resolved()["noise"] == 0.0
+    assert Simulation(difficulty="hard", noise=0.0).numbers()["noise"] == 0.0
 
 
 # -- the stage -------------------------------------------------------------------------------------------------------
@@ -146,7 +139,7 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
 
 def test_a_data_set_without_windows_or_words_says_so(store: Store) -> None:
     annotations, tags = made(store, [{"vid": "v", "duration": 5.0, "windows": []}], [OPENS])
-    with pytest.raises(SimulationError, match="no query has both a window and a word"):
+    with pytest.raises(FeatureError, match="no query has both a window and a word"):
         build(SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0))
 
 

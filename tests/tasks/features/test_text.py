@@ -6,13 +6,14 @@ import pytest
 from penumbra.artifacts.manifest import Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.features.clip import Clip, ClipError, load
+from penumbra.tasks.features.clip import Clip, load
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.text import (
+    ClipTexts,
     Texts,
     batches_of_one_length,
     chosen_negatives,
     distinct_texts,
-    encode_texts,
     load_text_encoder,
     text_features_part,
 )
@@ -50,23 +51,23 @@ def test_batches_are_of_one_length() -> None:
 def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
     encoder = load(TINY)
     texts = ["a person runs.", "a person opens the door slowly and then walks.", "x"]
-    tokens, pooled, cut = encode_texts(texts, encoder, 2)
+    tokens, pooled, cut = ClipTexts(encoder).encode(texts, 2)
     assert [len(states) for states in tokens] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
     assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, encoder.model.config.projection_dim), 0)
 
 
 def test_a_text_s_states_don_t_depend_on_its_company() -> None:
     texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "closet", "window", "book")]
-    together = encode_texts(texts, load(TINY), 4)
+    together = ClipTexts(load(TINY)).encode(texts, 4)
     for index, text in enumerate(texts):
-        [tokens], pooled, _ = encode_texts([text], load(TINY), 4)
+        [tokens], pooled, _ = ClipTexts(load(TINY)).encode([text], 4)
         assert np.abs(tokens - together[0][index]).max() < 4e-3
         assert np.abs(pooled[0] - together[1][index]).max() < 4e-3
 
 
 def test_long_and_strange_texts() -> None:
     texts = ["word " * 300, "naïve 🙂 日本", "\u200b", "a" * 2000]
-    part = text_features_part(texts, load_text_encoder(TINY), 8)
+    part = text_features_part(texts, load_text_encoder(TINY))
     assert part.kept == 4
     lengths = [len(row) for row in part.rows["tokens"].to_pylist()]
     assert max(lengths) == lengths[0] == 77
@@ -92,7 +93,7 @@ def test_which_negatives(store: Store) -> None:
 
 def test_an_encoder_that_is_none_is_one_line_with_the_remedy(tmp_path: object) -> None:
     for encoder in ("no/such-clip", str(tmp_path)):
-        with pytest.raises(ClipError, match="can't be loaded") as caught:
+        with pytest.raises(FeatureError, match="can't be loaded") as caught:
             load(Clip(encoder=encoder))
         assert len(str(caught.value).splitlines()) == 1
 

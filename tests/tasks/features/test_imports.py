@@ -1,0 +1,388 @@
+"""Features that others have extracted, in every form; faulty and hostile files reject one video and nothing else."""
+
+import logging
+import os
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penumbra.artifacts.schemas import conform
+from penumbra.tasks.features import imports
+from penumbra.tasks.features.errors import FeatureError, VideoError
+from penumbra.tasks.features.imports import (
+    FeatureFolder,
+    Hdf5File,
+    Importer,
+    Imports,
+    Source,
+    check_length,
+    check_matrix,
+    import_part,
+    open_source,
+)
+from penumbra.tasks.features.reading import Float16Array, matrix_of
+
+CHANCE = np.random.default_rng(0)
+DURATIONS = {"a": 10.0, "b": 9.5, "c": 4.0}
+
+
+def matrix(clips: int, dimension: int = 6) -> Any:
+    return CHANCE.standard_normal((clips, dimension)).astype(np.float32)
+
+
+def write_npy(folder: Path, vid: str, array: Any) -> None:
+    np.save(folder / f"{vid}.npy", array)
+
+
+def write_npz(folder: Path, vid: str, array: Any) -> None:
+    np.savez(folder / f"{vid}.npz", features=array)
+
+
+def features(rows: pa.Table) -> dict[str, Float16Array]:
+    """Each video's features."""
+    lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
+    return {vid: matrix_of(several.values, several.type.value_type.list_size) for vid, several in lists}
+
+
+def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:
+    sources = [Source(path=str(path)) if isinstance(path, Path) else path for path in paths]
+    config = Imports(sources=sources, **settings)
+    opened = [open_source(Path(source.path), source.key) for source in sources]
+    return import_part(vids, DURATIONS, Importer(config, 1.0, opened, vids))
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz])
+def test_folders(tmp_path: Path, write: Callable[[Path, str, Any], None]) -> None:
+    arrays = {"a": matrix(10), "b": matrix(10), "c": matrix(4)}
+    for vid, array in arrays.items():
+        write(tmp_path, vid, array)
+    part = imported(list(arrays), tmp_path)
+    assert (part.taken, part.kept, part.rejected) == (3, 3, [])
+    found = features(conform(part.rows, "video_features"))
+    for vid, array in arrays.items():
+        assert np.array_equal(found[vid], array.astype(np.float16))
+    assert part.rows["encoder"].to_pylist() == [tmp_path.name] * 3
+    assert part.rows["duration"].to_pylist() == list(DURATIONS.values())
+
+
+@pytest.mark.parametrize("form", ["flat", "group", "prefixed"])
+def test_hdf5_of_vslnet_and_2d_tan(tmp_path: Path, form: str) -> None:
+    array = matrix(10)
+    with h5py.File(tmp_path / "i3d.hdf5", "w") as file:
+        if form == "flat":
+            file["a"] = array
+        else:
+            file[("v_a" if form == "prefixed" else "a") + "/c3d_features"] = array
+    part = imported(["a", "c"], tmp_path / "i3d.hdf5")
+    assert part.rows["vid"].to_pylist() == ["a"]
+    assert np.array_equal(features(part.rows)["a"], array.astype(np.float16))
+    assert [(row["qid"], row["reason"]) for row in part.rejected] == [("c", "no features in i3d")]
+
+
+@pytest.mark.parametrize("key", ["features", "pooler_output", "last_hidden_state", "anything"])
+def test_npz_keys(tmp_path: Path, key: str) -> None:
+    array = matrix(10)
+    np.savez(tmp_path / "a.npz", **{key: array})
+    assert np.array_equal(FeatureFolder(tmp_path).read("a"), array)
+    np.savez(tmp_path / "a.npz", **{key: array, "other": array[:1], "more": array[:2]})
+    if key == "anything":
+        with pytest.raises(VideoError, match="several arrays"):
+            FeatureFolder(tmp_path).read("a")
+    assert np.array_equal(FeatureFolder(tmp_path, key).read("a"), array)
+
+
+def test_the_columns_of_two_sources_are_joined(tmp_path: Path) -> None:
+    for name, clips, dimension in (("slowfast", 11, 4), ("clip", 10, 2)):
+        (tmp_path / name).mkdir()
+        write_npz(tmp_path / name, "a", matrix(clips, dimension))
+    part = imported(["a"], tmp_path / "slowfast", tmp_path / "clip")
+    found = features(part.rows)["a"]
+    assert found.shape == (10, 6)
+    slow, clip = (np.load(tmp_path / name / "a.npz")["features"] for name in ("slowfast", "clip"))
+    assert np.array_equal(found, np.concatenate([slow[:10], clip], axis=1).astype(np.float16))
+    assert part.rows["encoder"].to_pylist() == ["slowfast+clip"]
+    assert part.notes == {"sources of different lengths cut to the shortest": 1}
+
+
+def test_longest_cuts_as_max_v_l_does(tmp_path: Path) -> None:
+    write_npy(tmp_path, "a", matrix(10))
+    part = imported(["a"], Source(path=str(tmp_path), longest=7))  # type: ignore[arg-type]
+    assert features(part.rows)["a"].shape == (7, 6)
+
+
+BAD: list[tuple[str, Any]] = [
+    ("features hold NaN or infinity", np.full((4, 6), np.nan, np.float32)),
+    ("features hold NaN or infinity", np.full((4, 6), np.inf, np.float32)),
+    ("features are not finite in half precision", np.full((4, 6), 1e5, np.float32)),
+    ("features are not 6-dimensional", np.zeros((4, 5), np.float32)),
+    ("features are no matrix of clips and dimensions", np.zeros(6, np.float32)),
+    ("features are no matrix of clips and dimensions", np.zeros((4, 3, 2), np.float32)),
+    ("features are no matrix of clips and dimensions", np.zeros((0, 6), np.float32)),
+    ("features are no numbers", np.full((4, 6), "x")),
+    ("another number of clips than the duration asks for", np.zeros((9, 6), np.float32)),
+    ("another number of clips than the duration asks for", np.zeros((1, 6), np.float32)),
+]
+
+
+@pytest.mark.parametrize(("reason", "array"), BAD)
+def test_bad_features_are_rejected_and_the_rest_is_imported(tmp_path: Path, reason: str, array: Any) -> None:
+    write_npy(tmp_path, "a", matrix(10))
+    write_npy(tmp_path, "b", matrix(10))
+    write_npy(tmp_path, "c", array)
+    part = imported(["a", "b", "c"], tmp_path)
+    assert part.rows["vid"].to_pylist() == ["a", "b"]
+    assert [(row["qid"], row["reason"]) for row in part.rejected] == [("c", reason)]
+
+
+def test_files_that_hold_no_array(tmp_path: Path) -> None:
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "zip.npz").write_bytes(b"PK\3\4 no archive either")
+    np.save(tmp_path / "pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    folder = FeatureFolder(tmp_path)
+    for vid in ("empty", "text", "zip"):
+        with pytest.raises(VideoError, match="can't be read"):
+            folder.read(vid)
+    with pytest.raises(VideoError, match="features are no numbers"):
+        folder.read("pickled")
+    assert folder.read("missing") is None
+
+
+@pytest.mark.parametrize("vid", ["../a", "/etc/passwd", "..", ".", "", "x/../../a", "a\\b"])
+def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
+    write_npy(tmp_path, "a", matrix(10))
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["a"] = matrix(2)
+        file["x/y"] = matrix(2)
+    assert FeatureFolder(inner).read(vid) is None
+    assert Hdf5File(tmp_path / "f.h5").read(vid) is None
+    config = Imports(sources=[Source(path=str(inner))])
+    with pytest.raises(VideoError, match="points outside"):
+        Importer(config, 1.0, [FeatureFolder(inner)], []).read(vid, 1.0)
+
+
+def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FeatureError, match="no folder or file"):
+        open_source(tmp_path / "nowhere", "")
+    (tmp_path / "text.h5").write_text("no HDF5")
+    with pytest.raises(FeatureError, match="neither a folder nor an HDF5 file"):
+        open_source(tmp_path / "text.h5", "")
+
+
+def test_one_clip_more_or_fewer_is_allowed() -> None:
+    config = Imports(sources=[Source(path="x")])
+    assert check_length(9, 10.0, 1.0, config) == check_length(11, 10.0, 1.0, config) == 10
+    assert check_length(100, 95.2, 1.0, config) == 96
+    for clips in (8, 12):
+        with pytest.raises(VideoError):
+            check_length(clips, 10.0, 1.0, config)
+
+
+def test_a_leading_axis_of_one_is_dropped() -> None:
+    assert check_matrix(np.zeros((10, 1, 1, 6)), 6).shape == (10, 6)
+
+
+# --- hostile files ---------------------------------------------------------------------------------------------------
+
+VIDS = ["good", "bad", "other"]
+MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
+ELSEWHERE = "array lies in another file than the HDF5 file"
+LINK = "HDF5 link leads elsewhere"
+TOO_LARGE = "array is larger than a gigabyte"
+
+
+def rejected(source: Path) -> tuple[str, str]:
+    """Return why `bad` is rejected; the two others must be imported."""
+    config = Imports(sources=[Source(path=str(source))])
+    part = import_part(VIDS, dict.fromkeys(VIDS, 10.0), Importer(config, 1.0, [open_source(source, "")], VIDS))
+    assert part.rows["vid"].to_pylist() == ["good", "other"]
+    [row] = part.rejected
+    assert row["qid"] == "bad"
+    return row["reason"], row["value"]
+
+
+def folder_of(path: Path) -> Path:
+    for vid in ("good", "other"):
+        np.save(path / f"{vid}.npy", MATRIX)
+    return path
+
+
+def hdf5_of(path: Path, write: Callable[[h5py.File], None]) -> Path:
+    with h5py.File(path, "w") as file:
+        for vid in ("good", "other"):
+            file[vid] = MATRIX
+        write(file)
+    return path
+
+
+def external_storage(file: h5py.File) -> None:
+    file.create_dataset("bad", (10, 6), np.float32, external=[("secret", 0, 240)])
+
+
+def external_storage_in_a_group(file: h5py.File) -> None:
+    file.create_group("bad").create_dataset("c3d", (10, 6), np.float32, external=[("secret", 0, 240)])
+
+
+def external_link(file: h5py.File) -> None:
+    file["bad"] = h5py.ExternalLink("secret.h5", "/features")
+
+
+def external_link_in_a_group(file: h5py.File) -> None:
+    file.create_group("bad")["features"] = h5py.ExternalLink("secret.h5", "/features")
+
+
+def soft_link_through_an_external_one(file: h5py.File) -> None:
+    file["door"] = h5py.ExternalLink("secret.h5", "/")
+    file["bad"] = h5py.SoftLink("/door/features")
+
+
+def virtual_data_set(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((10, 6), np.float32)
+    layout[:] = h5py.VirtualSource("secret.h5", "features", (10, 6))
+    file.create_virtual_dataset("bad", layout)
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (external_storage, ELSEWHERE),
+        (external_storage_in_a_group, ELSEWHERE),
+        (external_link, LINK),
+        (external_link_in_a_group, LINK),
+        (soft_link_through_an_external_one, LINK),
+        (virtual_data_set, ELSEWHERE),
+    ],
+)
+def test_an_hdf5_file_is_not_followed_into_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[h5py.File], None], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_bytes(MATRIX.tobytes())
+    with h5py.File("secret.h5", "w") as file:
+        file["features"] = MATRIX
+    path = hdf5_of(tmp_path / "f.h5", write)
+    with h5py.File(path) as file:  # as it was read before
+        array = file["bad"]
+        assert np.array_equal(next(iter(array.values())) if isinstance(array, h5py.Group) else array, MATRIX)
+    assert rejected(path)[0] == reason
+
+
+def test_an_hdf5_file_does_not_open_another(tmp_path: Path) -> None:
+    """A pipe without a writer would be waited for."""
+    os.mkfifo(tmp_path / "pipe")
+
+    def link(file: h5py.File) -> None:
+        file["bad"] = h5py.ExternalLink(str(tmp_path / "pipe"), "/features")
+
+    assert rejected(hdf5_of(tmp_path / "f.h5", link))[0] == LINK
+
+
+def large_npy(path: Path) -> Path:
+    with (path / "bad.npy").open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 6)})
+    return folder_of(path)
+
+
+def large_npz(path: Path) -> Path:
+    np.savez_compressed(path / "bad.npz", features=np.zeros((1 << 20, 64), np.float32))
+    return folder_of(path)
+
+
+def large_hdf5(path: Path) -> Path:
+    return hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (1 << 40, 6), np.float32, chunks=(1, 6)))
+
+
+def large_chunk(path: Path) -> Path:
+    return hdf5_of(
+        path / "f.h5",
+        lambda file: file.create_dataset("bad", (10, 6), np.float32, chunks=(1 << 24, 6), maxshape=(None, 6)),
+    )
+
+
+def small_numbers(path: Path) -> Path:
+    """As single precision they take four times as much."""
+    np.save(path / "bad.npy", np.zeros((1 << 20, 6), np.int8))
+    return folder_of(path)
+
+
+@pytest.mark.parametrize("write", [large_npy, large_npz, large_hdf5, large_chunk, small_numbers])
+def test_no_array_takes_more_memory_than_the_limit(
+    tmp_path: Path, write: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "MAX_BYTES", 16 << 20)
+    source = write(tmp_path)
+    tracemalloc.start()
+    reason, size = rejected(source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reason == TOO_LARGE
+    assert size.endswith(" MB")
+    assert peak < 16 << 20
+
+
+def test_compression_that_may_ask_for_any_memory_is_rejected(tmp_path: Path) -> None:
+    np.save(tmp_path / "bad.npy", MATRIX)
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.write(tmp_path / "bad.npy", "features.npy")
+    assert rejected(folder_of(tmp_path))[0] == "file is compressed as numpy compresses none"
+
+
+def test_a_flipped_byte_of_an_archive_is_detected(tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", features=MATRIX)
+    data = bytearray((tmp_path / "bad.npz").read_bytes())
+    data[data.index(MATRIX.tobytes()) + 100] ^= 1
+    (tmp_path / "bad.npz").write_bytes(data)
+    reason, value = rejected(folder_of(tmp_path))
+    assert reason == "file can't be read as .npy or .npz"
+    assert "CRC" in value
+
+
+def test_an_unexpected_error_rejects_the_video_and_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class UnforeseenError(Exception):
+        pass
+
+    read = FeatureFolder.read
+
+    def broken(folder: FeatureFolder, vid: str) -> Any:
+        if vid == "bad":
+            raise UnforeseenError("of no known kind")
+        return read(folder, vid)
+
+    monkeypatch.setattr(FeatureFolder, "read", broken)
+    with caplog.at_level(logging.ERROR):
+        reason = rejected(folder_of(tmp_path))  # it is read twice: for the usual dimension, too
+    assert reason == ("reading failed unexpectedly", "UnforeseenError: of no known kind")
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert "in broken" in caplog.text
+    assert "bad" in record.getMessage()
+
+
+def test_a_link_that_leads_out_of_the_folder_is_rejected(tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    folder.mkdir()
+    np.save(tmp_path / "secret.npy", MATRIX)
+    os.symlink(tmp_path / "secret.npy", folder / "bad.npy")
+    assert rejected(folder_of(folder))[0] == "link leads out of the folder"
+
+
+def test_ordinary_forms_of_hdf5_are_read(tmp_path: Path) -> None:
+    def write(file: h5py.File) -> None:
+        file.create_dataset("packed", data=MATRIX, compression="gzip", shuffle=True, chunks=(4, 6))
+        file.create_dataset("lzf", data=MATRIX, compression="lzf")
+        file.create_dataset("growing", data=MATRIX, maxshape=(None, 6))
+        file["again"] = file["packed"]  # a hard link
+
+    opened = Hdf5File(hdf5_of(tmp_path / "f.h5", write))
+    for vid in ("good", "packed", "lzf", "growing", "again"):
+        assert np.array_equal(opened.read(vid), MATRIX)  # type: ignore[arg-type]
