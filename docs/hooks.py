@@ -1,4 +1,4 @@
-"""What the site holds beside the pages in this folder: the reference, and the project's own papers."""
+"""Add the generated reference and the pages of the repository's root to the site."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PAPERS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are written from the code, and those that lie in the project's root."""
+    """Add the generated pages and the pages of the repository's root."""
     for name, page in PAGES.items():
         files.append(File.generated(config, name, content=page()))
     for name, paper in PAPERS.items():

@@ -1,6 +1,6 @@
-"""Pages that are written from the code when the site is built: parameters, tables, the command, presets, deployments.
+"""Generate the reference pages from the code: parameters, tables, the command, presets, deployments, grids.
 
-`docs/hooks.py` puts them into the site. They are never committed, so that they can't go stale.
+`docs/hooks.py` adds them to the site. They are not committed.
 """
 
 import inspect
@@ -26,28 +26,28 @@ from penumbra.tasks.grounding import ablation
 from penumbra.tasks.grounding.training.presets import presets
 
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "at least", "pattern": "like"}
-WRITTEN = "*Written from the code when these pages are built.*"
+WRITTEN = "*Generated from the code when this site is built.*"
 Row = tuple[str, ...]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in markdown; line breaks and bars in cells are kept from ending them."""
+    """Return a Markdown table, with line breaks and bars in cells escaped."""
     cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (header, *rows)]
     cells.insert(1, ["---"] * len(header))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def code(value: Any) -> str:
-    """A default as it is typed after `--param NAME=`."""
+    """Return a default as it is typed after `--param NAME=`."""
     if value in (PydanticUndefined, inspect.Parameter.empty):
-        return "*to be named*"
+        return "*required*"
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_unset=True)
     return f"`{json.dumps(value, default=str, ensure_ascii=False)}`"
 
 
 def first_line(thing: Any) -> str:
-    """The first sentence of a docstring."""
+    """Return the first paragraph of a docstring."""
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
@@ -56,7 +56,7 @@ def first_line(thing: Any) -> str:
 
 @dataclass
 class Group:
-    """One way to fill a parameter: its fields, and under which tag it is chosen where there are several ways."""
+    """The fields of a parameter group; `tag` selects it among the members of a union."""
 
     name: str
     about: str
@@ -65,7 +65,7 @@ class Group:
 
 
 def bare(annotation: Any) -> tuple[Any, list[FieldInfo]]:
-    """A type without what is annotated on it, and those notes that are pydantic's."""
+    """Return a type without its annotations, and those annotations that are pydantic's."""
     annotation = getattr(annotation, "__value__", annotation)  # of an alias, `type X = …`
     if get_origin(annotation) is Annotated:
         inner, *notes = get_args(annotation)
@@ -75,7 +75,7 @@ def bare(annotation: Any) -> tuple[Any, list[FieldInfo]]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The groups that a value of a type may be: one, the members of a union, or what a list holds."""
+    """Return the parameter groups in a type: one, the members of a union, or the items of a list."""
     kind, _ = bare(annotation)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return [kind]
@@ -83,7 +83,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def tag_of(model: type[BaseModel]) -> str:
-    """What tells a member of a union from the others: its literals, as in `name: qd_detr`."""
+    """Return the literal that distinguishes a member of a union, as in `name: qd_detr`."""
     said = ((name, bare(info.annotation)[0]) for name, info in model.model_fields.items())
     return ", ".join(
         f"{name}: {' or '.join(map(str, get_args(kind)))}" for name, kind in said if get_origin(kind) is Literal
@@ -93,9 +93,9 @@ def tag_of(model: type[BaseModel]) -> str:
 def groups_of(
     name: str, annotation: Any, default: Any, known: Mapping[type[BaseModel], str] = MappingProxyType({})
 ) -> Iterator[Group]:
-    """The groups below a parameter: one, or one for each member of a union, nested unions after them.
+    """Yield the groups below a parameter: one, or one for each member of a union, followed by nested unions.
 
-    Where `known` names the heading that a nested group has elsewhere, it is linked and not told again.
+    A nested group whose heading is in `known` is linked and not repeated.
     """
     models = models_in(annotation)
     for model in models:
@@ -148,7 +148,7 @@ def _limits(info: FieldInfo) -> str:
 
 
 def parameters_page() -> str:
-    """Every parameter of every flow: each group once, with the flows that take it."""
+    """Return the page of all parameters: each group once, with the flows that use it."""
     users: dict[tuple[str, str], list[str]] = {}
     places: dict[tuple[str, str], tuple[str, Any, Any]] = {}
     lines = ["# Parameters", WRITTEN, __doc_of_parameters__, "## The flows"]
@@ -169,7 +169,7 @@ def parameters_page() -> str:
         lines += [f"### {flow_name}", first_line(flow.fn), table(("parameter", "type", "default", ""), rows)]
     known = {model: name for name, annotation, _ in places.values() for model in models_in(annotation)}
     for place, (name, annotation, default) in places.items():
-        lines += [f"## {name}", f"Taken by {', '.join(f'`{user}`' for user in users[place])}."]
+        lines += [f"## {name}", f"Used by {', '.join(f'`{user}`' for user in users[place])}."]
         for group in groups_of(name, annotation, default, known):
             lines += [f"### {group.name} with {group.tag}" if group.tag else "", group.about]
             lines.append(table(("parameter", "type", "default", "what it does"), group.rows))
@@ -182,8 +182,8 @@ def _about(models: Sequence[type[BaseModel]]) -> str:
 
 __doc_of_parameters__ = (
     "As in `penumbra run FLOW DATASET --param NAME=VALUE`, and in the form of the Prefect UI. The defaults are the "
-    "code's; the data set's [deployment](deployments.md) or a [preset](presets.md) may say otherwise, and what is said "
-    "explicitly beats both. `penumbra run FLOW --help` prints the same in a terminal."
+    "code's; the data set's [deployment](deployments.md) or a [preset](presets.md) may override them, and explicit "
+    "parameters override both. `penumbra run FLOW --help` prints the same in a terminal."
 )
 
 
@@ -191,7 +191,7 @@ __doc_of_parameters__ = (
 
 
 def arrow_name(kind: pa.DataType) -> str:
-    """An Arrow type as it is written in short: `list<str>`, `float16[D]`, `struct<start: float64, …>`."""
+    """Return a short name of an Arrow type: `list<str>`, `float16[D]`, `struct<start: float64, …>`."""
     if pa.types.is_fixed_size_list(kind):
         return f"{arrow_name(kind.value_type)}[{kind.list_size or 'D'}]"
     if pa.types.is_list(kind):
@@ -202,12 +202,12 @@ def arrow_name(kind: pa.DataType) -> str:
 
 
 def tables_page() -> str:
-    """The columns of every artifact."""
+    """Return the page of the columns of all tables."""
     lines = [
         "# Tables",
         WRITTEN,
         "Types are Arrow's; times are seconds; a window is `[start, end]`; `D` is the width "
-        "of an encoder's features. No column holds a null but where it says so.",
+        "of an encoder's features. Columns contain no null unless the type says so.",
     ]
     for stage, (row, columns) in TABLES.items():
         rows = [
@@ -222,7 +222,7 @@ def tables_page() -> str:
 
 
 def command_page() -> str:
-    """The console command: every command with its arguments and options."""
+    """Return the page of the console command with all arguments and options."""
     return "\n\n".join(["# The command", WRITTEN, *_command("penumbra", typer.main.get_command(app))]) + "\n"
 
 
@@ -243,7 +243,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
         for p in [*arguments, *options]
     ]
     if rows:
-        yield table(("", "what it is", "default"), rows)
+        yield table(("", "description", "default"), rows)
     for inner, below in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {inner}", below)
 
@@ -252,12 +252,12 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def presets_page() -> str:
-    """The papers' settings."""
+    """Return the page of the presets."""
     lines = [
         "# Presets",
         WRITTEN,
-        "The papers' settings, by the name that `preset` takes. Only what differs from the "
-        "[defaults](parameters.md) is said; what is said with `--param` beats it.",
+        "The papers' settings, by the value of `preset`. Only differences from the "
+        "[defaults](parameters.md) are listed; `--param` overrides them.",
     ]
     for name, groups in presets().items():
         said = yaml.safe_dump(groups, default_flow_style=None, sort_keys=False, allow_unicode=True, width=100)
@@ -266,7 +266,7 @@ def presets_page() -> str:
 
 
 def deployments_page() -> str:
-    """What `penumbra serve` deploys, with schedules."""
+    """Return the page of the deployments with their schedules."""
     rows = []
     for deployment in yaml.safe_load(DEPLOYMENTS.read_text(encoding="utf-8"))["deployments"]:
         parameters = {name: value for name, value in deployment["parameters"].items() if name != "dataset"}
@@ -280,16 +280,20 @@ def deployments_page() -> str:
     lines = [
         "# Deployments",
         WRITTEN,
-        "A run is addressed `FLOW/DEPLOYMENT`; `penumbra run FLOW DATASET` starts from "
-        "the parameters of the deployment of that name. Schedules are cron lines in UTC.",
+        "A deployment is addressed as `FLOW/DEPLOYMENT`. `penumbra run FLOW DATASET` starts from "
+        "the parameters of the deployment of that name. Schedules are cron expressions in UTC.",
         table(("deployment", "what it does", "parameters", "schedule"), rows),
     ]
     return "\n\n".join(lines) + "\n"
 
 
 def grids_page() -> str:
-    """The grids of `penumbra ablation`."""
-    lines = ["# Grids", WRITTEN, "What `penumbra ablation NAME DATASET` trains: a row is a few changed parameters."]
+    """Return the page of the grids of `penumbra ablation`."""
+    lines = [
+        "# Grids",
+        WRITTEN,
+        "The rows that `penumbra ablation NAME DATASET` trains. A row is a set of changed parameters.",
+    ]
     for name, grid in yaml.safe_load(ablation.FILE.read_text(encoding="utf-8")).items():
         rows = [
             (

@@ -1,4 +1,4 @@
-"""The wheel carries all that runs and nothing else, and works in any folder, one with a `models/` of its own too."""
+"""The wheel contains all files of the packages and no others, and works in a folder with modules of the same names."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from penumbra.artifacts.store import Store
 from tests.cluster import free_port
 from tests.notebooks import execute
 
-ROOMS = ("artifacts", "flows", "models", "prompts", "tasks")
+PACKAGES = ("artifacts", "flows", "models", "prompts", "tasks")
 BESIDE = ("pyproject.toml", "README.md", "prefect.yaml")
 SERVE_SECONDS = 300
 
@@ -86,9 +86,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def build(folder: Path) -> Path:
     """The wheel of these sources; of a copy, for setuptools leaves its files where it builds."""
     copy = folder / "source"
-    for room in (*ROOMS, "penumbra"):
-        foreign = ("__pycache__", "data") if room == "artifacts" else ("__pycache__",)
-        shutil.copytree(PROJECT / room, copy / room, symlinks=True, ignore=shutil.ignore_patterns(*foreign))
+    for package in (*PACKAGES, "penumbra"):
+        foreign = ("__pycache__", "data") if package == "artifacts" else ("__pycache__",)
+        shutil.copytree(PROJECT / package, copy / package, symlinks=True, ignore=shutil.ignore_patterns(*foreign))
     (copy / "artifacts" / "data" / "mine" / "masks").mkdir(parents=True)
     (copy / "artifacts" / "data" / "mine" / "masks" / "readme.txt").touch()
     for name in BESIDE:
@@ -108,15 +108,15 @@ def pip(*arguments: str) -> None:
 
 
 def sources() -> Iterator[str]:
-    """The names, in the wheel, of all files of the rooms."""
-    for room in (*ROOMS, "penumbra"):
-        for path in (PROJECT / room).rglob("*"):
+    """The names, in the wheel, of all files of the packages."""
+    for package in (*PACKAGES, "penumbra"):
+        for path in (PROJECT / package).rglob("*"):
             place = path.relative_to(PROJECT)
             if path.is_file() and "__pycache__" not in place.parts and place.parts[:2] != ("artifacts", "data"):
-                yield place.as_posix() if room == "penumbra" else f"penumbra/{place.as_posix()}"
+                yield place.as_posix() if package == "penumbra" else f"penumbra/{place.as_posix()}"
 
 
-def test_the_wheel_has_the_files_of_the_rooms_and_no_others(installed: Installed) -> None:
+def test_the_wheel_has_the_files_of_the_packages_and_no_others(installed: Installed) -> None:
     ours = [name for name in installed.files if ".dist-info/" not in name]
     assert sorted(ours) == sorted(sources())
     needed = (
