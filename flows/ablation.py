@@ -23,10 +23,11 @@ from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.ablation import Results, RowPlan, RowsFailedError, SeededRun, plan, tabulate
+from penumbra.tasks.grounding.ablation import Results, RowPlan, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
 from penumbra.tasks.grounding.training.stage import training_run
@@ -105,7 +106,7 @@ class Materials:
         if settings.model.reads_negatives:
             negatives = None if row.changes_negatives else named.get("negatives")
             negatives = negatives or self.negatives(how).negatives
-        videos = named.get("video_features") or (() if row.says("videos", "imports", "simulation") else self.videos)
+        videos = named.get("video_features") or (() if row.sets("videos", "imports", "simulation") else self.videos)
         made = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
         return Sources(
             queries.annotations,
@@ -171,9 +172,9 @@ def failures_noted(results: Results, what: str) -> Iterator[None]:
         logger().error("%s failed: %s", what, reason)
 
 
-def rows_failed(results: Results, artifact: Artifact) -> RowsFailedError:
-    """What the flow ends with where something failed."""
+def rows_failed(results: Results, artifact: Artifact) -> RunError:
+    """Return the error that the flow ends with if rows failed; it holds the table of the others."""
     reasons = "; ".join(f"{what}: {reason}" for what, reason in results.failures.items())
-    error = RowsFailedError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
+    error = RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
     error.artifact = artifact
     return error

@@ -123,7 +123,8 @@ def ablation(
     not made again. If a row fails, the others go on, and the exit code is 1.
     """
     from penumbra.flows.local_run import prepare, run_flow
-    from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, RowsFailedError, listing, plan, table_text
+    from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, listing, plan, table_text
+    from penumbra.tasks.grounding.runs import RunError
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, values = prepare("ablation", dataset, changes)
@@ -138,7 +139,9 @@ def ablation(
     try:
         with resumable():
             artifact = run_flow("ablation", dataset, changes)
-    except RowsFailedError as error:
+    except RunError as error:
+        if error.artifact is None:
+            raise
         artifact, failed = error.artifact, error
     text = table_text(artifact)
     if output:

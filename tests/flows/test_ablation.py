@@ -21,11 +21,11 @@ from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
-from penumbra.tasks.grounding.ablation import RowsFailedError, plan, table_text
+from penumbra.tasks.grounding.ablation import plan, table_text
 from penumbra.tasks.grounding.configs import Inputs, Training
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
-from penumbra.tasks.grounding.runs import run_folder
+from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import planning
@@ -91,7 +91,7 @@ def llms(dataset: Dataset, *rows: str) -> Artifact:
 @pytest.fixture(scope="module")
 def made(dataset: Dataset, world: tuple[Store, Artifact]) -> Artifact:
     """Two rows, of which the second builds negatives, and a third that has no key."""
-    with pytest.raises(RowsFailedError, match=r"1 failed \(gpt: openai: no API key.*the rest is in") as failure:
+    with pytest.raises(RunError, match=r"1 failed \(gpt: openai: no API key.*the rest is in") as failure:
         llms(dataset, "base", "random", "gpt")
     return failure.value.artifact
 
@@ -176,9 +176,7 @@ def test_a_training_that_fails_costs_its_seed_alone(
     found = trainings(store, made)["base", 2019]
     folder = run_folder(store.reference(found))
     shutil.rmtree(folder)
-    with pytest.raises(
-        RowsFailedError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in"
-    ) as failure:
+    with pytest.raises(RunError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in") as failure:
         run_flow("ablation", "little", said_on_the_command_line(dataset))
     assert store.manifest(failure.value.artifact).parameters["rows"] == [["base", 2018]]
 

@@ -49,7 +49,7 @@ from penumbra.tasks.grounding.prediction.command import as_json
 from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
 from penumbra.tasks.grounding.prediction.negated import Negator
 from penumbra.tasks.grounding.prediction.watching import FRAMES, UnreadableError
-from penumbra.tasks.grounding.report import RunOnData, saliency_section
+from penumbra.tasks.grounding.report import Judged, saliency_section
 from penumbra.tasks.grounding.runs import run_folder
 from penumbra.tasks.grounding.training import logs
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
@@ -270,7 +270,7 @@ def test_every_family_predicts_what_its_run_predicted(
     assert [(w.start, w.end) for w in found.windows] == [(w["start"], w["end"]) for w in row["windows"]]
     assert found.saliency == pytest.approx(row["saliency"], abs=2e-2)
     section = saliency_section(
-        [RunOnData(metrics, sources_of_run(metrics, sources.annotations, newest_negatives("few")))]
+        [Judged(metrics, sources_of_run(metrics, sources.annotations, newest_negatives("few")), metrics, metrics)]
     )
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 

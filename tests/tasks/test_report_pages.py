@@ -12,7 +12,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks import stage as stages
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
-from penumbra.tasks.grounding.ablation import Results, grid_of
+from penumbra.tasks.grounding.ablation import Results, grids
 from penumbra.tasks.negatives.quality.page import BELOW_A_COIN
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
@@ -141,7 +141,7 @@ def test_quality(store: Store) -> None:
 
 
 def test_an_ablation_s_failures() -> None:
-    results = Results(grid_of("losses"), seeds=1, failures={BAD: BAD})
+    results = Results(grids()["losses"], seeds=1, failures={BAD: BAD})
     assert safe(results.table())
 
 
@@ -153,7 +153,7 @@ def test_a_blind_auc_below_a_coin_s_is_explained(store: Store, value: float, exp
 
 
 def test_an_ablation_ends_with_its_best_row() -> None:
-    results = Results(grid_of("losses"), seeds=2)
+    results = Results(grids()["losses"], seeds=2)
     assert results.outcome == f"{results.grid.title}: 0 rows, 0 trainings"
     results.labels = ["without", "with"]
     results.figures = [

@@ -1,10 +1,14 @@
-"""What a run is held against in every evaluation: guesses that know less than it does.
+"""The baselines that every evaluation compares a run with, which know less than the run.
 
 | subset | what is predicted for each query of a split |
 | --- | --- |
-| constant window | the window that suits the training queries best, for every query alike |
-| constant window by verb | the same by the query's main verb |
-| another query | what the model says of the same video under a query of another one: what it knows without the text |
+| constant window | the window that suits the training queries best, the same for every query |
+| constant window by verb | the same for each main verb of a query |
+| another query | what the model predicts for a query of another video: what it knows without the text |
+
+The constant window is the one with the highest mean IoU over the training queries, of a grid of windows in shares of
+the video's duration and in seconds. A verb's window is the best over its queries and some of all others', so that a
+verb that is rare or unknown gets the window of all queries.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,16 +24,19 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.metrics import Floats, Split, align, all_metrics, overlaps
 from penumbra.tasks.negatives.providers.draws import row_seed
 
+CONSTANT, BY_VERB, OTHER_QUERY = "constant window", "constant window by verb", "another query"
 STEPS = 40  # of the grid
-PRIOR = 5.0  # queries' worth of the mean over all queries, in the choice for a verb
-BLOCK = 1024  # queries held against the grid at once
-TRAINING = "train"
+PRIOR = 5.0  # weight of the mean over all queries in the choice for a verb, in queries
+BLOCK = 1024  # queries compared with the grid at once
+ASKED = 1_000  # queries of a split that are replaced by another: prediction costs, and half a point is near enough
+SEED = 0
 Row = Mapping[str, Any]
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class ConstantWindow:
-    """One window for all, and one a verb: [2] shares of the duration (`relative`) or seconds, with their mean IoU."""
+    """A window for all queries and one for each verb, in shares of the duration (`relative`) or seconds."""
 
     relative: bool
     window: Floats
@@ -37,57 +44,49 @@ class ConstantWindow:
     mean_iou: float
 
     def of(self, duration: float, verb: str | None = None) -> tuple[float, float]:
-        """Start and end in seconds for a video; for a verb that no training query has, as without."""
+        """Return start and end in seconds for a video."""
         window = self.window if verb is None else self.by_verb.get(verb, self.window)
         start, end = np.minimum(window * (duration if self.relative else 1.0), duration).tolist()
         return start, end
 
 
 def fit(queries: Sequence[Row], verbs: Mapping[str, str], end: float | None) -> ConstantWindow | None:
-    """The best windows for training queries, rows of `annotations`, and the verb of each qid; None without any window.
+    """Return the best windows for training queries, rows of `annotations`; None if no query has a window.
 
-    `end`: see `Ranking.truth_ends`.
+    `verbs` holds the main verb by qid; true windows are cut at `end` seconds (see `Ranking.truth_ends`).
     """
     known = {row["qid"]: row for row in queries if row["windows"]}
     windows = align({qid: [[0.0, 0.0, 0.0]] for qid in known}, {qid: row["windows"] for qid, row in known.items()})
     windows = windows.until(end)
     if not windows.qids:
         return None
-    names = sorted({verbs.get(qid, "") for qid in windows.qids})
-    numbers = np.array([names.index(verbs.get(qid, "")) for qid in windows.qids])
+    verb_of = np.array([verbs.get(qid, "") for qid in windows.qids])
     durations = np.array([known[qid]["duration"] for qid in windows.qids])
-    longest = float(np.nanquantile(windows.truth[..., 1], 0.95))
-    found = [
-        _best(windows.truth, durations, numbers, names, relative, _grid() * (1.0 if relative else longest))
-        for relative in (True, False)
-    ]
-    return max(found, key=lambda one: one.mean_iou)
-
-
-def _grid() -> Floats:
-    """All windows [G, 2] that begin and end at multiples of 1 / STEPS."""
     starts, ends = np.triu_indices(STEPS + 1, 1)
-    return np.stack([starts, ends], axis=1) / STEPS
+    grid = np.stack([starts, ends], axis=1) / STEPS  # all windows [G, 2] that begin and end at multiples of 1 / STEPS
+    longest = float(np.nanquantile(windows.truth[..., 1], 0.95))
+    candidates = [_best(windows.truth, durations, verb_of, *it) for it in ((True, grid), (False, grid * longest))]
+    return max(candidates, key=lambda candidate: candidate.mean_iou)
 
 
-def _best(
-    truth: Floats, durations: Floats, verbs: np.ndarray, names: Sequence[str], relative: bool, grid: Floats
-) -> ConstantWindow:
+def _best(truth: Floats, durations: Floats, verb_of: np.ndarray, relative: bool, grid: Floats) -> ConstantWindow:
+    """Return the windows of the grid [G, 2] with the highest mean IoU."""
+    names = np.unique(verb_of)
     sums = np.zeros((len(names), len(grid)))
     for start in range(0, len(truth), BLOCK):
-        some = slice(start, start + BLOCK)
-        ends = durations[some, None, None]
-        iou = overlaps(np.minimum(grid * ends if relative else grid, ends), truth[some])[0]
-        of_verb = np.arange(len(names))[:, None] == verbs[some]
-        sums += of_verb.astype(np.float64) @ np.nan_to_num(iou).max(axis=2)
+        block = slice(start, start + BLOCK)
+        ends = durations[block, None, None]
+        iou = overlaps(np.minimum(grid * ends if relative else grid, ends), truth[block])[0]
+        has_verb = names[:, None] == verb_of[block]
+        sums += has_verb.astype(np.float64) @ np.nan_to_num(iou).max(axis=2)
     mean = sums.sum(axis=0) / len(truth)
     chosen = (sums + PRIOR * mean).argmax(axis=1)
-    by_verb = {name: grid[at] for name, at in zip(names, chosen, strict=True) if name}
+    by_verb = {str(name): grid[place] for name, place in zip(names, chosen, strict=True) if name}
     return ConstantWindow(relative, grid[mean.argmax()], by_verb, float(mean.max()))
 
 
 def main_verbs(tags: pa.Table) -> Iterator[tuple[str, str]]:
-    """Yield the qid and the main verb's lemma of each query that has one: its root, or else its first verb."""
+    """Yield the qid and the lemma of the main verb of each query that has one: its root, or else its first verb."""
     for qid, tokens in zip(tags["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
         verbs = [token for token in tokens if token["primitive"] == "verb"]
         root = [token for token in verbs if token["dep"] == "ROOT"]
@@ -97,7 +96,7 @@ def main_verbs(tags: pa.Table) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The constant windows of a data set, and the main verb of each query where its tags are there."""
+    """The constant windows of a data set, and the main verb of each query if its tags are known."""
 
     constant: ConstantWindow | None
     verbs: Mapping[str, str]
@@ -105,21 +104,15 @@ class Fitted:
 
 @lru_cache(maxsize=2)
 def fitted(annotations: Artifact, tags: Artifact | None, end: float | None) -> Fitted:
-    """The constant windows for these queries, fitted once a process: a study judges its runs by the same."""
+    """Return the constant windows for a data set, which are fitted once in a process."""
     store = Store()
     verbs = dict(pair for part in (store.parts(tags) if tags else ()) for pair in main_verbs(part))
     rows = (row for part in store.parts(annotations) for row in part.to_pylist())
-    return Fitted(fit([row for row in rows if row["split"] == TRAINING], verbs, end), verbs)
+    return Fitted(fit([row for row in rows if row["split"] == "train"], verbs, end), verbs)
 
 
-CONSTANT, BY_VERB, OTHER_QUERY = "constant window", "constant window by verb", "another query"
-BASELINES = (CONSTANT, BY_VERB, OTHER_QUERY)
-ASKED = 1_000  # queries of a split whose video is asked with another: prediction costs, and half a point is near enough
-SEED = 0
-
-
-def guesses(queries: Sequence[Row], fit: Fitted) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The constant windows for rows of `annotations`, as rows of `predictions`, by the name of the baseline."""
+def guesses(queries: Sequence[Row], fit: Fitted) -> Iterator[tuple[str, Rows]]:
+    """Yield the name of each constant window, and its rows of `predictions` for rows of `annotations`."""
     constant = fit.constant
     if constant is None:
         return
@@ -133,27 +126,26 @@ def _guess(row: Row, window: tuple[float, float]) -> dict[str, Any]:
     return {"qid": row["qid"], "windows": [{"start": start, "end": end, "score": 1.0}], "saliency": []}
 
 
-def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> list[dict[str, Any]]:
-    """At most so many rows of `annotations` of a split, each with the query of another video of the split.
+def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> Rows:
+    """Return at most `most` rows of `annotations` of a split, each with the query of another video of the split.
 
-    Which rows, and whose query, is told by the qids and is the same for every run. There are none where all queries
-    are of one video.
+    The choice depends on the qids only and is the same for every run. It is empty if all queries are of one video.
     """
     if len({row["vid"] for row in queries}) < 2:
         return []
     order = sorted(queries, key=lambda row: row_seed(SEED, row["qid"]))
     draws = np.random.default_rng(SEED)
-    found = []
+    replaced = []
     for row in order[:most]:
         other = row
         while other["vid"] == row["vid"]:
             other = order[int(draws.integers(len(order)))]
-        found.append({**row, "query": other["query"]})
-    return found
+        replaced.append({**row, "query": other["query"]})
+    return replaced
 
 
 def whole_figures(split: Split) -> Iterator[tuple[str, float]]:
-    """Yield the figures over a whole split, and the number of its queries: without those that need saliency."""
+    """Yield the figures over a whole split that need no saliency, and the number of its queries."""
     if not split.windows.qids:
         return
     for metric in all_metrics().values():

@@ -1,4 +1,4 @@
-"""`penumbra compare`: is one run really better than another? A paired bootstrap over the videos of each split."""
+"""Whether one run is better than another: a paired bootstrap over the videos of each split; intervals over seeds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Difference:
-    """Second minus first: its mean, 95 % interval, and the share of resamples on the other side of zero, doubled."""
+    """Second minus first: mean, 95 % interval, and twice the share of resamples on the other side of zero."""
 
     mean: float
     low: float
@@ -30,21 +30,21 @@ class Difference:
 
     @property
     def p_text(self) -> str:
-        """`p` for people; so many resamples can't tell a smaller one from 0."""
+        """`p` for people; the resamples can't distinguish smaller values from 0."""
         return "< 0.001" if self.p < 0.001 else f"{self.p:.3f}"
 
 
 def paired_bootstrap(
     first: Floats, second: Floats, videos: Sequence[str] | Ids, seed: int = 0, resamples: int = RESAMPLES
 ) -> Difference:
-    """Draw videos with replacement, both runs' scores [N] of all their queries together.
+    """Draw videos with replacement, with the scores [N] of both runs of all their queries together.
 
-    `videos` [N] is each query's. A resample's figure is the mean over the queries of the videos that it draws.
-    Raises `EvaluationError` where the three are not of the same queries.
+    `videos` [N] is each query's video. The figure of a resample is the mean over the queries of the videos it draws.
+    Raise `EvaluationError` unless the three are of the same queries.
     """
     if first.shape != second.shape or first.ndim != 1 or not len(first) or len(videos) != len(first):
         raise EvaluationError(
-            f"scores of the same queries, and their videos, are wanted, not {first.shape}, {second.shape} and "
+            f"expected scores of the same queries, and their videos; got {first.shape}, {second.shape} and "
             f"{len(videos)} videos"
         )
     change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
@@ -57,32 +57,20 @@ def paired_bootstrap(
     return Difference(float(change.mean()), float(low), float(high), min(1.0, 2 * tail))
 
 
-@dataclass(frozen=True)
-class OverSeeds:
-    """Mean over seeds and the half width of its 95 % interval (Student's t); infinite for a single seed."""
-
-    mean: float
-    half_width: float
-    seeds: int
-
-
-def over_seeds(values: Sequence[float]) -> OverSeeds:
-    """Sum up one figure of several seeds."""
+def over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean over seeds and half of its 95 % interval (Student's t), which is infinite for a single seed."""
     from scipy.stats import t
 
-    count = len(values)
-    if not count:
-        raise EvaluationError("no seed, no figure")
-    if count == 1:
-        return OverSeeds(float(values[0]), float("inf"), 1)
-    spread = float(np.std(values, ddof=1)) / count**0.5
-    return OverSeeds(float(np.mean(values)), float(t.ppf(0.975, count - 1)) * spread, count)
+    if len(values) == 1:
+        return float(values[0]), float("inf")
+    spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return float(np.mean(values)), float(t.ppf(0.975, len(values) - 1)) * spread
 
 
 def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Whether one figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
+    """Return whether a figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
 
-    A bootstrap over videos takes the trained models as they are, so that a lucky seed looks like a better method.
+    A bootstrap over videos takes the trained models as given, so that a lucky seed looks like a better method.
     """
     from scipy.stats import ttest_ind
 
@@ -92,15 +80,15 @@ def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """The queries of a split in the order of their ids, each one's video, and their scores."""
+    """The queries of a split in the order of their ids, each one's video, and their scores in percent by metric."""
 
     qids: tuple[str, ...]
     videos: tuple[str, ...]
-    scores: dict[str, Floats]  # by metric, in percent
+    scores: dict[str, Floats]
 
 
 def predictions_of(metrics: Artifact) -> Artifact:
-    """The newest predictions of a run; raises `EvaluationError` where it has none yet."""
+    """Return the newest predictions of a run; raise `EvaluationError` if it has none."""
     store = Store()
     for manifest in reversed(store.find(metrics.dataset, "predictions")):
         if metrics.key in {parent.key for parent in manifest.parents}:
@@ -109,38 +97,37 @@ def predictions_of(metrics: Artifact) -> Artifact:
 
 
 def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
-    """Each split's queries whose windows are known, and their scores."""
+    """Return the scores of each split's queries whose windows are known."""
     store = Store()
     manifest = store.manifest(predictions)
     annotations, end = next(p for p in manifest.parents if p.stage == "annotations"), truth_end(manifest)
     truth = {row["qid"]: row for part in store.parts(annotations) for row in part.to_pylist()}
-    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_split: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for part in store.parts(predictions):
         for row in part.to_pylist():
             if truth[row["qid"]]["windows"]:
-                found[row["split"]].append(row)
-    judged = {split: judged_split(sorted(rows, key=itemgetter("qid")), truth, end) for split, rows in found.items()}
-    return {
-        split: SplitScores(
-            both.windows.qids, tuple(truth[qid]["vid"] for qid in both.windows.qids), scores_by_query(both)
-        )
-        for split, both in judged.items()
-    }
+                by_split[row["split"]].append(row)
+    scores: dict[str, SplitScores] = {}
+    for split, rows in by_split.items():
+        judged = judged_split(sorted(rows, key=itemgetter("qid")), truth, end)
+        qids = judged.windows.qids
+        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), scores_by_query(judged))
+    return scores
 
 
 def compare(dataset: str, first: str, second: str, seed: int = 0) -> list[tuple[str, str, Difference]]:
-    """(split, metric, second minus first in percent) for every split that both runs predicted, in the data set's order.
+    """Return (split, metric, second minus first in percent) for every split that both runs predicted.
 
-    Raises `EvaluationError` where they predicted different queries of one.
+    Raise `EvaluationError` if they predicted different queries of one.
     """
     one, other = (scores_by_split(predictions_of(chosen_run(dataset, run))) for run in (first, second))
-    found: list[tuple[str, str, Difference]] = []
+    differences: list[tuple[str, str, Difference]] = []
     for split in (split for split in one if split in other):
         old, new = one[split], other[split]
         if old.qids != new.qids:
             raise EvaluationError(
                 f"the runs predicted different queries of {split}: {len(old.qids)} and {len(new.qids)}"
             )
-        before, after = old.scores, new.scores
-        found += [(split, name, paired_bootstrap(before[name], after[name], old.videos, seed)) for name in before]
-    return found
+        for name, scores in old.scores.items():
+            differences.append((split, name, paired_bootstrap(scores, new.scores[name], old.videos, seed)))
+    return differences

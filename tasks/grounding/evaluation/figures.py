@@ -1,12 +1,7 @@
-"""Stage `evaluation`: every figure of a run, by split and by type of novel composition.
-
-Retrieval (R@1 and R@5, mIoU, mAP), highlights where the data have them, and how often saliency inside the moment is in
-SHINE's order over queries that were held out of training. Beside them is what knows less than the model does
-(`baselines`), so that nobody takes a prior for grounding.
-"""
+"""Stage `evaluation`: every figure of a run, by split and by type of novel composition, and those of the baselines."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +25,7 @@ from penumbra.tasks.grounding.evaluation.baselines import (
 )
 from penumbra.tasks.grounding.evaluation.predictions import predict_rows
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, shown, versions
+from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics
 from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
@@ -38,140 +33,8 @@ from penumbra.tasks.stage import Stage, is_planned, logger, run
 
 STAGE = "evaluation"
 Rows = list[dict[str, Any]]
-
-
-def figures_of_split(
-    predictions: Rows, annotations: dict[str, dict[str, Any]], end: float | None
-) -> Iterator[tuple[str, str, float]]:
-    """(subset, metric, value) of one split, over all its queries and over those of each composition type.
-
-    `end`: see `Ranking.truth_ends`.
-    """
-    split = judged_split(predictions, annotations, end)
-    qids = split.windows.qids
-    if not qids:
-        return  # a hidden test split: its windows are with the evaluation server
-    types: defaultdict[str, list[int]] = defaultdict(list)
-    for number, qid in enumerate(qids):
-        for kind in {label["type"] for label in annotations[qid]["novel"]}:
-            types[kind].append(number)
-    by_type = [metric.figures(split) for metric in all_metrics().values() if metric.by_type]
-    for subset, numbers in ((ALL, range(len(qids))), *sorted(types.items())):
-        mask = np.zeros(len(qids), bool)
-        mask[list(numbers)] = True
-        yield from ((subset, name, value) for figures in by_type for name, value in figures(mask).items())
-        yield subset, "queries", float(mask.sum())
-    for metric in all_metrics().values():
-        if not metric.by_type:
-            yield from ((ALL, name, value) for name, value in metric.figures(split)(slice(None)).items())
-
-
-def judged_split(
-    predictions: Iterable[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]], end: float | None
-) -> Split:
-    """What metrics are computed from: predictions of queries whose windows are known, these cut at `end` seconds."""
-    judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
-    return Split(aligned(list(judged.values()), annotations, end), judged, annotations)
-
-
-def aligned(
-    judged: Sequence[Mapping[str, Any]], annotations: Mapping[str, Mapping[str, Any]], end: float | None
-) -> Windows:
-    """Rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
-    return align(
-        {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged},
-        {row["qid"]: annotations[row["qid"]]["windows"] for row in judged},
-    ).until(end)
-
-
-class Trained(NamedTuple):
-    """The best model of a run, its settings, and what it is called."""
-
-    model: nn.Module
-    settings: Settings
-    name: str
-
-
-def own_figures(run: Trained, loaded: Loaded) -> dict[str, float]:
-    """The model family's own figures on queries that were held out of training, or on those trained on if none were.
-
-    For the DETR models that is SHINE's order, for BM-DETR its clips' probabilities, both over queries with negatives.
-    """
-    train, validation = split_rows(loaded, run.settings)
-    known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
-    with_negatives = [row for row in validation if row["qid"] in known]
-    prepared = loaded.prepare(with_negatives or train, STAGE)
-    if not len(prepared):
-        return {}
-    device, system = device_of("auto"), system_of(run.settings)
-    return system.figures(run.model.to(device), system.data(prepared, loaded.videos, loaded.texts, device))
-
-
-def baseline_figures(
-    run: Trained, loaded: Loaded, split: str, judged: Sequence[Mapping[str, Any]], fit: Fitted
-) -> Iterator[tuple[str, str, float]]:
-    """(subset, metric, value) of what the run is held against, over the queries `judged` of a split."""
-    end = run.settings.ranking.truth_ends
-    annotations = {row["qid"]: row for row in judged}
-    asked = with_other_queries(judged)
-    other = predict_rows(loaded, asked, run.model, system_of(run.settings), split, run.name).rows.to_pylist()
-    for subset, predictions in (*guesses(judged, fit), (OTHER_QUERY, other)):
-        figures = whole_figures(judged_split(predictions, annotations, end))
-        yield from ((subset, name, value) for name, value in figures)
-
-
-def make_part(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
-    """All figures of a run."""
-    store = Store()
-    model, settings = load_run(metrics)
-    ranking = Ranking.model_validate(store.manifest(predictions).parameters["ranking"])
-    run = Trained(model, settings.model_copy(update={"ranking": ranking}), name_of(store.manifest(metrics)))
-    loaded = load(sources, settings.inputs)
-    annotations = {row["qid"]: row for row in loaded.rows}
-    fit = fitted(sources.annotations, sources.tags, ranking.truth_ends)
-    by_split: defaultdict[str, Rows] = defaultdict(list)
-    for part in store.parts(predictions):
-        for row in part.to_pylist():
-            by_split[row["split"]].append(row)
-    found: list[tuple[str, str, str, float]] = []
-    for split, rows in by_split.items():
-        judged = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
-        found += [(split, *figure) for figure in figures_of_split(rows, annotations, ranking.truth_ends)]
-        found += [(split, *figure) for figure in baseline_figures(run, loaded, split, judged, fit)]
-    if sources.negatives or sources.in_video_negatives:
-        found += [("train", "held out", name, value) for name, value in own_figures(run, loaded).items()]
-    table = [dict(zip(SCHEMAS[STAGE].names, (run.name, *figure), strict=True)) for figure in found]
-    queries = sum(len(rows) for rows in by_split.values())
-    return Part(table_of(STAGE, table), queries, queries)
-
-
-def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The header and the lines of the table that people look at, one for each split and composition type."""
-    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
-    columns = [name for name in shown() if any(metric == name for _, _, metric in values)]
-    lines = [
-        (
-            split,
-            subset,
-            f"{values[split, subset, 'queries']:,.0f}",
-            *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns),
-        )
-        for split, subset, metric in values
-        if metric == "queries"
-    ]
-    return ("split", "subset", "queries", *columns), lines
-
-
-def results_table(rows: Rows) -> str:
-    """The same in markdown for a terminal, with SHINE's order where there is one."""
-    orders = [(row["metric"], f"{row['value']:.1f}") for row in rows if row["metric"].startswith("ordering")]
-    likely = [(row["metric"], f"{row['value']:.3f}") for row in rows if "probability" in row["metric"]]
-    tables = [markdown_table(*results(rows), cell=str)]
-    if orders:
-        tables.append(markdown_table(("saliency inside the moment", "% in order"), orders, cell=str))
-    if likely:
-        tables.append(markdown_table(("clips' probability, in and out of the moment", "mean"), likely, cell=str))
-    return "\n\n".join(tables)
+Row = Mapping[str, Any]
+Figure = tuple[str, str, float]  # subset, metric, value
 
 
 @dataclass(frozen=True)
@@ -188,27 +51,147 @@ class Evaluation(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """The run, its predictions, and what they are held against."""
+        """Return the run, its predictions, and what they are compared with."""
         tags = (self.sources.tags,) if self.sources.tags else ()
         return (self.metrics, self.predictions, *self.sources.parents, *tags)
 
     def parameters(self) -> dict[str, Any]:
-        """Which metrics there are, by version."""
-        return {"metrics": versions()}
+        """Return the version of each metric."""
+        return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
     def determines(self) -> dict[str, Any]:
-        """The same: another metric is another evaluation."""
+        """Return the parameters: another metric makes another evaluation."""
         return self.parameters()
 
     def part(self, piece: int) -> Part:
-        """All figures are one part."""
-        return make_part(self.metrics, self.predictions, self.sources)
+        """Return all figures as one part."""
+        return _evaluate(self.metrics, self.predictions, self.sources)
 
 
 def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
-    """Judge a run's predictions."""
+    """Evaluate a run's predictions."""
     evaluation = run(Evaluation(metrics, predictions, sources))
     if not is_planned():
         rows = Store().table(evaluation).to_pylist()
-        logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to judge", results_table(rows))
+        logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", results_table(rows))
     return evaluation
+
+
+class _Run(NamedTuple):
+    model: nn.Module
+    settings: Settings
+    name: str
+
+
+def _evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
+    store = Store()
+    model, settings = load_run(metrics)
+    ranking = Ranking.model_validate(store.manifest(predictions).parameters["ranking"])
+    judged = _Run(model, settings.model_copy(update={"ranking": ranking}), name_of(store.manifest(metrics)))
+    loaded = load(sources, settings.inputs)
+    annotations = {row["qid"]: row for row in loaded.rows}
+    fit = fitted(sources.annotations, sources.tags, ranking.truth_ends)
+    by_split: defaultdict[str, Rows] = defaultdict(list)
+    for part in store.parts(predictions):
+        for row in part.to_pylist():
+            by_split[row["split"]].append(row)
+    figures: list[tuple[str, str, str, float]] = []
+    for split, rows in by_split.items():
+        known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
+        figures += [(split, *it) for it in figures_of_split(rows, annotations, ranking.truth_ends)]
+        figures += [(split, *it) for it in _baseline_figures(judged, loaded, split, known, fit)]
+    if sources.negatives or sources.in_video_negatives:
+        figures += [("train", "held out", name, value) for name, value in _own_figures(judged, loaded).items()]
+    table = [dict(zip(SCHEMAS[STAGE].names, (judged.name, *figure), strict=True)) for figure in figures]
+    queries = sum(len(rows) for rows in by_split.values())
+    return Part(table_of(STAGE, table), queries, queries)
+
+
+def figures_of_split(predictions: Rows, annotations: Mapping[str, Row], end: float | None) -> Iterator[Figure]:
+    """Yield the figures of a split, over all its queries and over those of each composition type.
+
+    True windows are cut at `end` seconds; see `Ranking.truth_ends`.
+    """
+    split = judged_split(predictions, annotations, end)
+    qids = split.windows.qids
+    if not qids:
+        return  # a hidden test split, whose windows only the evaluation server has
+    types: defaultdict[str, list[int]] = defaultdict(list)
+    for number, qid in enumerate(qids):
+        for kind in {label["type"] for label in annotations[qid]["novel"]}:
+            types[kind].append(number)
+    by_type = [metric.figures(split) for metric in all_metrics().values() if metric.by_type]
+    for subset, numbers in ((ALL, range(len(qids))), *sorted(types.items())):
+        mask = np.zeros(len(qids), bool)
+        mask[list(numbers)] = True
+        yield from ((subset, name, value) for figures in by_type for name, value in figures(mask).items())
+        yield subset, "queries", float(mask.sum())
+    for metric in all_metrics().values():
+        if not metric.by_type:
+            yield from ((ALL, name, value) for name, value in metric.figures(split)(slice(None)).items())
+
+
+def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Split:
+    """Return the split that metrics are computed of: predictions of queries whose true windows are known."""
+    judged = {row["qid"]: row for row in predictions if annotations[row["qid"]]["windows"]}
+    return Split(aligned(judged.values(), annotations, end), judged, annotations)
+
+
+def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Windows:
+    """Return rows of `predictions` side by side with the true windows of their queries, cut at `end` seconds."""
+    rows = {row["qid"]: [[w["start"], w["end"], w["score"]] for w in row["windows"]] for row in judged}
+    return align(rows, {qid: annotations[qid]["windows"] for qid in rows}).until(end)
+
+
+def _own_figures(judged: _Run, loaded: Loaded) -> dict[str, float]:
+    """Return the model family's own figures on held-out queries with negatives, or else on training queries.
+
+    The DETR models and MMN have SHINE's order of saliency, BM-DETR the probabilities of clips.
+    """
+    train, validation = split_rows(loaded, judged.settings)
+    known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
+    examples = loaded.prepare([row for row in validation if row["qid"] in known] or train, STAGE)
+    if not len(examples):
+        return {}
+    device, system = device_of("auto"), system_of(judged.settings)
+    data = system.data(examples, loaded.videos, loaded.texts, device)
+    return system.figures(judged.model.to(device), data)
+
+
+def _baseline_figures(judged: _Run, loaded: Loaded, split: str, known: Rows, fit: Fitted) -> Iterator[Figure]:
+    """Yield the figures of the baselines over the queries of a split whose windows are known."""
+    annotations, system = {row["qid"]: row for row in known}, system_of(judged.settings)
+    replaced = predict_rows(loaded, with_other_queries(known), judged.model, system, split, judged.name)
+    for subset, predictions in (*guesses(known, fit), (OTHER_QUERY, replaced.rows.to_pylist())):
+        figures = whole_figures(judged_split(predictions, annotations, judged.settings.ranking.truth_ends))
+        yield from ((subset, name, value) for name, value in figures)
+
+
+def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return header and lines of the table for people, a line for each split and composition type."""
+    values = {(row["split"], row["subset"], row["metric"]): row["value"] for row in rows}
+    known = {metric for _, _, metric in values}
+    columns = [name for metric in all_metrics().values() for name in metric.shown if name in known]
+    lines = [
+        (
+            split,
+            subset,
+            f"{values[split, subset, 'queries']:,.0f}",
+            *(f"{values[place]:.2f}" if (place := (split, subset, name)) in values else "–" for name in columns),
+        )
+        for split, subset, metric in values
+        if metric == "queries"
+    ]
+    return ("split", "subset", "queries", *columns), lines
+
+
+def results_table(rows: Rows) -> str:
+    """Return the table in markdown for a terminal, with the model family's own figures."""
+    tables = [markdown_table(*results(rows), cell=str)]
+    for title, unit, word, digits in (
+        ("saliency inside the moment", "% in order", "ordering", 1),
+        ("probability of clips inside and outside the moment", "mean", "probability", 3),
+    ):
+        lines = [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]
+        tables += [markdown_table((title, unit), lines, cell=str)] if lines else []
+    return "\n\n".join(tables)

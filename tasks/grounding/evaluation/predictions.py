@@ -1,7 +1,7 @@
-"""Stage `predictions`: what a trained model says of every query of the splits asked for."""
+"""Stage `predictions`: what a trained model predicts for every query of some splits."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,71 +29,13 @@ SHOWN = 3  # windows of a query, in the Prefect UI
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
-def predict_split(loaded: Loaded, model: Any, system: System[Any], split: str, run: str) -> Part:
-    """Predictions of one split; queries without features are rejected with their reason."""
-    return predict_rows(loaded, loaded.of_split([split]), model, system, split, run)
-
-
-def predict_rows(
-    loaded: Loaded, queries: Sequence[dict[str, Any]], model: Any, system: System[Any], split: str, run: str
-) -> Part:
-    """Predictions of some rows of `annotations`, whatever text they have; it needs features."""
-    prepared = loaded.prepare(queries, STAGE)
-    device = device_of("auto")
-    rows: list[dict[str, Any]] = []
-    seconds = 0.0
-    if len(prepared):
-        check_widths(loaded, system.widths(model.state_dict()))
-        data = system.data(prepared, loaded.videos, loaded.texts, device)
-        model.to(device)
-        started = time.perf_counter()
-        predictions = system.predict(model, data)
-        seconds = time.perf_counter() - started
-        for found in predictions:
-            windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in found.windows.tolist()]
-            rows.append(
-                {"run": run, "split": split, "qid": found.qid, "windows": windows, "saliency": found.saliency.tolist()}
-            )
-    measured = {SECONDS: seconds, QUERIES: float(len(rows))}
-    taken = len(rows) + len(prepared.rejected)
-    return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)
-
-
-def check_widths(loaded: Loaded, wanted: tuple[int, int]) -> None:
-    """Raise `FeatureError` where the features are of another width than those that the model was trained on."""
-    found = loaded.videos.channels, loaded.texts.channels
-    if found != wanted:
-        raise FeatureError(
-            f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
-            f"{found[0]} and {found[1]}: name the encoders with inputs.video_features and inputs.text_features"
-        )
-
-
-def judged_splits(loaded: Loaded, wanted: tuple[str, ...]) -> list[str]:
-    """The splits asked for, or all but the training split; raises `EvaluationError` naming one that is not there."""
-    there = loaded.splits()
-    unknown = set(wanted) - set(there)
-    if unknown:
-        raise EvaluationError(f"no split {', '.join(sorted(unknown))}; there is: {', '.join(there)}")
-    return list(wanted) or [split for split in there if split != "train"]
-
-
-def truth_end(predictions: Manifest) -> float | None:
-    """Where true windows are cut that these predictions are judged by, in seconds; see `Ranking.truth_ends`."""
-    return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
-
-
-def _told(window: Mapping[str, float]) -> str:
-    return f"{window['start']:.1f} to {window['end']:.1f} (score {window['score']:.2f})"
-
-
 @dataclass(frozen=True)
 class Predictions(Stage):
-    """What a run says of every query of some splits, a part each; all but the training split where none is named."""
+    """What a run predicts for every query of some splits, a part each; by default of all but the training split."""
 
     name = STAGE
     version = 1
-    by_workers = False  # a GPU holds one model, and each worker would load all features anew for seconds of work
+    by_workers = False  # a GPU holds one model, and each worker would load all features again for seconds of work
 
     metrics: Artifact
     sources: Sources
@@ -102,30 +44,32 @@ class Predictions(Stage):
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """The run, the queries and the features."""
+        """Return the run, the queries and the features."""
         return (self.metrics, *self.sources.parents)
 
     def parameters(self) -> dict[str, Any]:
-        """How windows are made, and the splits that were named."""
+        """Return how windows are made, and the splits that were named."""
         return {"ranking": self.ranking.model_dump(mode="json"), "splits": list(self.splits)}
 
     def determines(self) -> dict[str, Any]:
-        """The same, without what has its default or changes no window."""
+        """Return the parameters without defaults and without those that change no window."""
         ranking = self.ranking.model_dump(mode="json", exclude={"batch_size"}, exclude_defaults=True)
         return {"ranking": ranking, "splits": list(self.splits)}
 
     def shown(self, rows: Rows) -> Rows:
-        """Each sentence, when it is true, and when the run says that it is, best first."""
-        wanted, asked = {row["qid"] for row in rows}, dict[str, dict[str, Any]]()
+        """Return rows for people: the query, its true windows, and the best predicted ones."""
+        wanted, queries = {row["qid"] for row in rows}, dict[str, dict[str, Any]]()
         for part in Store().parts(self.sources.annotations, ["qid", "query", "windows"]):
-            asked |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
-            if asked.keys() == wanted:
+            queries |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
+            if queries.keys() == wanted:
                 break
         return [
             {
-                "sentence": asked[row["qid"]]["query"],
-                "truth, s": [list(window) for window in asked[row["qid"]]["windows"]] or "hidden",
-                "prediction, s": "; ".join(map(_told, row["windows"][:SHOWN])),
+                "sentence": queries[row["qid"]]["query"],
+                "truth, s": [list(window) for window in queries[row["qid"]]["windows"]] or "hidden",
+                "prediction, s": "; ".join(
+                    f"{w['start']:.1f} to {w['end']:.1f} (score {w['score']:.2f})" for w in row["windows"][:SHOWN]
+                ),
                 "split": row["split"],
                 "qid": row["qid"],
             }
@@ -134,8 +78,12 @@ class Predictions(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[str]:
-        """The splits."""
-        return judged_splits(self.loaded, self.splits)
+        """Return the splits; raise `EvaluationError` naming one that does not exist."""
+        known = self.loaded.splits()
+        unknown = set(self.splits) - set(known)
+        if unknown:
+            raise EvaluationError(f"no split {', '.join(sorted(unknown))}; there is: {', '.join(known)}")
+        return list(self.splits) or [split for split in known if split != "train"]
 
     @cached_property
     def run(self) -> tuple[nn.Module, Settings]:
@@ -152,38 +100,72 @@ class Predictions(Stage):
         """Predict a split."""
         model, settings = self.run
         system = system_of(settings.model_copy(update={"ranking": self.ranking}))
-        return predict_split(self.loaded, model, system, piece, run_name(settings, self.metrics.key))
+        name = run_name(settings, self.metrics.key)
+        return predict_rows(self.loaded, self.loaded.of_split([piece]), model, system, piece, name)
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
-    """Predict the splits; windows are made as the run says unless `ranking` says otherwise."""
+    """Predict the splits with a run; `ranking` defaults to that of the run."""
     if not is_planned():
-        require_checkpoints(metrics)  # also where the predictions are there: the figures need the model
-    chosen = ranking or settings_of(work_of(metrics)).ranking
-    return run(Predictions(metrics, sources, chosen, splits))
+        require_checkpoints(metrics)  # also if the predictions exist: the figures need the model
+    return run(Predictions(metrics, sources, ranking or settings_of(work_of(metrics)).ranking, splits))
+
+
+def predict_rows(
+    loaded: Loaded, queries: Sequence[dict[str, Any]], model: Any, system: System[Any], split: str, run: str
+) -> Part:
+    """Predict rows of `annotations` with any text that has features; other rows are rejected with their reason."""
+    prepared = loaded.prepare(queries, STAGE)
+    rows: list[dict[str, Any]] = []
+    seconds = 0.0
+    if len(prepared):
+        widths, wanted = (loaded.videos.channels, loaded.texts.channels), system.widths(model.state_dict())
+        if widths != wanted:
+            raise FeatureError(
+                f"the model was trained on video and text features of {wanted[0]} and {wanted[1]} channels, these have "
+                f"{widths[0]} and {widths[1]}: name the encoders with inputs.video_features and inputs.text_features"
+            )
+        device = device_of("auto")
+        data = system.data(prepared, loaded.videos, loaded.texts, device)
+        model.to(device)
+        started = time.perf_counter()
+        predictions = system.predict(model, data)
+        seconds = time.perf_counter() - started
+        for one in predictions:
+            windows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in one.windows.tolist()]
+            saliency = one.saliency.tolist()
+            rows.append({"run": run, "split": split, "qid": one.qid, "windows": windows, "saliency": saliency})
+    measured = {SECONDS: seconds, QUERIES: float(len(rows))}
+    taken = len(rows) + len(prepared.rejected)
+    return Part(table_of(STAGE, rows), taken, len(rows), list(prepared.rejected), measured=measured)
+
+
+def truth_end(predictions: Manifest) -> float | None:
+    """Return where true windows are cut for these predictions, in seconds; see `Ranking.truth_ends`."""
+    return Ranking.model_validate(predictions.parameters["ranking"]).truth_ends
 
 
 def sources_of_run(
     metrics: Artifact, annotations: Artifact, negatives: Artifact | None = None, tags: Artifact | None = None
 ) -> Sources:
-    """What the run was trained on, with the annotations given.
+    """Return what the run was trained on, with the annotations given.
 
-    `negatives` are those by which a run is judged that was trained on none: is saliency in their order? `tags` tell
-    the verbs of queries, for the constant window by verb.
+    `negatives` are for a run that was trained on none: is its saliency in their order? `tags` hold the verbs of
+    queries, for the constant window by verb.
     """
     parents = work_of(metrics).parents
-    of = {parent.stage: parent for parent in parents}
+    by_stage = {parent.stage: parent for parent in parents}
     return Sources(
         annotations,
-        of["text_features"],
-        tuple(it for it in parents if it.stage == "video_features"),
-        of.get("negatives", negatives),
-        of.get("in_video_negatives"),
-        of.get("visual_dynamic_queries"),
+        by_stage["text_features"],
+        tuple(parent for parent in parents if parent.stage == "video_features"),
+        by_stage.get("negatives", negatives),
+        by_stage.get("in_video_negatives"),
+        by_stage.get("visual_dynamic_queries"),
         tags=tags,
     )
 
 
 def newest_negatives(dataset: str) -> Artifact | None:
-    """The negatives of a data set that were built last, if there are any."""
+    """Return the newest negatives of a data set, or None."""
     return Store().newest_if_any(dataset, "negatives")

@@ -15,12 +15,9 @@ from penumbra.tasks.grounding.ablation import (
     METRICS,
     NEGATIVES,
     TRAINING,
-    GridError,
     Results,
     Row,
-    Scored,
     chosen_rows,
-    grid_of,
     grids,
     listing,
     marks_of,
@@ -28,6 +25,7 @@ from penumbra.tasks.grounding.ablation import (
 )
 from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
+from penumbra.tasks.grounding.evaluation.compare import SplitScores
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import Parameters
 
@@ -52,7 +50,7 @@ def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: s
     deployment = deployment_parameters("ablation", dataset)
     held = {**deployment, **deployment.get("negatives", {}), **deployment.get("features", {})}
     base = said(**{group: values for group, values in held.items() if group in GROUPS})
-    grid = grid_of(name)
+    grid = grids()[name]
     labels = [row.label for row in grid.rows]
     _, plans = plan(name, labels, dataset, deployment.get("preset"), base)
     assert [row.row.label for row in plans] == labels
@@ -101,7 +99,7 @@ def test_a_model_without_hard_negatives_is_told() -> None:
 
 
 def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
-    grid = grid_of("llms")
+    grid = grids()["llms"]
 
     def chosen(labels: list[str], *providers: str) -> list[str]:
         return [row.label for row in chosen_rows(grid, labels, set(providers))]
@@ -109,7 +107,7 @@ def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
     assert chosen([]) == ["base", "random", "nearest", "corpus"]
     assert chosen([], "openai", "random") == ["base", "random", "gpt"]
     assert chosen(["llama", "base"]) == ["base", "llama"]
-    assert "fine-1" not in [row.label for row in chosen_rows(grid_of("losses"), [], {"openai"})]
+    assert "fine-1" not in [row.label for row in chosen_rows(grids()["losses"], [], {"openai"})]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +118,12 @@ def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
     ],
 )
 def test_what_there_is_not_is_named(name: str, labels: list[str], message: str) -> None:
-    with pytest.raises(GridError, match=message):
+    with pytest.raises(PenumbraError, match=message):
         plan(name, labels, "scenes", None, NOTHING_SAID)
 
 
 def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ratios = grid_of("ratios")
+    ratios = grids()["ratios"]
     for changes, message in (
         ({"masking": {"ratios": [0.5, 0.2, 0.9]}}, "ratios, row 'mine': .*must rise"),
         ({"masks": {}}, "ratios, row 'mine': no parameters masks"),
@@ -133,9 +131,9 @@ def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         grid = ratios.model_copy(update={"rows": (Row(label="mine", changes=changes),)})
         monkeypatch.setitem(grids(), "ratios", grid)
-        with pytest.raises(GridError, match=message):
+        with pytest.raises(PenumbraError, match=message):
             plan("ratios", [], "scenes", None, NOTHING_SAID)
-    with pytest.raises(GridError, match="--dry-run"):
+    with pytest.raises(PenumbraError, match="--dry-run"):
         plan("losses", [], "scenes", None, said(filling={"dry_run": True}))
 
 
@@ -170,7 +168,7 @@ def rows_of(label: str, seed: int, value: float) -> list[dict[str, Any]]:
 
 
 def test_the_table_has_the_papers_form() -> None:
-    results = Results(grid_of("systems"), seeds=2, labels=["Moment-DETR", "QD-DETR", "QD-DETR + SHINE"])
+    results = Results(grids()["systems"], seeds=2, labels=["Moment-DETR", "QD-DETR", "QD-DETR + SHINE"])
     results.figures = [*rows_of("Moment-DETR", 0, 10.0), *rows_of("Moment-DETR", 1, 20.0), *rows_of("QD-DETR", 0, 30.0)]
     results.marks = {"QD-DETR": {("test", "mIoU"): "↑"}}
     results.failures = {"QD-DETR + SHINE": "no key"}
@@ -188,7 +186,7 @@ def test_the_table_has_the_papers_form() -> None:
 
 
 def test_the_constant_window_is_the_first_line() -> None:
-    results = Results(grid_of("llms"), seeds=2, labels=["base"])
+    results = Results(grids()["llms"], seeds=2, labels=["base"])
     results.figures = [*rows_of(CONSTANT, 0, 29.5), *rows_of("base", 0, 10.0)]
     _, _, first, second, *_ = results.table().split("\n")
     assert first.startswith("| constant window |  | 29.50 | 29.50 | 29.50 |")
@@ -198,13 +196,9 @@ def test_the_constant_window_is_the_first_line() -> None:
 def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:
     noise = np.random.default_rng(0).normal(size=60) / 5
     qids = videos = tuple(map(str, range(60)))
-    first = {("test", metric): Scored(qids, videos, 50 + noise) for metric in METRICS}
-    other = {
-        ("test", "R1@0.5"): Scored(qids, videos, 51 + noise[::-1]),
-        ("test", "R1@0.7"): Scored(qids, videos, 50 + noise[::-1]),
-        ("test", "mIoU"): Scored(qids, videos, 49 + noise),
-        ("word", "mIoU"): Scored(qids, videos, 99 + noise),
-    }
+    first = {"test": SplitScores(qids, videos, dict.fromkeys(METRICS, 50 + noise))}
+    scores = {"R1@0.5": 51 + noise[::-1], "R1@0.7": 50 + noise[::-1], "mIoU": 49 + noise}
+    other = {"test": SplitScores(qids, videos, scores), "word": SplitScores(qids, videos, {"mIoU": 99 + noise})}
     assert marks_of(first, other) == {("test", "R1@0.5"): "↑", ("test", "mIoU"): "↓"}
     assert marks_of({}, other) == {}
-    assert marks_of(first, {("test", "mIoU"): Scored(qids[:-1], videos[:-1], 49 + noise[1:])}) == {}
+    assert marks_of(first, {"test": SplitScores(qids[:-1], videos[:-1], {"mIoU": 49 + noise[1:]})}) == {}

@@ -117,7 +117,7 @@ def test_a_model_is_named_with_and_without_shine(made: dict[str, Artifact]) -> N
         listed("mine", "mnm", None)
     with pytest.raises(ArtifactError, match="no data set 'mein' is known"):
         listed("mein", None, None)
-    with pytest.raises(PenumbraError, match=r"called 'R1@0\.6': did you mean R1@0\.\d\? there is: run, dataset"):
+    with pytest.raises(PenumbraError, match=r"can't be sorted by 'R1@0\.6': did you mean R1@0\.\d\?"):
         listed("mine", None, "R1@0.6")
 
 
