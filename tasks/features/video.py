@@ -29,10 +29,10 @@ from pydantic import Field
 
 from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import MissingError
-from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load, patch_sizes
 from penumbra.tasks.features.encode import Drafts, EncodedVideo, Extraction, States, frame_states, patch_states
@@ -68,7 +68,7 @@ class Videos(Parameters):
 
 def videos_folder(dataset: str, videos: Videos) -> Path:
     """Return the folder of a data set's video files."""
-    return Path(videos.folder).expanduser() if videos.folder else data_folder() / dataset / "videos"
+    return Path(videos.folder).expanduser() if videos.folder else videos_of(dataset)
 
 
 def durations_of(annotations: Artifact) -> dict[str, float]:

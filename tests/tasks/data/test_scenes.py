@@ -8,6 +8,7 @@ import av
 import pytest
 
 from penumbra.tasks.data.dataset import SHIPPED, Dataset, videos_of
+from penumbra.tasks.features.video import Videos, videos_folder
 
 ANNOTATIONS = ("train", "test_trivial", "novel_composition", "novel_word")
 
@@ -64,4 +65,5 @@ def test_a_users_own_folder_takes_precedence(
         (tmp_path / "scenes" / own).touch()
     assert (videos_of("scenes") == SHIPPED / "videos") is shipped
     assert videos_of("mine") == tmp_path / "mine" / "videos"
+    assert videos_folder("scenes", Videos()) == videos_of("scenes")
     assert (Dataset(name="scenes").location() == SHIPPED) is (own != "train.json")
