@@ -35,9 +35,7 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, logger, stages_ahead
 
-SideBySide = Annotated[
-    int, Field(ge=0, description="Trainings at once, each on its share of the cores; 0: one a core.")
-]
+SideBySide = Annotated[int, Field(ge=0, description="Trainings at once, each on its share of cores; 0: one a core.")]
 
 
 @named_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
@@ -55,74 +53,70 @@ def ablation(
     ranking: Ranking | None = None,
     side_by_side: SideBySide = 0,
 ) -> State[Artifact]:
-    """Build, train and judge every row of a grid with several seeds, and print one table.
+    """Build, train and evaluate every row of a grid with several seeds, and print one table.
 
-    While the first rows' trainings run, each on its share of the cores, what later rows train on is made.
+    While the first rows train, each on its share of the cores, the inputs of later rows are made.
     """
-    groups = {
-        **dict(negatives or {}),
-        **dict(features or {}),
-        "model": model,
-        "training": training,
-        "inputs": inputs,
-        "ranking": ranking,
-    }
-    grid, plans = plan(name, rows, dataset.name, preset, groups)
+    settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
+    grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
     materials, results = Materials(dataset), Results(grid, seeds)
     with stages_ahead(side_by_side or trainings_at_once()) as ahead:
-        begun = [begin_row(row, materials, results, ahead) for row in plans]
-        for number, trainings in enumerate(begun, 1):
+        started = [start_row(row, materials, results, ahead) for row in plans]
+        for number, trainings in enumerate(started, 1):
             place = f"row {number} of {len(plans)}"
             with failures_noted(results, trainings.label):
                 results.add(trainings.label, run_row(trainings, results, place))
             logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
-        raise rows_failed(results, artifact)
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
+        error = RowsFailedError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
+        error.artifact = artifact
+        raise error
     return completed_state(artifact, results.outcome)
 
 
 class Materials:
-    """What rows train on: each made once for all rows that share it."""
+    """The inputs of the trainings, each made once for all rows that share it."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset, self.built = dataset, dict[str, Negatives]()
-        there = Store().find(dataset.name, "video_features")
-        self.videos = (Store().reference(there[-1]),) if there else ()
+        extracted = Store().find(dataset.name, "video_features")
+        self.videos = (Store().reference(extracted[-1]),) if extracted else ()
 
-    def negatives(self, how: NegativesParameters) -> Negatives:
-        """The negatives that are built so."""
-        key = how.model_dump_json()
+    def negatives(self, parameters: NegativesParameters) -> Negatives:
+        """Return the negatives that are built with these parameters."""
+        key = parameters.model_dump_json()
         if key not in self.built:
-            self.built[key] = negatives_of(self.dataset, how)
+            self.built[key] = negatives_of(self.dataset, parameters)
         return self.built[key]
 
     def sources(self, row: RowPlan) -> Sources:
-        """What a row trains on: what its `inputs` name, else what it makes; videos' features also from before."""
-        settings, how = row.settings, row.negatives
-        queries = queries_of(self.dataset, how)
+        """Return the inputs of a row: those that its `inputs` name, the newest video features, and else new ones."""
+        settings = row.settings
+        queries = queries_of(self.dataset, row.negatives)
         named = named_sources(queries.annotations, settings.inputs)
         negatives = None
         if settings.model.reads_negatives:
             negatives = None if row.changes_negatives else named.get("negatives")
-            negatives = negatives or self.negatives(how).negatives
+            negatives = negatives or self.negatives(row.negatives).negatives
         videos = named.get("video_features") or (() if row.sets("videos", "imports", "simulation") else self.videos)
-        made = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
+        features = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
         return Sources(
             queries.annotations,
-            made.text_features,
-            made.video_features,
+            features.text_features,
+            features.video_features,
             negatives,
             named.get("in_video_negatives", queries.in_video_negatives),
             None,
-            named.get("patch_features", made.patch_features),
+            named.get("patch_features", features.patch_features),
             queries.tags,
         )
 
 
 @dataclass(frozen=True)
 class RowTrainings:
-    """A row's trainings: what they read, the settings of each seed, and a wait for each that was begun."""
+    """A row's trainings: their inputs, the settings of each seed, and a function that waits for each."""
 
     label: str
     sources: Sources | None = None
@@ -130,8 +124,8 @@ class RowTrainings:
     waits: tuple[Callable[[], None], ...] = ()
 
 
-def begin_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> RowTrainings:
-    """Make what a row trains on, and begin its trainings; what fails is told in the results."""
+def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> RowTrainings:
+    """Make the inputs of a row and start its trainings; a failure is noted in the results."""
     label, first = row.row.label, row.settings.training.seed
     with failures_noted(results, label):
         sources = with_parts(materials.sources(row), row.settings)
@@ -141,7 +135,7 @@ def begin_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead
 
 
 def run_row(trainings: RowTrainings, results: Results, place: str) -> list[SeededRun]:
-    """Train and judge a row with every seed; what fails is told in the results, and the rest goes on."""
+    """Train and evaluate a row with every seed; a failure is noted in the results, and the other seeds go on."""
     label, sources, runs = trainings.label, trainings.sources, list[SeededRun]()
     if sources is None:
         return runs
@@ -162,19 +156,11 @@ def trainings_at_once() -> int:
 
 
 @contextmanager
-def failures_noted(results: Results, what: str) -> Iterator[None]:
-    """Note what went wrong, whatever it was, and go on: hours of other trainings do not depend on it."""
+def failures_noted(results: Results, label: str) -> Iterator[None]:
+    """Note any exception in the results and go on: other trainings do not depend on it."""
     try:
         yield
     except Exception as error:
         reason = str(error) if isinstance(error, PenumbraError) else f"{type(error).__name__}: {error}"
-        results.failures[what] = reason
-        logger().error("%s failed: %s", what, reason)
-
-
-def rows_failed(results: Results, artifact: Artifact) -> RunError:
-    """Return the error that the flow ends with if rows failed; it holds the table of the others."""
-    reasons = "; ".join(f"{what}: {reason}" for what, reason in results.failures.items())
-    error = RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
-    error.artifact = artifact
-    return error
+        results.failures[label] = reason
+        logger().error("%s failed: %s", label, reason)

@@ -1,7 +1,6 @@
 """What a terminal shows of a run: a line for each finished stage and, below them, a live line for each running one."""
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -148,37 +147,7 @@ def summary_line(event: ProgressEvent) -> Text:
 
 @contextmanager
 def live_display() -> Iterator[None]:
-    """Show the run live if standard output and standard error are a terminal; else leave the lines of the log as is.
-
-    The display is drawn on standard error: standard output is for the result of the command.
-    """
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        yield
-        return
+    """Show the run live, on standard error: standard output is for the result of the command."""
     display = DisplayHandler(Console(stderr=True))
     with log_shown_by(display), display.bars:
         yield
-
-
-@contextmanager
-def warnings_only() -> Iterator[None]:
-    """Show only warnings on the terminal: no lines of Prefect's log, no progress bars of loaded weights."""
-    from prefect.logging.configuration import setup_logging
-    from prefect.logging.handlers import PrefectConsoleHandler
-    from transformers.utils import logging as transformers_logging
-
-    setup_logging()  # creates the handlers, as the flow would
-    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
-    handlers = {one for logger in loggers for one in logger.handlers if isinstance(one, PrefectConsoleHandler)}
-    levels = {handler: handler.level for handler in handlers}
-    had_bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    for handler in handlers:
-        handler.setLevel(max(handler.level, logging.WARNING))
-    try:
-        yield
-    finally:
-        for handler, level in levels.items():
-            handler.setLevel(level)
-        if had_bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

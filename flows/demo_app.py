@@ -1,7 +1,7 @@
-"""`penumbra demo-app`: a page that asks a trained run for moments in a video, and shows what its negatives change.
+"""`penumbra demo-app`: a page that finds moments in an uploaded video, and shows what negatives of the sentence change.
 
-The page is Gradio's, behind a door of ours: it answers under its own names and to pages of its own, hands out no file
-but those that were uploaded to it, fetches nothing from anywhere, and its browser may ask nobody else.
+The page is Gradio's. It answers only under its own host names and to its own pages, hands out only files that were
+uploaded to it, fetches nothing from a network, and its browser may call no other server.
 """
 
 import os
@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -28,31 +28,27 @@ from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, Window, checked
-from penumbra.tasks.grounding.prediction.negated import Negative, Negator
+from penumbra.tasks.grounding.prediction.grounder import Grounder, PredictionError, Window, checked
+from penumbra.tasks.grounding.prediction.negated import Negator
 from penumbra.tasks.grounding.prediction.picture import saliency_beside, window_frames, windows_beside
 from penumbra.tasks.grounding.prediction.watching import Watched
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 TEMPLATE = Path(__file__).with_suffix(".html")
-LARGEST = "2gb"  # of an uploaded file
+LARGEST_FILE = "2gb"
 KEPT_SECONDS = 3600  # of an uploaded file
-LONGEST = 500  # characters of a sentence
-SHOWN = 3  # windows
+LONGEST_SENTENCE = 500  # characters
+WINDOWS = 3
 ABOUT = "Where a trained run sees what a sentence says, and its saliency under hard negatives of the sentence."
 POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
-)  # Gradio compiles its components' props in the page
-
-
-class DemoError(PenumbraError):
-    """The page can't be served; the message says what to do."""
+)  # Gradio compiles its components' properties in the page
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: the query or a negative, which of its words are not the query's, its best windows."""
+    """A line of the table: a sentence, whose words are marked if they are not the query's, and its best windows."""
 
     name: str
     words: Sequence[tuple[str, bool]]
@@ -74,72 +70,45 @@ def _watched(run: str, video: Path) -> Watched:
 
 
 def show(run: str, video: Path, sentence: str) -> str:
-    """What the page shows of a sentence in a video, as HTML: windows, saliency, also under its negatives, and frames.
+    """Return windows, saliency and frames of a sentence in a video, and of its negatives, as HTML.
 
-    Where there are no negatives it says why. Raises as `Grounder` does.
+    If there are no negatives, the page says why. Raises as `Grounder` does.
     """
     [query] = checked([sentence])
-    watched = _watched(run, video)
-    negatives, why = _negatives(run, query)
-    asked = {"query": query} | {_name(one): one.query for one in negatives if one.query}
-    found = dict(zip(asked, _grounder(run).ask(watched, list(asked.values())), strict=True))
-    drawings = [saliency_beside(found)] if found["query"].saliency else []
-    drawings += [windows_beside(found), *(window_frames(watched, it) for it in found["query"].windows[:SHOWN])]
-    notes = [*watched.notes, *([why] if why else [])]
-    return _template().render(rows=_rows(query, negatives, found), notes=notes, drawings=drawings)
-
-
-def _negatives(run: str, query: str) -> tuple[list[Negative], str]:
-    """The negatives, or why there are none."""
+    watched, notes = _watched(run, video), list[str]()
+    notes += watched.notes
     try:
-        found = _negator(run).negatives(query)
+        negatives = list(_negator(run).negatives(query))
+        if not negatives:
+            notes.append("No negatives: the sentence has no word that may be masked.")
     except PredictionError as error:
-        return [], f"No negatives: {error}."
-    return found, "" if found else "No negatives: the sentence has no word that may be masked."
-
-
-def _name(negative: Negative) -> str:
-    return f"level {negative.level}"
-
-
-def _rows(query: str, negatives: Sequence[Negative], found: dict[str, Grounding]) -> list[Row]:
-    words = query.split()
-    rows = [Row("query", [(word, False) for word in words], found["query"].windows[:SHOWN])]
-    for one in negatives:
-        changed = [(word, word != own) for word, own in zip(one.query.split(), words, strict=False)]
-        windows = found[_name(one)].windows[:SHOWN] if one.query else ()
-        rows.append(Row(_name(one), changed, windows, one.problem))
-    return rows
-
-
-@cache
-def _template() -> Template:
+        negatives = []
+        notes.append(f"No negatives: {error}.")
+    sentences = {"query": query} | {f"level {it.level}": it.query for it in negatives if it.query}
+    results = dict(zip(sentences, _grounder(run).ask(watched, list(sentences.values())), strict=True))
+    rows = [Row("query", [(word, False) for word in query.split()], results["query"].windows[:WINDOWS])]
+    for it in negatives:
+        words = [(word, word != own) for word, own in zip(it.query.split(), query.split(), strict=False)]
+        windows = results[f"level {it.level}"].windows[:WINDOWS] if it.query else ()
+        rows.append(Row(f"level {it.level}", words, windows, it.problem))
+    drawings = [saliency_beside(results)] if results["query"].saliency else []
+    drawings += [windows_beside(results), *(window_frames(watched, it) for it in results["query"].windows[:WINDOWS])]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(rows=rows, notes=notes, drawings=drawings)
 
 
-def runs_to_ask(dataset: str | None) -> dict[str, str]:
-    """The keys of the runs of a data set, or of all, by what people choose them by, the newest first.
-
-    Raises `ArtifactError` where there is none.
-    """
-    found = Store().find(dataset, "metrics")
-    if not found:
-        raise Store().missing(dataset, "metrics")
-    return {f"{name_of(one)} ({one.dataset})": one.key for one in reversed(found)}
-
-
-class Door:
-    """Around an application: answers pages of its own addresses only, fetches nothing, and lets browsers do neither."""
+class OriginGuard:
+    """Middleware that refuses calls from pages of other origins and addresses to fetch, and sends a content policy."""
 
     def __init__(self, app: ASGIApp, urls: Sequence[str]) -> None:
         self.app, self.urls = app, urls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a page of elsewhere and an address to be fetched; else answer, with a policy."""
+        """Answer a call, or refuse it."""
 
-        async def told(message: Message) -> None:
+        async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Content-Security-Policy"] = POLICY
             await send(message)
@@ -149,24 +118,25 @@ class Door:
         elif Headers(scope=scope).get("origin", self.urls[0]) not in self.urls or "=http" in scope["path"].lower():
             await PlainTextResponse("not from here", 403)(scope, receive, send)
         else:
-            await self.app(scope, receive, told)
+            await self.app(scope, receive, send_with_policy)
 
 
-def application(runs: dict[str, str], chosen: str, folder: Path, urls: Sequence[str], credential: str = "") -> ASGIApp:
-    """The page as an application.
+def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequence[str], credential: str) -> ASGIApp:
+    """Return the page as an application.
 
     Args:
-        runs: keys of runs by what they are called
-        chosen: the key of the run that is chosen at first
-        folder: where uploaded files lie, and nothing else does
-        urls: where browsers find it
-        credential: user:password that it asks for; '' asks for none
+        runs: keys of runs by their names
+        selected: key of the run that is selected first
+        folder: folder of the uploaded files
+        urls: addresses of the page as browsers know them
+        credential: user:password that the page asks for; '' asks for none
 
-    Raises `DemoError` where Gradio is not installed.
+    Raises:
+        PenumbraError: Gradio is not installed
 
     """
     gradio = _gradio(folder)
-    page = _page(gradio, runs, chosen, folder)
+    page = _page(gradio, runs, selected, folder)
     page.queue(max_size=20)
     app = gradio.mount_gradio_app(
         FastAPI(openapi_url=None),
@@ -175,7 +145,7 @@ def application(runs: dict[str, str], chosen: str, folder: Path, urls: Sequence[
         footer_links=[],
         run_history=False,
         show_error=False,
-        max_file_size=LARGEST,
+        max_file_size=LARGEST_FILE,
         auth=tuple(credential.split(":", 1)) if credential else None,
         ssr_mode=False,
         enable_monitoring=False,
@@ -184,47 +154,45 @@ def application(runs: dict[str, str], chosen: str, folder: Path, urls: Sequence[
         theme=gradio.themes.Default(primary_hue="indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
     )
     page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
-    return TrustedHostMiddleware(Door(app, urls), allowed_hosts=host_names(urls), www_redirect=False)
+    return TrustedHostMiddleware(OriginGuard(app, urls), allowed_hosts=host_names(urls), www_redirect=False)
 
 
 def _gradio(folder: Path) -> Any:
-    """Gradio, with its files in a folder, silent, and without its way to fetch what a request names."""
+    """Import Gradio with its files in the folder, without telemetry, and without fetching what a request names."""
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(folder), HF_HUB_DISABLE_TELEMETRY="1")
     try:
         import gradio
         from gradio import processing_utils
     except ImportError:
-        raise DemoError("the demo app needs Gradio: pip install 'penumbra[app]'") from None
+        raise PenumbraError("the demo app needs Gradio: pip install 'penumbra[app]'") from None
 
-    async def not_fetched(url: str, cache_dir: str) -> str:
+    async def refuse(url: str, cache_dir: str) -> str:
         raise gradio.Error("Upload the video: nothing is fetched.", print_exception=False)
 
-    processing_utils.async_ssrf_protected_download = not_fetched  # a file that is sent may say an address
+    processing_utils.async_ssrf_protected_download = refuse  # an uploaded file may name an address
     return gradio
 
 
-def _page(gradio: Any, runs: dict[str, str], chosen: str, folder: Path) -> Any:
-    """The fields, and what is done with them."""
-
+def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any:
     def ask(video: str | None, sentence: str, run: str) -> str:
         if not video or not Path(video).resolve().is_relative_to(folder.resolve()):
             raise gradio.Error("Choose a video file first.", print_exception=False)
         try:
             return show(run, Path(video), sentence)
         except PenumbraError as error:
-            told = str(error).replace(video, Path(video).name)
-            raise gradio.Error(harmless(told), print_exception=False) from None
+            message = str(error).replace(video, Path(video).name)
+            raise gradio.Error(harmless(message), print_exception=False) from None
 
     with gradio.Blocks(title="Penumbra", analytics_enabled=False, delete_cache=(KEPT_SECONDS, KEPT_SECONDS)) as page:
         gradio.Markdown(f"# Moments in a video\n{ABOUT}")
         with gradio.Row():
             video = gradio.Video(label="video", sources=["upload"], height=360)
             with gradio.Column():
-                sentence = gradio.Textbox(label="sentence", placeholder="a person opens the door.", max_length=LONGEST)
-                run = gradio.Dropdown(list(runs.items()), value=chosen, label="run")
+                placeholder = "a person opens the door."
+                sentence = gradio.Textbox(label="sentence", placeholder=placeholder, max_length=LONGEST_SENTENCE)
+                run = gradio.Dropdown(list(runs.items()), value=selected, label="run")
                 button = gradio.Button("Find", variant="primary")
-        found = gradio.HTML()
-        gradio.on([button.click, sentence.submit], ask, [video, sentence, run], found)
+        gradio.on([button.click, sentence.submit], ask, [video, sentence, run], gradio.HTML())
     return page
 
 
@@ -234,24 +202,25 @@ def serve_app(host: str, port: int, run: str | None, dataset: str | None) -> Non
     Args:
         host: address to listen on
         port: 0 takes a free one
-        run: chosen at first, by key, first digits or name; None: the newest
-        dataset: of which runs can be chosen; None: of all
+        run: key, first digits or name of the run that is selected first; None: the newest
+        dataset: data set whose runs are offered; None: all
 
     Raises:
-        ArtifactError: there is no run, or none is called so
-        DemoError: Gradio is not installed
-        ServeError: the address can't be listened on, or needs PENUMBRA_AUTH
+        PenumbraError: no such run, Gradio is not installed, the port is taken, or PENUMBRA_AUTH is missing
 
     """
     import uvicorn
 
     credential = given_credential(host)
-    runs = runs_to_ask(dataset)
-    chosen = chosen_run(dataset, run).key if run else next(iter(runs.values()))
+    trained = Store().find(dataset, "metrics")
+    if not trained:
+        raise Store().missing(dataset, "metrics")
+    runs = {f"{name_of(it)} ({it.dataset})": it.key for it in reversed(trained)}
+    selected = chosen_run(dataset, run).key if run else trained[-1].key
     signal.signal(signal.SIGTERM, interrupt)
     with tempfile.TemporaryDirectory(prefix="penumbra-demo-") as folder, listen(host, port) as listener:
         urls = addresses(host, listener.getsockname()[1])
-        app = application(runs, chosen, Path(folder), urls, credential)
+        app = application(runs, selected, Path(folder), urls, credential)
         sys.stdout.write(f"Penumbra's demo app: {urls[0]}\nCtrl-C ends it.\n")
         sys.stdout.flush()
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)  # open pages hold connections

@@ -1,7 +1,9 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 import logging
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +59,22 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any], prefect_log: bool
     `check_server` do.
     """
     flow, parameters, _ = prepare(name, dataset, *layers)
-    from penumbra.flows.console_output import live_display
     from penumbra.tasks.progress import quieten
 
     check_server()
     if not prefect_log:
         quieten()
-    with some_server(), nullcontext() if prefect_log else live_display():
+    with some_server(), nullcontext() if prefect_log else terminal_display():
         return flow(**parameters)
+
+
+def terminal_display() -> AbstractContextManager[None]:
+    """Return the live display if standard output and standard error are a terminal; else the log stays as it is."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return nullcontext()
+    from penumbra.flows.console_output import live_display
+
+    return live_display()
 
 
 def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -119,3 +129,27 @@ def check_server() -> None:
                 f"no Prefect server answers at {address} ({type(fault).__name__}): start it, or "
                 "unset PREFECT_API_URL to run without one"
             ) from None
+
+
+@contextmanager
+def warnings_only() -> Iterator[None]:
+    """Show only warnings on the terminal: no lines of Prefect's log, no progress bars of loaded weights."""
+    from prefect.logging.configuration import setup_logging
+    from prefect.logging.handlers import PrefectConsoleHandler
+    from transformers.utils import logging as transformers_logging
+
+    setup_logging()  # creates the handlers, as the flow would
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    handlers = {one for logger in loggers for one in logger.handlers if isinstance(one, PrefectConsoleHandler)}
+    levels = {handler: handler.level for handler in handlers}
+    had_bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    for handler in handlers:
+        handler.setLevel(max(handler.level, logging.WARNING))
+    try:
+        yield
+    finally:
+        for handler, level in levels.items():
+            handler.setLevel(level)
+        if had_bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

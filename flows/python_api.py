@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.console_output import warnings_only
-from penumbra.flows.local_run import prepare, run_flow
+from penumbra.flows.local_run import prepare, run_flow, warnings_only
 from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import write_queries
 from penumbra.tasks.negatives.parameters import NegativesParameters

@@ -143,7 +143,7 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
     """
     from penumbra.artifacts.store import Store
-    from penumbra.flows.console_output import warnings_only
+    from penumbra.flows.local_run import warnings_only
     from penumbra.tasks.negatives.quality.command import judge_frame, judge_reference
 
     with warnings_only():

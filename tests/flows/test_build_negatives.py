@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
@@ -23,9 +22,7 @@ from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
-from penumbra.tasks.negatives.quality.command import judge_reference
 from penumbra.tasks.negatives.quality.negative import NegativesError
-from penumbra.tasks.negatives.quality.page import known
 
 STAGES = {
     "annotations",
@@ -157,14 +154,6 @@ def test_a_run_is_called_by_what_it_does_and_ends_with_a_sentence_and_its_own_re
     assert not [key for key in of_tasks if key.startswith("progress-")], "gone when done"
 
 
-def test_tags_are_read_as_words_and_tags(built: tuple[Store, Artifact]) -> None:
-    tables = [artifact for artifact in artifacts_and_runs()[0] if artifact.key == "rows-dirty-tags"]
-    rows = json.loads(str(tables[0].data))
-    [row] = [row for row in rows if row["qid"] == r"B0\_train\_0"] or [rows[0]]
-    assert re.search(r"\*\*\w+\*\*/VB", row["query"])
-    assert "{" not in row["query"]
-
-
 def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
     """Prefect draws an edge for each parent."""
     store, _ = built
@@ -200,49 +189,6 @@ def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) 
     )
     assert again.negatives == negatives
     assert {m.key: m.ended for m in store.find()} == before
-
-
-def test_what_is_measured_of_each_negative_adds_up_to_the_figures(built: tuple[Store, Artifact]) -> None:
-    store, negatives = built
-    tables = [store.table(store.reference(manifest)) for manifest in store.find("dirty", "measures")]
-    of_fills, [chosen] = (
-        [table for table in tables if table["similarity"].null_count == nulls * len(table)] for nulls in (1, 0)
-    )
-    [drawn] = [table for table in of_fills if set(table["provider"].to_pylist()) == {"corpus"}]
-    rows = store.table(negatives)
-    for name in ("qid", "level", "provider", "words", "similarity"):
-        assert chosen[name].to_pylist() == rows[name].to_pylist(), name
-    assert len(drawn) == len(set(zip(drawn["qid"].to_pylist(), drawn["level"].to_pylist(), strict=True)))
-    assert set(rows["qid"].to_pylist()) <= set(drawn["qid"].to_pylist())
-    [quality] = [m for m in store.find("dirty", "quality") if negatives in m.parents]
-    figures = known(store.table(store.reference(quality)).to_pylist())
-    for level in (1, 2, 3):
-        here = chosen.filter(pc.equal(chosen["level"], level)).to_pylist()
-        assert figures[level, "all", "rows"] == len(here)
-        assert figures[level, "all", "closed_vocabulary"] == pytest.approx(
-            sum(row["closed_vocabulary"] for row in here) / len(here), abs=1e-6
-        )
-        assert figures[level, "all", "same_slot_class"] == pytest.approx(
-            sum(row["same_slot_class"] for row in here) / sum(row["slots"] for row in here), abs=1e-6
-        )
-        assert figures[level, "all", "false_negatives"] == sum(row["false_negative"] for row in here)
-        assert all(row["template_kept"] and row["known_query"] and not row["copy"] for row in here)
-    with_leaks = [row for row in drawn.to_pylist() if row["test_splits"] and not row["trained"]]
-    leaks = [figures.get((level, "as drawn: corpus", "leaks"), 0) for level in (1, 2, 3)]
-    assert sum(leaks) == len(with_leaks)
-
-
-def test_negatives_of_another_store_are_judged_by_their_folder(
-    built: tuple[Store, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, negatives = built
-    [quality] = [m for m in store.find("dirty", "quality") if negatives in m.parents]
-    before, there = store.table(store.reference(quality)).to_pylist(), {m.key for m in store.find()}
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path / "own"))
-    report = judge_reference(negatives.path, None, LIGHT.model_dump(exclude={"judge"}))
-    assert known(Store().table(report.artifact).to_pylist()) == known(before)
-    assert {m.stage for m in Store().find()} == {"measures", "quality"}
-    assert {m.key for m in store.find()} == there, "nothing is written where they lie"
 
 
 def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, Artifact], folder: Path) -> None:

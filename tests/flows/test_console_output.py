@@ -29,7 +29,7 @@ from prefect import flow
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.flows.console_output import live_display
+from penumbra.flows.local_run import terminal_display
 from penumbra.tasks.engines import Engine, use_engine
 from penumbra.tasks.progress import quieten
 from penumbra.tasks.progress import followed
@@ -78,7 +78,7 @@ def toys():
 if __name__ == "__main__":
     quieten()
     try:
-        with live_display():
+        with terminal_display():
             toys()
     except PenumbraError as error:
         print(f"penumbra: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.flows.ablation import Materials, begin_row, run_row
+from penumbra.flows.ablation import Materials, run_row, start_row
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.tasks.data.dataset import Dataset
@@ -151,7 +151,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
 
     def made() -> None:
         with stages_ahead(1) as ahead:
-            run_row(begin_row(shrunk, Materials(corner), results, ahead), results, "")
+            run_row(start_row(shrunk, Materials(corner), results, ahead), results, "")
 
     stages = {stage for stage, _ in check(kept, made)}
     assert not results.failures
