@@ -35,8 +35,6 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, logger, stages_ahead
 
-SideBySide = Annotated[int, Field(ge=0, description="Trainings at once, each on its share of cores; 0: one a core.")]
-
 
 @named_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
 def ablation(
@@ -51,7 +49,6 @@ def ablation(
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
-    side_by_side: SideBySide = 0,
 ) -> State[Artifact]:
     """Build, train and evaluate every row of a grid with several seeds, and print one table.
 
@@ -60,7 +57,7 @@ def ablation(
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
     grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
     materials, results = Materials(dataset), Results(grid, seeds)
-    with stages_ahead(side_by_side or trainings_at_once()) as ahead:
+    with stages_ahead(trainings_at_once()) as ahead:
         started = [start_row(row, materials, results, ahead) for row in plans]
         for number, trainings in enumerate(started, 1):
             place = f"row {number} of {len(plans)}"

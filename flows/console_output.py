@@ -26,7 +26,6 @@ class StageProgress:
     counts: dict[int | None, ProgressEvent] = field(
         default_factory=dict
     )  # the newest count of each part that is being made
-    aside: ProgressEvent | None = None  # the newest count that is no measure of a part
     ended: set[int | None] = field(default_factory=set)  # parts that workers have made: they report before the run does
 
     def update(self, event: ProgressEvent) -> None:
@@ -35,11 +34,9 @@ class StageProgress:
             self.ended.add(event.part)
             self.counts.pop(event.part, None)
         elif event.total and not event.unit:
-            self.parts, self.aside = (event.done, event.total), None
+            self.parts = event.done, event.total
             self.counts.pop(HERE, None)
-        elif event.total and event.aside:
-            self.aside = event
-        elif event.total:
+        elif event.total and not event.aside:  # a count aside is no measure of the part
             self.counts[event.part] = event
 
     @property
@@ -61,8 +58,8 @@ class StageProgress:
         """Describe the part that is being made, and the count inside it."""
         total = self.parts[1]
         words = [f"part {min(self.parts_done + 1, total)} of {total}"] if total > 1 else []
-        counts = [*(self.counts.values() if len(self.counts) == 1 else ()), *([self.aside] if self.aside else ())]
-        words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in counts]
+        if len(self.counts) == 1:
+            words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in self.counts.values()]
         return " · ".join(words)
 
 

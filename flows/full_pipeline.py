@@ -40,19 +40,18 @@ def full_pipeline(
     training: Training | None = None,
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
-    choice: Choice = Choice(),
     engine: EngineName = None,
 ) -> State[Artifact]:
     """Build the negatives, extract features of videos, queries and these negatives, train on them, and evaluate."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
-    how = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
+    extraction = features_with_preset(preset, features).with_patches(bool(settings.model.patches_of))
     with use_engine(engine):
         built = negatives_of(dataset, negatives)
         with plan_if(negatives.filling.dry_run):
-            extracted = features_of(dataset, built.negatives, how)
+            extracted = features_of(dataset, built.negatives, extraction)
             metrics, trained = train(sources_of(built, extracted), settings)
-            own = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
-            judged = judge(metrics, own, choice)
-            told = (built.outcome, extracted.outcome, trained)
-            outcome = report_evaluation(judged, [], "full-pipeline", told)
+            sources = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
+            judged = judge(metrics, sources, Choice())
+            outcomes = (built.outcome, extracted.outcome, trained)
+            outcome = report_evaluation(judged, [], "full-pipeline", outcomes)
     return completed_state(judged.evaluation, outcome, built.outcome)

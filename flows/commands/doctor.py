@@ -1,11 +1,10 @@
 """`penumbra doctor`: what works on this machine, and what to do about the rest.
 
-Nothing is downloaded. The only servers that are asked whether they answer are that of PREFECT_API_URL and, unless
-HF_HUB_OFFLINE is set, the model hub.
+Nothing is downloaded. The only servers that are called are that of PREFECT_API_URL and, unless HF_HUB_OFFLINE is set,
+the model hub: whether they answer.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,14 +24,12 @@ from penumbra.flows.commands.terminal import console, print_json, print_line
 
 GIB = 2**30
 LITTLE_SPACE = 5 * GIB
-LOCK = locations.PROJECT / "requirements.lock"  # of a checkout
 HUB_SECONDS = 5.0
 KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
 REINSTALL = "install penumbra again: its files are damaged"
 UNEXPECTED = "correct what it names; if it names nothing of yours, report it to the project"
 MARKS = {"works": "[green]✓[/]", "lacks": "[yellow]–[/]", "broken": "[red]✗[/]"}
 KNOWN_FAULTS = {  # of versions that pyproject.toml does not allow
-    "prefect": "other versions were not tried",
     "fastapi": "`prefect deploy` or the server itself fails",
     "sqlalchemy": "Prefect's scheduler fails: no schedule ever runs",
     "spacy": "the shipped pipeline may tag otherwise",
@@ -89,39 +86,22 @@ def examine() -> Iterator[Finding]:
             yield Finding(check.__name__.strip("_"), f"{type(error).__name__}: {error}", State.BROKEN, UNEXPECTED)
 
 
-def _python() -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    where = f"the checkout {locations.PROJECT}" if locations.IS_CHECKOUT else f"installed in {locations.PROJECT}"
-    yield Finding("Python", f"{version}, {sys.executable}")
-    yield Finding("penumbra", f"{metadata.version('penumbra')}, {where}")
-
-
 def _packages() -> Iterator[Finding]:
-    """Compare the installed versions with the package's requirements, and with the versions that are tested."""
+    """Compare the installed versions with the package's requirements."""
+    yield Finding("Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
+    where = f"the checkout {locations.PROJECT}" if locations.IS_CHECKOUT else f"installed in {locations.PROJECT}"
+    yield Finding("penumbra", f"{metadata.version('penumbra')}, {where}")
     required = [Requirement(text) for text in metadata.requires("penumbra") or ()]
-    required = [one for one in required if not one.marker or one.marker.evaluate({"extra": ""})]
-    wrong = 0
-    for one in required:
-        version, remedy = _version(one.name), f"pip install '{one.name}{one.specifier}'"
-        if version and one.specifier.contains(version, prereleases=True):
+    for one in (one for one in required if not one.marker or one.marker.evaluate({"extra": ""})):
+        remedy = f"pip install '{one.name}{one.specifier}'"
+        try:
+            version = metadata.version(one.name)
+        except metadata.PackageNotFoundError:
+            yield Finding(one.name, "is not installed", State.BROKEN, remedy)
             continue
-        fault = f"{version}: {KNOWN_FAULTS.get(one.name, 'was not tried with this version')}"
-        yield Finding(one.name, fault if version else "is not installed", State.BROKEN, remedy)
-        wrong += 1
-    if not wrong:
-        yield Finding("packages", f"all {len(required)} that are required, in versions that go together")
-    locked = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(), re.MULTILINE) if LOCK.is_file() else []
-    installed = [(name, version, tested) for name, tested in locked if (version := _version(name))]
-    other = [f"{name} {version} (locked: {tested})" for name, version, tested in installed if version != tested]
-    if other:
-        yield Finding("lock", f"other versions than tested: {', '.join(other)}", State.LACKS, "make setup, in a clone")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+        if not one.specifier.contains(version, prereleases=True):
+            fault = KNOWN_FAULTS.get(one.name, "was not tried with this version")
+            yield Finding(one.name, f"{version}: {fault}", State.BROKEN, remedy)
 
 
 def _folders() -> Iterator[Finding]:
@@ -163,24 +143,16 @@ def _torch() -> Iterator[Finding]:
         yield Finding(f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
     if torch.cuda.is_available():
         return
-    driver = _driver()
-    if driver:
-        remedy = "install the build of torch for this driver: https://pytorch.org/get-started"
-        told = f"none that torch can use: driver {driver} is here, and this torch can't use it"
-        yield Finding("GPU", told, State.LACKS, remedy)
-    else:
-        remedy = "nothing, for small data: trainings and CLIP run on the CPU"
-        yield Finding("GPU", "none that torch can use: no NVIDIA driver is here", State.LACKS, remedy)
-
-
-def _driver() -> str:
-    """Return the version of NVIDIA's driver, '' if there is none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip().partition("\n")[0]
+        driver = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        remedy = "nothing, for small data: trainings and CLIP run on the CPU"
+        yield Finding("GPU", "none that torch can use: no NVIDIA driver is here", State.LACKS, remedy)
+    else:
+        told = f"none that torch can use: driver {driver} is here, and this torch can't use it"
+        remedy = "install the build of torch for this driver: https://pytorch.org/get-started"
+        yield Finding("GPU", told, State.LACKS, remedy)
 
 
 def _models() -> Iterator[Finding]:
@@ -258,13 +230,4 @@ def _server() -> Iterator[Finding]:
         yield Finding("PREFECT_API_URL", told, State.BROKEN, remedy)
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    _python,
-    _packages,
-    _folders,
-    _keys,
-    _torch,
-    _hub,
-    _models,
-    _server,
-)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_packages, _folders, _keys, _torch, _hub, _models, _server)

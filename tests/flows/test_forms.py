@@ -130,13 +130,6 @@ def test_unchanged_it_trains_the_preset(server: str, page: Page) -> None:
     assert settings_of(Form(server, page).submit()) == layered(PRESET)
 
 
-def test_one_field_changed_is_the_one_that_differs(server: str, page: Page) -> None:
-    form = Form(server, page)
-    form.choose("training", "Training")
-    form.fill("Epochs", "3")
-    assert settings_of(form.submit()) == layered(PRESET, {"training": {"epochs": 3}})
-
-
 def test_a_field_of_the_model_changed_to_its_default_is_said(server: str, page: Page) -> None:
     form = Form(server, page)
     form.choose("model", "QDDETR")
@@ -150,11 +143,3 @@ def test_another_model_is_the_one_that_is_trained(server: str, page: Page) -> No
     form = Form(server, page)
     form.choose("model", "MMN")
     assert settings_of(form.submit()) == layered(PRESET, {"model": {"name": "mmn"}})
-
-
-def test_another_preset_is_trained_as_it_is(server: str, page: Page) -> None:
-    form = Form(server, page)
-    form.fill("Preset", "")
-    page.evaluate("document.activeElement.select()")
-    page.type("scenes-moment_detr")
-    assert settings_of(form.submit()) == layered("scenes-moment_detr")
