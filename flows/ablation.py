@@ -27,7 +27,6 @@ from penumbra.tasks.grounding.ablation import Results, RowPlan, SeededRun, plan,
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
-from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
 from penumbra.tasks.grounding.training.stage import training_run
@@ -67,7 +66,7 @@ def ablation(
     artifact = tabulate(dataset.name, results)
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
-        error = RowsFailedError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
+        error = RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
         error.artifact = artifact
         raise error
     return completed_state(artifact, results.outcome)
