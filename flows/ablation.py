@@ -27,6 +27,7 @@ from penumbra.tasks.grounding.ablation import Results, RowPlan, SeededRun, plan,
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
 from penumbra.tasks.grounding.training.stage import training_run
