@@ -39,7 +39,7 @@ from penumbra.tasks.features.encode import Drafts, EncodedVideo, Extraction, Sta
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
-from penumbra.tasks.stage import NotYetError, Parameters, Stage, logger, require_made, run
+from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
@@ -140,7 +140,7 @@ class FrameStage(Stage):
     by_workers = True
 
     annotations: Artifact
-    folder: Path | None  # None: of videos that do not exist yet
+    folder: Path
     clip: Clip
     videos: Videos
 
@@ -179,8 +179,6 @@ class FrameStage(Stage):
     @cached_property
     def wanted(self) -> WantedVideos:
         """The videos that the annotations name."""
-        if self.folder is None:
-            raise NotYetError("after the sample's videos are rendered")
         return find_wanted_videos(require_made(self.annotations), self.folder)
 
     @cached_property
@@ -326,11 +324,11 @@ def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
     return np.rint(exact / scale[:, None, None]).astype(np.int8), scale
 
 
-def encode_videos(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+def encode_videos(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
     """Encode the videos of a data set."""
     return run(VideoFeatures(annotations, folder, clip, videos))
 
 
-def encode_patches(annotations: Artifact, folder: Path | None, clip: Clip, videos: Videos) -> Artifact:
+def encode_patches(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
     """Encode patches of the videos of a data set."""
     return run(PatchFeatures(annotations, folder, clip, videos))
