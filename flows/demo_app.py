@@ -28,10 +28,10 @@ from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
-from penumbra.tasks.grounding.prediction.grounder import Grounder, PredictionError, Window, checked
-from penumbra.tasks.grounding.prediction.negated import Negator
-from penumbra.tasks.grounding.prediction.picture import saliency_beside, window_frames, windows_beside
-from penumbra.tasks.grounding.prediction.watching import Watched
+from penumbra.tasks.grounding.prediction.grounder import Grounder, Watched, Window, checked
+from penumbra.tasks.grounding.prediction.negator import Negator
+from penumbra.tasks.grounding.prediction.pictures import saliency_beside, window_frames, windows_beside
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
 TEMPLATE = Path(__file__).with_suffix(".html")
@@ -81,7 +81,7 @@ def show(run: str, video: Path, sentence: str) -> str:
         negatives = list(_negator(run).negatives(query))
         if not negatives:
             notes.append("No negatives: the sentence has no word that may be masked.")
-    except PredictionError as error:
+    except RunError as error:
         negatives = []
         notes.append(f"No negatives: {error}.")
     sentences = {"query": query} | {f"level {it.level}": it.query for it in negatives if it.query}

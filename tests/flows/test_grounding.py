@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,12 @@ from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import RunError, run_folder, trained_runs
+from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import run_name
 from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
 from penumbra.tasks.text.tags import Tagging, Tags
+from tests.cluster import free_port
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
@@ -469,3 +473,38 @@ def test_the_command_line_trains_and_names_what_is_missing(
         run_flow("train-grounding", "tiny", {"dataset": {"name": "tiny", "folder": str(folder)}, "epochs": 1})
     assert any("no tiny/text_features below" in line for line in kept)
     assert not any("no tiny/text_features below" in line for line in shown)  # the command says it
+
+
+NOTHING_DRAWN = {"dropout": 0.0, "input_dropout": 0.0, "losses": {"pair_hinge": False}}
+
+
+@pytest.mark.long
+def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Path) -> None:
+    config = {
+        "dataset": {"folder": str(world)},
+        "model": {
+            **SMALL,
+            "name": "moment_detr",
+            "dropout": 0.0,
+            "input_dropout": 0.0,
+            "losses": {"pair_hinge": False},
+        },
+        "training": {"epochs": 1, "validation": 0.2, "seed": 31, "batch_size": 256},
+    }
+    (tmp_path / "run.json").write_text(json.dumps(config))
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    command = ["-m", "penumbra", "run", "train-grounding", "tiny", "--config", str(tmp_path / "run.json")]
+    command = [sys.executable, *launch, *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr
+    [made] = [it for it in Store().find("tiny", "metrics") if it.parameters["settings"]["training"]["seed"] == 31]
+    together = read_checkpoint(run_folder(Store().reference(made)), "last")
+    assert together is not None
+    assert together.state["processes"] == 2
+    shutil.rmtree(run_folder(Store().reference(made)))
+    shutil.rmtree(Store().reference(made).path)
+    alone = Store().table(run_flow("train-grounding", "tiny", config)).to_pylist()
+    norms = [
+        row["value"] for rows in (together.state["history"], alone) for row in rows if row["name"] == "gradient_norm"
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)

@@ -44,13 +44,12 @@ from penumbra.tasks.grounding.evaluation.predictions import newest_negatives, pr
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
-from penumbra.tasks.grounding.prediction import Grounder, PredictionError
+from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.prediction.command import as_json
-from penumbra.tasks.grounding.prediction.grounder import Grounding, Window
-from penumbra.tasks.grounding.prediction.negated import Negator
-from penumbra.tasks.grounding.prediction.watching import FRAMES, UnreadableError
+from penumbra.tasks.grounding.prediction.grounder import FRAMES, Grounding, Window
+from penumbra.tasks.grounding.prediction.negator import Negator
 from penumbra.tasks.grounding.report import Judged, saliency_section
-from penumbra.tasks.grounding.runs import run_folder
+from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training import logs
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
@@ -355,13 +354,13 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     annotations = store.newest("few", "annotations")
     chosen = Settings(model=QDDETRConfig(**SMALL), training=Training(epochs=1), inputs=Inputs(video_features=("i3d",)))
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
-    with pytest.raises(PredictionError, match=r"trained on imported features \(i3d\), which can't be computed"):
+    with pytest.raises(RunError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)
 
 
 def test_a_run_whose_encoder_is_gone_is_refused(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penumbra.tasks.features.clip.FOLDER", Path("/nowhere"))
-    with pytest.raises(PredictionError, match="CLIP 'tiny-clip', which is not there or is no longer the same"):
+    with pytest.raises(RunError, match="CLIP 'tiny-clip', which is missing or has changed"):
         Grounder.of_run(trained.key)
 
 
@@ -379,7 +378,7 @@ def test_a_film_strip_of_any_length_is_evenly_spread() -> None:
 def test_a_damaged_film_is_refused_with_its_reason(grounder: Grounder, tmp_path: Path) -> None:
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no film")
-    with pytest.raises(UnreadableError, match=r"broken\.mp4: file can't be opened as a video"):
+    with pytest.raises(PenumbraError, match=r"broken\.mp4: file can't be opened as a video"):
         grounder.watch(broken)
 
 
@@ -436,7 +435,7 @@ def test_without_a_dictionary_windows_are_shown_and_what_makes_one(
     world: Path, trained: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "newest_if_any", lambda *_: None)
-    with pytest.raises(PredictionError, match=r"no dictionary .* penumbra run build-negatives few makes it"):
+    with pytest.raises(RunError, match=r"no dictionary .* penumbra run build-negatives few makes it"):
         Negator.of_run(trained)
     page = show(trained.key, next((world / "videos").glob("*.mp4")), "a person waves.")
     assert "No negatives: few has no dictionary" in page

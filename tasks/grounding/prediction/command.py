@@ -1,4 +1,4 @@
-"""What `penumbra predict` does: moments of queries in a video file, as rows, as JSON, and as a picture."""
+"""The functions of `penumbra predict`: moments of queries in a video file, as rows, as JSON, and as a picture."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,46 +7,44 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, PredictionError, checked
-from penumbra.tasks.grounding.prediction.picture import draw
-from penumbra.tasks.grounding.prediction.watching import Watched
-
-PICTURE = ".svg"
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.grounding.prediction.grounder import Grounder, Grounding, Watched, checked
+from penumbra.tasks.grounding.prediction.pictures import draw
 
 
 def predict(
     video: Path, queries: Sequence[str], run: str, dataset: str | None, picture: Path | None
 ) -> tuple[Watched, list[Grounding]]:
-    """Find the queries' moments, and draw them where a file is named for it.
+    """Return the queries' moments, and draw them into a file if one is named.
 
-    Raises `PredictionError` where that file is no .svg or can't be written; see `Grounder` for the rest.
+    Raise `PenumbraError` if that file is no .svg or can't be written; see `Grounder` for other faults.
     """
     checked(queries)
-    if picture and picture.suffix.lower() != PICTURE:
-        raise PredictionError(f"--output {picture}: pictures are SVG, which any browser shows: name a {PICTURE} file")
+    if picture and picture.suffix.lower() != ".svg":
+        raise PenumbraError(f"--output {picture}: pictures are SVG, which any browser shows: name a .svg file")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading weights, which takes a moment
     grounder = Grounder.of_run(run, dataset)
     watched = grounder.watch(video)
-    found = grounder.ask(watched, queries)
+    groundings = grounder.ask(watched, queries)
     if picture:
         try:
-            picture.write_text(draw(video.name, watched, found).svg(), encoding="utf-8")
+            picture.write_text(draw(video.name, watched, groundings).svg(), encoding="utf-8")
         except OSError as error:
-            raise PredictionError(f"--output {picture} can't be written ({error.strerror})") from None
-    return watched, found
+            raise PenumbraError(f"--output {picture} can't be written ({error.strerror})") from None
+    return watched, groundings
 
 
-def as_json(found: Sequence[Grounding]) -> str:
-    """A list with an object a query: query, windows (start, end, score), saliency, clip_length, duration.
+def as_json(groundings: Sequence[Grounding]) -> str:
+    """Return a list of objects: query, windows (start, end, score), saliency, clip_length, duration.
 
     Numbers have six decimals: more would be the noise of float32.
     """
-    exact = json.dumps([asdict(one) for one in found])
+    exact = json.dumps([asdict(one) for one in groundings])
     return json.dumps(json.loads(exact, parse_float=lambda digits: round(float(digits), 6)), ensure_ascii=False)
 
 
-def as_rows(found: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, str, str]]:
-    """Query (once), start, end and score of the best windows of each."""
-    for one in found:
+def as_rows(groundings: Sequence[Grounding], most: int) -> Iterator[tuple[str, str, str, str]]:
+    """Yield query (once), start, end and score of the best windows of each query."""
+    for one in groundings:
         for place, window in enumerate(one.windows[:most]):
             yield ("" if place else one.query, f"{window.start:.2f}", f"{window.end:.2f}", f"{window.score:.3f}")

@@ -1,8 +1,8 @@
-"""Moments in any video: a trained run, with the encoders that made the features which it was trained on.
+"""Moments in any video: a trained run with the encoders of the features that it was trained on.
 
 grounder = Grounder.of_run("ab12")
-for found in grounder.ground("video.mp4", ["a person opens the door.", "the person sits down."]):
-    found.query, found.windows[0].start, found.windows[0].end, found.saliency
+for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the person sits down."]):
+    grounding.query, grounding.windows[0].start, grounding.windows[0].end, grounding.saliency
 """
 
 from collections.abc import Callable, Sequence
@@ -19,26 +19,26 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
+from penumbra.tasks.features.decoders import DecoderPool, Video
+from penumbra.tasks.features.encode import BATCHES_AHEAD, EncodedVideo, FrameEncoder
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import TextEncoder, load_text_encoder
+from penumbra.tasks.features.video import Videos, notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.prediction.watching import Watched, watch
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_name
 
 VIDEO = "video"
+FRAMES = 24  # thumbnails of a video, twice as many at most
 Loaded = TypeVar("Loaded")
-
-
-class PredictionError(PenumbraError):
-    """The run can't be used on a video, or the query is none; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A moment, in seconds, and how sure the model is of it (0 to 1)."""
+    """A moment in seconds, and its score (0 to 1)."""
 
     start: float
     end: float
@@ -47,9 +47,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Grounding:
-    """What a model says of a query: windows, best first, and the saliency of each clip (none, for some models).
+    """The prediction for a query: windows, best first, and the saliency of each clip (empty for some models).
 
-    Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the video that the model saw lasts `duration`.
+    Clip i covers [i · clip_length, (i + 1) · clip_length) seconds; the model saw `duration` seconds of the video.
     """
 
     query: str
@@ -59,15 +59,29 @@ class Grounding:
     duration: float
 
 
+@dataclass(frozen=True)
+class Watched:
+    """An encoded video: features [clips, channels] of each encoder, and thumbnails (JPEG) with their seconds.
+
+    `notes` describe faults of the file that did not prevent its use.
+    """
+
+    features: tuple[Float16Array, ...]
+    clip_length: float
+    duration: float
+    frames: tuple[tuple[float, bytes], ...]
+    notes: tuple[str, ...] = ()
+
+
 class Grounder:
-    """A run ready for videos of one's own.
+    """A run that predicts moments in any video.
 
     Args:
-        name: what the run is called
-        model: its best weights
-        settings: the run's
-        video_encoders: CLIP, one for each source of video features, as the model takes them side by side
-        text_encoder: CLIP's text side, or another
+        name: the run's name
+        model: its best model
+        settings: its settings
+        video_encoders: one for each source of video features, in the order in which the model takes them
+        text_encoder: the encoder of its text features
         clip_length: seconds of a clip
 
     """
@@ -88,82 +102,101 @@ class Grounder:
 
     @classmethod
     def of_run(cls, run: str, dataset: str | None = None) -> "Grounder":
-        """A run by its key, the first digits of it, or its name, of any data set or of one.
+        """Return the grounder of a run, by its key, the first digits of it, or its name.
 
         Raises:
-            ArtifactError: no run is called so, or several are
-            PredictionError: it was trained on features that no encoder at hand computes
+            ArtifactError: no run matches, or several do
+            RunError: no encoder here computes the features that it was trained on
 
         """
-        metrics = chosen_run(dataset, run)
+        metrics, store = chosen_run(dataset, run), Store()
         model, settings = load_run(metrics)
         name = run_name(settings, metrics.key)
-        store = Store()
-        parents = [(parent, store.manifest(parent)) for parent in store.manifest(metrics).parents]
-        videos = [_own(name, parent, told) for parent, told in parents if parent.stage == "video_features"]
-        [text] = [_own(name, parent, told) for parent, told in parents if parent.stage == "text_features"]
-        lengths = {told.parameters["clip_length"] for parent, told in parents if parent.stage == "video_features"}
-        encoders = [_loaded(name, clip, load) for clip in videos]
-        return cls(name, model, settings, encoders, _loaded(name, text, load_text_encoder), lengths.pop())
+        clips: dict[str, list[Clip]] = {"video_features": [], "text_features": []}
+        clip_length = 0.0
+        for parent in store.manifest(metrics).parents:
+            if parent.stage in clips:
+                manifest = store.manifest(parent)
+                clips[parent.stage].append(_clip_of(name, parent, manifest))
+                clip_length = manifest.parameters.get("clip_length", clip_length)
+        encoders = [_loaded(name, clip, load) for clip in clips["video_features"]]
+        text_encoder = _loaded(name, clips["text_features"][0], load_text_encoder)
+        return cls(name, model, settings, encoders, text_encoder, clip_length)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
-        """Find each query's moments in a video file; the video is decoded and encoded once for all of them.
+        """Return each query's moments in a video file, which is decoded and encoded once.
 
         Raises:
-            UnreadableError: the file is no video that can be used
-            PredictionError: a query is empty
+            PenumbraError: the file is no video that can be decoded, or a query is empty
 
         """
         texts = checked(queries)
         return self.ask(self.watch(video), texts)
 
     def watch(self, video: str | Path) -> Watched:
-        """Decode and encode a video file, for as many questions as one likes."""
-        return watch(Path(video).expanduser(), self.video_encoders, self.clip_length)
+        """Decode and encode a video file, for any number of queries; raise `PenumbraError` if it can't be decoded."""
+        path = Path(video).expanduser()
+        if not path.is_file():
+            raise PenumbraError(f"no file {path}")
+        encoded = [self._encode(path, encoder) for encoder in self.video_encoders]
+        for one in encoded:
+            if one.features is None:
+                raise PenumbraError(f"{path}: {one.reason}{f' ({one.value})' if one.value else ''}")
+        features = tuple(one.features for one in encoded if one.features is not None)
+        summary, seconds = encoded[-1].summary, self.clip_length / self.video_encoders[-1].frames
+        frames = tuple(((index + 0.5) * seconds, frame) for index, frame in encoded[-1].thumbnails)
+        notes = tuple(notes_on(summary, summary.duration, self.clip_length))
+        return Watched(features, self.clip_length, summary.duration, frames, notes)
+
+    def _encode(self, path: Path, encoder: Encoder) -> EncodedVideo:
+        batch_size = Videos().batch_size
+        ahead = BATCHES_AHEAD * batch_size * encoder.frames
+        pool = DecoderPool(1, self.clip_length / encoder.frames, encoder.processing.resizing, ahead)
+        try:
+            [encoded] = FrameEncoder(encoder, batch_size).encode(pool.decode([Video(path.name, path, FRAMES)]))
+        finally:
+            pool.close()
+        return encoded
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
-        """Find each query's moments in a video that was watched."""
-        asked = checked(queries)
-        videos, texts, longest = self._videos(watched), self._texts(asked), self.settings.inputs.longest_video
-        seconds = watched.duration if longest is None else min(watched.duration, longest * self.clip_length)
+        """Return each query's moments in an encoded video."""
+        texts, inputs = checked(queries), self.settings.inputs
+        distinct = list(dict.fromkeys(texts))
+        tokens, _, _ = self.text_encoder.encode(distinct)
+        text_features = normalised(_features(distinct, tokens), inputs.longest_text)
+        videos = joined(
+            [normalised(_features([VIDEO], [one], self.clip_length), inputs.longest_video) for one in watched.features]
+        )
+        seconds = min(watched.duration, (inputs.longest_video or float("inf")) * self.clip_length)
         rows = [
             {"qid": str(number), "vid": VIDEO, "query": text, "duration": seconds, "windows": []}
-            for number, text in enumerate(asked)
+            for number, text in enumerate(texts)
         ]
-        prepared = prepare(rows, {}, videos, texts, "predict")
-        if prepared.rejected:
-            raise PredictionError(f"the model can't be asked: {prepared.rejected[0]['reason']}")
-        data = self.system.data(prepared, videos, texts, self.device)
+        examples = prepare(rows, {}, videos, text_features, "predict")
+        if examples.rejected:
+            raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
+        predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))
         return [
             Grounding(
                 text,
-                tuple(Window(*window) for window in found.windows.tolist()),
-                tuple(found.saliency.tolist()),
+                tuple(Window(*window) for window in prediction.windows.tolist()),
+                tuple(prediction.saliency.tolist()),
                 self.clip_length,
                 seconds,
             )
-            for text, found in zip(asked, self.system.predict(self.model, data), strict=True)
+            for text, prediction in zip(texts, predictions, strict=True)
         ]
-
-    def _videos(self, watched: Watched) -> Features:
-        longest = self.settings.inputs.longest_video
-        return joined([normalised(_features([VIDEO], [one], self.clip_length), longest) for one in watched.features])
-
-    def _texts(self, texts: Sequence[str]) -> Features:
-        distinct = list(dict.fromkeys(texts))
-        tokens, _, _ = self.text_encoder.encode(distinct)
-        return normalised(_features(distinct, tokens), self.settings.inputs.longest_text)
 
 
 def checked(queries: Sequence[str]) -> list[str]:
-    """The queries without blanks around them; raises `PredictionError` where one is empty or no text."""
+    """Return the queries without surrounding blanks; raise `PenumbraError` if one is empty or not text."""
     texts = [query.strip() for query in queries]
     if not texts or not all(texts):
-        raise PredictionError("the query is empty: say what to look for, as in 'a person opens the door.'")
+        raise PenumbraError("the query is empty: say what to look for, as in 'a person opens the door.'")
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise PredictionError("the query holds bytes that are no text: is the terminal's encoding UTF-8?") from None
+        raise PenumbraError("the query holds bytes that are not text: is the terminal's encoding UTF-8?") from None
     return texts
 
 
@@ -173,21 +206,21 @@ def _features(names: Sequence[str], several: Sequence[Float16Array], clip_length
     return Features(torch.from_numpy(np.concatenate(several)), offsets, index, clip_length)
 
 
-def _own(run: str, features: Artifact, manifest: Manifest) -> Clip:
-    """The CLIP that made an artifact of features; raises `PredictionError` where others' features were imported."""
+def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
+    """Return the CLIP that made an artifact of features; raise `RunError` if none made it, or it is not here."""
     made = manifest.parameters
     if "encoder" not in made or "precision" not in made:
         kind = "simulated" if made.get("encoder") == SIMULATED else "imported"
         names = ", ".join(source["name"] for source in made.get("imported", [])) or made.get("encoder", features.path)
-        raise PredictionError(
+        raise RunError(
             f"{run} was trained on {kind} features ({names}), which can't be computed from a video here: train a run "
             "on features of extract-features' CLIP"
         )
     clip = Clip(encoder=made["encoder"], precision=made["precision"])
     if digests(clip).get("encoder") != manifest.inputs.get("encoder"):
-        raise PredictionError(
-            f"{run} was trained on features of CLIP {clip.encoder!r}, which is not there or is no longer the same: put "
-            "its files back, or extract features anew and train on them"
+        raise RunError(
+            f"{run} was trained on features of CLIP {clip.encoder!r}, which is missing or has changed: restore its "
+            "files, or extract features again and train on them"
         )
     return clip
 
@@ -196,4 +229,4 @@ def _loaded(run: str, clip: Clip, loading: Callable[[Clip], Loaded]) -> Loaded:
     try:
         return loading(clip)
     except PenumbraError as error:
-        raise PredictionError(f"{run} was trained on features of {clip.encoder!r}: {error}") from None
+        raise RunError(f"{run} was trained on features of {clip.encoder!r}: {error}") from None

@@ -1,7 +1,7 @@
-"""Hard negatives of a sentence that is in no data set, made on the spot with what a run's data set is made of.
+"""Hard negatives of a sentence that is in no data set, with the tags, masks and dictionary of a run's data set.
 
 A sentence is tagged, masked and filled as a training query is, by the same functions. Its negatives are the first fill
-of each level: no choice among candidates is made, for which other sentences of its kind would be needed.
+of each level: a choice among candidates would need other sentences of its kind.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.grounding.prediction.grounder import PredictionError
+from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill_part, make_provider
 from penumbra.tasks.negatives.providers import Provider
@@ -47,7 +47,7 @@ class Negator:
     def of_run(cls, metrics: Artifact) -> "Negator":
         """What the run was trained with, or else the newest of its data set: `corpus`, or without tags `random`.
 
-        Raises `PredictionError` where the data set has no dictionary.
+        Raises `RunError` where the data set has no dictionary.
         """
         store = Store()
         ancestors = store.ancestors(metrics)
@@ -57,7 +57,7 @@ class Negator:
 
         dictionary, tags, masks = map(at_hand, ("dictionary", "tags", "masks"))
         if dictionary is None:
-            raise PredictionError(
+            raise RunError(
                 f"{metrics.dataset} has no dictionary to fill negatives from: penumbra run build-negatives "
                 f"{metrics.dataset} makes it"
             )
