@@ -19,6 +19,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
+from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import PROJECT
 from penumbra.flows.parameters import datasets_with_own_file, own_deployments
 from penumbra.flows.registry import ParameterError, deployments, flow_of
@@ -68,7 +69,7 @@ def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:
     schedules = deployment.get("schedules", [])
     try:
         Dataset(**deployment["parameters"]["dataset"]).split_files()
-    except DatasetError:
+    except (DatasetError, MissingError):
         schedules = [{**schedule, "active": False} for schedule in schedules]
     return {**deployment, "schedules": schedules}
 

@@ -1,7 +1,7 @@
-"""Stage `annotations`: every data set's own files become one table, and every unusable row a stated reason.
+"""Stage `annotations`: the files of a data set become one table; a row that can't be used is rejected with its reason.
 
-A row that can't be used is rejected; a file that is no data set stops the run. A video's queries always share a
-part, so that later stages can compare the queries of a video without looking further.
+A file that is no data set stops the run. All queries of a video are in the same part, so later stages can compare them
+without reading other parts. `check` is what `penumbra check` prints, by the same rules.
 """
 
 import re
@@ -21,85 +21,19 @@ from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
 ROWS_A_PART = 1024
-
-
-def make_part(rows: Iterable[tuple[RawRow, dict[str, Any], str, list[str]]]) -> Part:
-    """One part: the usable rows, and the others with their reasons."""
-    kept, rejected, notes = [], [], Counter[str]()
-    for raw, row, reason, changes in rows:
-        if reason:
-            rejected.append(rejection(raw.qid, STAGE, reason, raw.query))
-        else:
-            kept.append(row)
-            notes.update(changes)
-    return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
-
-
-@dataclass(frozen=True)
-class Annotations(Stage):
-    """A data set's own files as one table; a part holds whole videos of one split."""
-
-    name = STAGE
-    version = 1
-    total = 0  # the files are streamed
-
-    source: Dataset
-    rows_a_part: int = ROWS_A_PART
-
-    @property
-    def dataset(self) -> str:
-        """Its name."""
-        return self.source.name
-
-    def parameters(self) -> dict[str, Any]:
-        """The files' names, and how they are cut into parts."""
-        files = self.source.split_files()
-        return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
-
-    def determines(self) -> dict[str, Any]:
-        """All of them: files' names tell the splits; and whether queries of any language are taken."""
-        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True)
-
-    def inputs(self) -> dict[str, str]:
-        """The files' digests; raises `DatasetError` naming one that can't be read."""
-        files = self.source.split_files()
-        try:
-            return {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
-        except OSError as error:
-            raise DatasetError(f"{error.filename} can't be read ({error.strerror}): check its permissions") from None
-
-    def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part, split after split."""
-        seen: set[str] = set()
-        for split, path in self.source.split_files().items():
-            batch: list[tuple[RawRow, dict[str, Any], str, list[str]]] = []
-            last = None
-            for raw in read_rows(path, split):
-                if len(batch) >= self.rows_a_part and raw.vid != last:
-                    yield partial(make_part, batch)
-                    batch = []
-                batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
-                last = raw.vid
-            yield partial(make_part, batch)
-
-    def part(self, piece: Any) -> Part:
-        """See `make_part`."""
-        return make_part(piece)
-
-
-def read_annotations(dataset: Dataset) -> Artifact:
-    """Read a data set's files."""
-    return run(Annotations(dataset))
-
-
 MAX_WORDS = 256
-MASK = "<mask>"  # stands in a masked query, and so in no query
-LARGEST = 1e9  # seconds or clips: no video is longer
+MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
+LARGEST = 1e9  # seconds or clips; no video is longer
 SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
+
+CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, row of the table, reason, notes
+
+
+# -- what a row must be -----------------------------------------------------------------------------------------------
 
 
 def check_query(query: Any) -> str:
-    """Why a query can't be used, or ''."""
+    """Return why a query can't be used, or ''."""
     if not isinstance(query, str) or not query.strip():
         return "query is empty"
     if not _is_text(query):
@@ -115,7 +49,7 @@ def check_query(query: Any) -> str:
 
 
 def clean_windows(windows: Any, duration: float) -> tuple[list[list[float]], str, str]:
-    """The windows clipped to the video, why they can't be used (or ''), and what was changed (or '')."""
+    """Return the windows clipped to the video, why they can't be used (or ''), and what was changed (or '')."""
     if not isinstance(windows, list):
         return [], "windows are no list", ""
     kept, note = [], ""
@@ -146,7 +80,7 @@ def _is_text(value: Any) -> bool:
 
 
 def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None, str]:
-    """QVHighlights' annotator scores of each relevant clip, and why they can't be used (or '')."""
+    """Return QVHighlights' scores of each relevant clip, and why they can't be used (or '')."""
     if clips is None and scores is None:
         return None, ""
     if not isinstance(clips, list) or not isinstance(scores, list) or len(clips) != len(scores):
@@ -158,39 +92,42 @@ def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None
     return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
 
 
-def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
-    """A row of the table, why it is rejected (or ''), and what was changed in it.
+def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
+    """Return why a row can't be used, apart from its windows and saliency, or ''."""
+    if fault := raw.fault or check_query(raw.query):
+        return fault
+    if english and (language := foreign(raw.query)):
+        return f"query is not in English, but in {language}"
+    if not raw.qid or not _is_text(raw.qid):
+        return "qid is empty or no text"
+    if raw.qid in seen:
+        return "qid occurs twice"
+    if not (_is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
+        return "video id is no safe file name"
+    if not (_is_number(raw.duration) and raw.duration > 0):
+        return "duration is not a positive number"
+    if not all(_is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
+        return "novel label is no text"
+    return ""
 
-    `seen` holds the qids met so far; `english` says that a query of another language is rejected.
+
+def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
+    """Return a row of the table, why it is rejected (or ''), and what was changed in it.
+
+    `seen` holds the qids of the earlier rows; `english` rejects queries in another language.
     """
-    notes = []
-    reason = raw.fault or check_query(raw.query)
-    if not reason and english and (language := foreign(raw.query)):
-        reason = f"query is not in English, but in {language}"
-    if not reason and (not raw.qid or not _is_text(raw.qid)):
-        reason = "qid is empty or no text"
-    if not reason and raw.qid in seen:
-        reason = "qid occurs twice"
-    if not reason and not (_is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
-        reason = "video id is no safe file name"
-    if not reason and not (_is_number(raw.duration) and raw.duration > 0):
-        reason = "duration is not a positive number"
-    windows: list[list[float]] = []
+    reason, note, windows, saliency = _fault(raw, seen, english), "", list[list[float]](), None
     if not reason:
         windows, reason, note = clean_windows(raw.windows, float(raw.duration))
-        notes += [note] if note else []
-        if not reason and raw.labelled and not windows:
-            reason = "query has no window"
-    if not reason and not all(_is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
-        reason = "novel label is no text"
-    saliency = None
+    if not reason and raw.labelled and not windows:
+        reason = "query has no window"
     if not reason:
         saliency, reason = clean_saliency(*raw.saliency)
     if reason:
         return {}, reason, []
     seen.add(raw.qid)
     query = raw.query.strip()
-    notes += ["blanks around the query removed"] if query != raw.query else []
+    notes = [note] * bool(note) + ["blanks around the query removed"] * (query != raw.query)
     row = {
         "qid": raw.qid,
         "vid": raw.vid,
@@ -204,32 +141,118 @@ def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[d
     return row, "", notes
 
 
-SHOWN = 60  # characters of an example
+# -- the stage --------------------------------------------------------------------------------------------------------
+
+
+def make_part(rows: Iterable[CheckedRow]) -> Part:
+    """Make one part: the usable rows, and the others with their reasons."""
+    kept, rejected, notes = [], [], Counter[str]()
+    for raw, row, reason, changes in rows:
+        if reason:
+            rejected.append(rejection(raw.qid, STAGE, reason, raw.query))
+        else:
+            kept.append(row)
+            notes.update(changes)
+    return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
+
+
+@dataclass(frozen=True)
+class Annotations(Stage):
+    """The files of a data set as one table; a part holds whole videos of one split."""
+
+    name = STAGE
+    version = 1
+    total = 0  # the files are streamed
+
+    source: Dataset
+    rows_a_part: int = ROWS_A_PART
+
+    @property
+    def dataset(self) -> str:
+        """Return the name of the data set."""
+        return self.source.name
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the names of the files, and how they are divided into parts."""
+        files = self.source.split_files()
+        return {"splits": {split: path.name for split, path in files.items()}, "rows_a_part": self.rows_a_part}
+
+    def determines(self) -> dict[str, Any]:
+        """Return all of the parameters, and whether queries of any language are kept."""
+        return self.parameters() | self.source.model_dump(include={"english"}, exclude_defaults=True)
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of the files; raise `DatasetError` if one can't be read."""
+        files = self.source.split_files()
+        try:
+            return {f"{split}: {path.name}": file_digest(path) for split, path in files.items()}
+        except OSError as error:
+            raise DatasetError(f"{error.filename} can't be read ({error.strerror}): check its permissions") from None
+
+    def parts(self) -> Iterator[Callable[[], Part]]:
+        """Yield the work of each part, one split after another."""
+        seen: set[str] = set()
+        for split, path in self.source.split_files().items():
+            batch: list[CheckedRow] = []
+            last_vid = None
+            for raw in read_rows(path, split):
+                if len(batch) >= self.rows_a_part and raw.vid != last_vid:
+                    yield partial(make_part, batch)
+                    batch = []
+                batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
+                last_vid = raw.vid
+            yield partial(make_part, batch)
+
+    def part(self, piece: Any) -> Part:
+        """See `make_part`."""
+        return make_part(piece)
+
+
+def read_annotations(dataset: Dataset) -> Artifact:
+    """Read the files of a data set."""
+    return run(Annotations(dataset))
+
+
+# -- penumbra check ---------------------------------------------------------------------------------------------------
+
+HEADER = ("split", "file", "rows", "rejected", "videos", "windows", "video, s", "window, s", "words")
+MAX_EXAMPLE = 120  # characters
 
 
 @dataclass
 class Split:
-    """What one split holds: rows, how many of them can be used, and of these what is measured."""
+    """What one split holds: its rows, how many of them can be used, and figures of these."""
 
     name: str
     file: str
     rows: int = 0
     usable: int = 0
-    windows: int = 0
     durations: dict[str, float] = field(default_factory=dict)  # seconds, by video
-    words: list[int] = field(default_factory=list)  # of a sentence
-    lasting: list[float] = field(default_factory=list)  # seconds of a window
+    word_counts: list[int] = field(default_factory=list)  # of the queries
+    window_lengths: list[float] = field(default_factory=list)  # seconds
+    queries: set[str] = field(default_factory=set)  # in lower case
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a usable row."""
+        self.usable += 1
+        self.durations[row["vid"]] = row["duration"]
+        self.word_counts.append(len(row["query"].split()))
+        self.window_lengths += [end - start for start, end in row["windows"]]
+        self.queries.add(row["query"].lower())
 
     def figures(self) -> list[str]:
-        """A row of the table."""
-        counts = [self.rows, self.rows - self.usable, len(self.durations), self.windows]
-        spans = [spread(list(self.durations.values())), spread(self.lasting), spread(self.words)]
-        return [self.name, self.file, *(f"{count:,}" for count in counts), *spans]
+        """Return a row of the printed table."""
+        counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
+        ranges = [
+            value_range(list(self.durations.values())),
+            *map(value_range, (self.window_lengths, self.word_counts)),
+        ]
+        return [self.name, self.file, *(f"{count:,}" for count in counts), *ranges]
 
 
 @dataclass
-class Checked:
-    """What was found in a data set; reasons and changes have their number of rows and the first as an example."""
+class CheckedDataset:
+    """What a data set holds; each reason of rejection has its number of rows and the first one as an example."""
 
     splits: list[Split]
     rejected: dict[str, tuple[int, str]]
@@ -237,59 +260,44 @@ class Checked:
     notes: list[str]
 
 
-HEADER = ("split", "file", "rows", "rejected", "videos", "windows", "video, s", "window, s", "words")
-
-
-def spread(values: Sequence[float]) -> str:
-    """The least, the middle and the largest of some values."""
+def value_range(values: Sequence[float]) -> str:
+    """Return the least, the median and the largest of some values."""
     return " – ".join(f"{value:.4g}" for value in (min(values), median(values), max(values))) if values else ""
 
 
-def check(dataset: Dataset) -> Checked:
-    """Read a data set's files as stage `annotations` does; raises `DatasetError` where they are no data set."""
+def check(dataset: Dataset) -> CheckedDataset:
+    """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
     seen: set[str] = set()
-    queries: dict[str, set[str]] = {}
-    splits: list[Split] = []
-    rejected: dict[str, tuple[int, str]] = {}
-    changed = Counter[str]()
+    checked = CheckedDataset([], {}, Counter[str](), [])
     for name, path in dataset.split_files().items():
         split = Split(name, path.name)
         for raw in read_rows(path, name):
             row, reason, changes = clean_row(raw, name, seen, dataset.english)
             split.rows += 1
             if reason:
-                count, example = rejected.get(reason, (0, f"{path.name}: {_example(raw)}"))
-                rejected[reason] = (count + 1, example)
+                count, example = checked.rejected.get(reason, (0, f"{path.name}: {_example(raw)}"))
+                checked.rejected[reason] = (count + 1, example)
             else:
-                changed.update(changes)
-                _take(split, row)
-                queries.setdefault(name, set()).add(row["query"].lower())
-        splits.append(split)
-    return Checked(splits, rejected, dict(changed), _notes(splits, queries))
-
-
-def _take(split: Split, row: dict[str, Any]) -> None:
-    split.usable += 1
-    split.durations[row["vid"]] = row["duration"]
-    split.words.append(len(row["query"].split()))
-    split.windows += len(row["windows"])
-    split.lasting += [end - start for start, end in row["windows"]]
+                checked.changed |= {change: checked.changed.get(change, 0) + 1 for change in changes}
+                split.add(row)
+        checked.splits.append(split)
+    checked.notes = _notes(checked.splits)
+    return checked
 
 
 def _example(raw: RawRow) -> str:
     text = f"{raw.qid} {raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s" if not raw.fault else raw.qid
-    return text if len(text) <= 2 * SHOWN else f"{text[: 2 * SHOWN]}…"
+    return text if len(text) <= MAX_EXAMPLE else f"{text[:MAX_EXAMPLE]}…"
 
 
-def _notes(splits: Sequence[Split], queries: dict[str, set[str]]) -> list[str]:
-    """What rejects no row and is better known: videos and queries of the training split that tests have, too."""
+def _notes(splits: Sequence[Split]) -> list[str]:
+    """Return notes on videos and queries that a test split shares with the training split."""
     notes = []
     training = next((split for split in splits if split.name == "train"), None)
     for split in splits:
         if training is None or split is training:
             continue
-        videos = len(split.durations.keys() & training.durations.keys())
-        same = len(queries.get(split.name, set()) & queries.get("train", set()))
+        videos, queries = len(split.durations.keys() & training.durations.keys()), len(split.queries & training.queries)
         notes += [f"{videos:,} videos of {split.name} are also in train"] if videos else []
-        notes += [f"{same:,} queries of {split.name} are also in train, word for word"] if same else []
+        notes += [f"{queries:,} queries of {split.name} are also in train, word for word"] if queries else []
     return notes

@@ -1,8 +1,8 @@
-"""A data set's own files: where they are, and their queries as they stand, before anything is checked.
+"""The files of a data set: where they are, and how their queries are read, before anything is checked.
 
 Three formats are read: the Compositional-Temporal-Grounding JSON (Charades-CG, ActivityNet-CG), the JSON lines of
-the Moment-DETR family (Charades-STA, QVHighlights, TACoS, anyone's own) and SHINE's JSON lines. A file that is no
-data set raises `DatasetError`; a row that can't be read says so in `RawRow.fault`.
+the Moment-DETR family (Charades-STA, QVHighlights, TACoS, a user's own) and SHINE's JSON lines. A file that is no
+data set raises `DatasetError`; a row that can't be read has the reason in `RawRow.fault`.
 """
 
 import json
@@ -20,17 +20,18 @@ from penumbra.artifacts.charts import truncated
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
-from penumbra.tasks.data.fetch import FILES as FETCHABLE
 from penumbra.tasks.parameter_group import Parameters
 
+PUBLIC = ("charades-cg", "activitynet-cg")  # data sets that `penumbra fetch` downloads
 LONGEST_NUMBER = 300  # digits
 LISTED = 10  # files in a message
 SHOWN = 80  # characters of a line in a message
-LOOKED_AT = 20_000_000  # bytes of a file that is read in a second or two
+CHECKED_BYTES = 20_000_000  # larger files are not checked before a run
 EXPECTED = (
     'a JSON line a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
     '"relevant_windows": [[0.0, 6.9]]}'
 )
+SPACE = re.compile(r"[ \t\r\n]*")
 CG_KEYS = {"sentences", "timestamps", "duration"}
 CG_FILES = {
     "train": "train.json",
@@ -42,11 +43,7 @@ SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos o
 
 
 class DatasetError(PenumbraError):
-    """A data set, or one of its files, can't be used at all; the message names it and the remedy."""
-
-
-class NoDatasetError(DatasetError, MissingError):
-    """A data set, or one of its files, is not there."""
+    """A data set or one of its files can't be used at all; the message names it and the remedy."""
 
 
 class Dataset(Parameters):
@@ -62,10 +59,10 @@ class Dataset(Parameters):
     files: dict[str, str] = Field(
         {},
         description="File of each split, relative to the folder, as {'train': 'train.json', …}. "
-        "Default: what lies in the folder under the usual names.",
+        "Default: the files of the folder that have usual names.",
     )
     english: bool = Field(
-        True, description="Reject queries that are plainly in another language: what follows reads English grammar."
+        True, description="Reject queries in another language; the later stages read English grammar."
     )
 
     @field_validator("name")
@@ -79,22 +76,24 @@ class Dataset(Parameters):
         return name
 
     def location(self) -> Path:
-        """The folder that holds the files; the shipped sample's own for `scenes`."""
+        """Return the folder of the files; for `scenes` the shipped one, unless the user has files of that name."""
         if self.folder:
             return Path(self.folder).expanduser()
         own = data_folder() / self.name
-        return SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own  # it may hold videos only
+        return (
+            SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own
+        )  # its folder may hold only videos
 
     def split_files(self) -> dict[str, Path]:
-        """Each split's file; raises `DatasetError` where one is missing or none is known."""
+        """Return the file of each split; raise `MissingError` if one is missing, `DatasetError` if one is unusable."""
         folder = self.location()
         if not folder.is_dir():
-            raise NoDatasetError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
+            raise MissingError(f"no folder {folder} for data set {self.name}: {self._remedy()}")
         names = self.files or _usual_files(folder)
         if not names:
-            there = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
-            raise NoDatasetError(
-                f"{folder} holds {there}, but no train.json and no *train*.jsonl: make them by `penumbra init "
+            contents = ", ".join(sorted(path.name for path in folder.iterdir())[:LISTED]) or "nothing"
+            raise MissingError(
+                f"{folder} holds {contents}, but no train.json and no *train*.jsonl: make them with `penumbra init "
                 f"NAME --from FILE`, or name its files with dataset.files; they hold {EXPECTED}"
             )
         paths = {split: folder / name for split, name in names.items()}
@@ -102,23 +101,23 @@ class Dataset(Parameters):
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise DatasetError(f"file {path} of split {split} lies outside {folder}: name files inside it")
             if not path.is_file():
-                fetch = f"run `penumbra fetch {self.name}` or " if self.name in FETCHABLE else ""
-                raise NoDatasetError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
+                fetch = f"run `penumbra fetch {self.name}` or " if self.name in PUBLIC else ""
+                raise MissingError(f"no file {path} for split {split}: {fetch}name it with dataset.files")
         return paths
 
     def check(self) -> None:
-        """Raise `DatasetError` where a file is missing, or is small enough to be looked at and no data set."""
+        """Raise `MissingError` if a file is missing, `DatasetError` if a file of moderate size is no data set."""
         for split, path in self.split_files().items():
-            if path.stat().st_size < LOOKED_AT:
+            if path.stat().st_size < CHECKED_BYTES:
                 next(read_rows(path, split))
 
     def _remedy(self) -> str:
         if self.folder:
             return "name the one that holds its files with dataset.folder"
-        if self.name in FETCHABLE:
+        if self.name in PUBLIC:
             return f"set PENUMBRA_DATA, or run `penumbra fetch {self.name}`"
         own = {path.name for path in data_folder().glob("*/")}
-        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *FETCHABLE, *own}))}"
+        return f"set PENUMBRA_DATA; {what_there_is(self.name, sorted({'scenes', *PUBLIC, *own}))}"
 
 
 def videos_of(dataset: str) -> Path:
@@ -137,7 +136,7 @@ def _usual_files(folder: Path) -> dict[str, str]:
             if split in path.stem.lower().replace("-", "_").split("_"):
                 if split in names:
                     raise DatasetError(
-                        f"{folder} holds two {split} files, {names[split]} and {path.name}: take one away, or name the "
+                        f"{folder} holds two {split} files, {names[split]} and {path.name}: remove one, or name the "
                         f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
                     )
                 names[split] = path.name
@@ -146,10 +145,10 @@ def _usual_files(folder: Path) -> dict[str, str]:
 
 @dataclass
 class RawRow:
-    """One query as its file has it, before anything is checked.
+    """One query as it is in its file, before anything is checked.
 
-    `fault` is set where it can't even be read; `labelled` says whether its split has windows (a hidden test split
-    has none).
+    `fault` is the reason why it can't be read; `labelled` is whether its split has windows (a hidden test split has
+    none).
     """
 
     qid: str
@@ -164,7 +163,7 @@ class RawRow:
 
 
 def read_rows(path: Path, split: str) -> Iterator[RawRow]:
-    """Yield the queries of a file in its order; raises `DatasetError` where it is no data set."""
+    """Yield the queries of a file in order; raise `DatasetError` if it is no data set."""
     try:
         reader = _read_json_lines if path.suffix == ".jsonl" else _read_compositional
         rows = reader(path, split)
@@ -180,38 +179,33 @@ def read_rows(path: Path, split: str) -> Iterator[RawRow]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a JSON object one by one, so that a repeated key is seen and memory stays small."""
+    """Yield the members of a JSON object one by one, so that repeated keys are seen and memory stays small."""
     text, decoder = path.read_text(encoding="utf-8-sig"), json.JSONDecoder(parse_int=_whole_number)
-    space = re.compile(r"[ \t\r\n]*")
 
-    def skip(position: int) -> int:
-        match = space.match(text, position)
+    def after_space(position: int) -> int:
+        match = SPACE.match(text, position)
         return match.end() if match else position
 
-    def expect(position: int, wanted: str) -> str:
-        if text[position : position + 1] not in tuple(wanted):
-            raise json.JSONDecodeError(f"expected one of {wanted}", text, position)
-        return text[position]
+    def token(position: int, expected: str) -> tuple[str, int]:
+        """Return the next character after white space, which must be one of these, and its position."""
+        position = after_space(position)
+        if text[position : position + 1] not in tuple(expected):
+            raise json.JSONDecodeError(f"expected one of {expected}", text, position)
+        return text[position], position
 
     try:
-        position = skip(0)
-        expect(position, "{")
-        position = skip(position + 1)
-        if text[position : position + 1] == "}":
-            return
-        while True:
-            expect(position, '"')
+        _, position = token(0, "{")
+        character, position = token(position + 1, '"}')
+        while character != "}":
             key, position = decoder.raw_decode(text, position)
-            position = skip(position)
-            expect(position, ":")
-            value, position = decoder.raw_decode(text, skip(position + 1))
+            _, position = token(position, ":")
+            value, position = decoder.raw_decode(text, after_space(position + 1))
             yield key, value
-            position = skip(position)
-            if expect(position, ",}") == "}":
-                if text[position + 1 :].strip():
-                    raise json.JSONDecodeError("more text after the object", text, position + 1)
-                return
-            position = skip(position + 1)
+            character, position = token(position, ",}")
+            if character == ",":
+                _, position = token(position + 1, '"')
+        if text[position + 1 :].strip():
+            raise json.JSONDecodeError("more text after the object", text, position + 1)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
@@ -221,7 +215,7 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _whole_number(digits: str) -> float:
-    """JSON knows integers of any length; no video does."""
+    """Convert digits to a number; integers of any length are valid JSON."""
     return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
 
 
@@ -259,7 +253,7 @@ def _read_compositional(path: Path, split: str) -> Iterator[RawRow]:
 
 
 def _novel_labels(labels: Any) -> list[dict[str, Any]]:
-    """{'v-n': [['put', 'cup']]} or {'NOUN': ['cup']} as rows of type and words."""
+    """Convert {'v-n': [['put', 'cup']]} or {'NOUN': ['cup']} to rows of type and words."""
     novel = []
     for kind, entries in labels.items() if isinstance(labels, dict) else ():
         for entry in entries if isinstance(entries, list) else [entries]:
@@ -270,10 +264,10 @@ def _novel_labels(labels: Any) -> list[dict[str, Any]]:
 
 
 def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
-    """Yield Moment-DETR's and SHINE's rows: qid, query, vid, duration, relevant_windows.
+    """Yield the rows of Moment-DETR and SHINE: qid, query, vid, duration, relevant_windows.
 
-    Such files may mix videos; a video's rows are brought together, in order of first appearance, by their places
-    in the file, so that memory holds no row.
+    Such files may mix videos. The rows of a video are grouped, in order of first appearance; memory holds only their
+    positions in the file.
     """
     videos: dict[str, array[int]] = {}  # offset and line number of each row
     labelled, good, offset = False, False, 0
@@ -290,9 +284,9 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
                 labelled = labelled or bool(row.get("relevant_windows"))
                 videos.setdefault(str(row.get("vid")), array("q")).extend((offset, number))
             offset += len(line)
-        for places in videos.values():
-            for at, number in zip(places[::2], places[1::2], strict=True):
-                stream.seek(at)
+        for positions in videos.values():
+            for position, number in zip(positions[::2], positions[1::2], strict=True):
+                stream.seek(position)
                 row, fault = _json_row(stream.readline())
                 if fault:
                     yield RawRow(f"{path.name}:{number}", fault=fault)
@@ -309,13 +303,13 @@ def _read_json_lines(path: Path, split: str) -> Iterator[RawRow]:
 
 
 def start_of(content: bytes | str) -> str:
-    """The start of what a file holds, for a message."""
+    """Return the beginning of a text or file, for a message."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
     return truncated(text.strip(), SHOWN)
 
 
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:
-    """A line's row and why it can't be read (or '')."""
+    """Return the row of a line, and why it can't be read (or '')."""
     try:
         row = json.loads(line.decode("utf-8-sig"), parse_int=_whole_number)
     except (json.JSONDecodeError, RecursionError):

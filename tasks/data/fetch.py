@@ -1,4 +1,4 @@
-"""`penumbra fetch`: the public annotation files of Charades-CG and ActivityNet-CG, digests checked.
+"""`penumbra fetch`: download the public annotation files of Charades-CG and ActivityNet-CG, and check their digests.
 
 They come from the Compositional-Temporal-Grounding repository (Li et al., CVPR 2022), at one commit.
 """
@@ -11,14 +11,14 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import data_folder
+from penumbra.tasks.data.dataset import DatasetError
 
 REPOSITORY = "https://raw.githubusercontent.com/YYJMJC/Compositional-Temporal-Grounding"
 COMMIT = "2372337e9166b8e26b83ce936a8474c6ae127290"
 TIMEOUT = 60  # seconds without an answer
 
-FILES = {
+FILES = {  # data set: folder of the repository, SHA-256 of each file
     "charades-cg": (
         "Charades-CG",
         {
@@ -40,28 +40,26 @@ FILES = {
 }
 
 
-class FetchError(PenumbraError):
-    """A file could not be downloaded, or is not the one that was asked for."""
-
-
 def fetch(dataset: str, source: str = REPOSITORY) -> Iterator[str]:
     """Download the files that are missing or differ; yield a line about each.
 
-    Raises `FetchError` with the remedy where there is no network, or where a digest is wrong.
+    Raises:
+        DatasetError: there is no network, a digest is wrong, or the data set is unknown
+
     """
     if dataset not in FILES:
-        raise FetchError(f"nothing to fetch for {dataset!r}; there is: {', '.join(FILES)} (`scenes` needs nothing)")
-    folder_there, digests = FILES[dataset]
+        raise DatasetError(f"nothing to fetch for {dataset!r}; there is: {', '.join(FILES)} (`scenes` needs nothing)")
+    remote_folder, digests = FILES[dataset]
     folder = data_folder() / dataset
     for name, digest in digests.items():
         file = folder / name
         if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == digest:
             yield f"{file} is there"
             continue
-        url = f"{source}/{COMMIT}/{folder_there}/{name}"
+        url = f"{source}/{COMMIT}/{remote_folder}/{name}"
         data = _download(url, folder)
         if hashlib.sha256(data).hexdigest() != digest:
-            raise FetchError(f"{url} is not the file it was (SHA-256 differs): nothing was written; try again later")
+            raise DatasetError(f"{url} has changed (its SHA-256 differs): nothing was written; try again later")
         folder.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{name}.part")
         draft.write_bytes(data)
@@ -76,7 +74,7 @@ def _download(url: str, folder: Path) -> bytes:
             return data
     except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", error)
-        raise FetchError(
+        raise DatasetError(
             f"no answer from {url} ({reason}): on a machine with a network download it there, "
             f"copy it into {folder}, and set PENUMBRA_DATA={folder.parent}"
         ) from None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
@@ -47,7 +48,7 @@ def dataset_named(store: Store, name: str, tagging: Tagging) -> AnnotatedDataset
     try:
         dataset = Dataset(name=name)
         dataset.split_files()
-    except DatasetError:
+    except (DatasetError, MissingError):
         if not store.find(name, TAGS):
             raise
         tags = store.newest(name, TAGS)

@@ -1,4 +1,4 @@
-"""Reading annotations: three formats, the real files, and every kind of damage gives a reason, never a crash."""
+"""Annotations: three formats, the real files, and every kind of damage has a reason and never stops the run."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penumbra.artifacts.errors import MissingError
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.annotations import Annotations, check_query
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
@@ -24,7 +25,7 @@ REMEDY = re.compile(r"fetch|convert|check|PENUMBRA_DATA|name |is it ")
 
 @dataclass
 class Outcome:
-    """What became of a data set's rows."""
+    """The rows of a data set after reading."""
 
     taken: int = 0
     rows: list[Row] = field(default_factory=list)
@@ -138,14 +139,9 @@ def test_shines_lines_become_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json_of(("A1", VIDEO)), encoding="utf-8-sig")
     assert len(outcome(Dataset(name="own", folder=str(tmp_path))).rows) == 2
-
-
-def test_white_space_between_members_is_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "train.json").write_text("\n " + json.dumps({"A1": VIDEO, "B2": VIDEO}, indent=2) + "\n\n")
-    assert len(outcome(Dataset(name="own", folder=str(tmp_path))).rows) == 4
 
 
 # --- real data -------------------------------------------------------------------------------------------------------
@@ -165,13 +161,6 @@ def test_charades_cg(shared: Path) -> None:
     assert all(re.fullmatch(rf"{row['vid']}_{row['split']}_\d+", row["qid"]) for row in found.rows)
     assert all(bool(row["novel"]) == (row["split"] in ("composition", "word")) for row in found.rows)
     assert all(0 <= start < end <= row["duration"] for row in found.rows for start, end in row["windows"])
-
-
-def test_the_train_split_of_charades_cg(shared: Path) -> None:
-    folder = str(shared / "data" / "charades-cg")
-    found = outcome(Dataset(name="charades-cg", folder=folder, files={"train": "train.json"}))
-    assert len(found.rows) == 8281
-    assert found.notes == {"window clipped to the video's end": 1255}
 
 
 def test_activitynet_cg_train(shared: Path) -> None:
@@ -201,27 +190,42 @@ def test_shines_release(shared: Path) -> None:
 
 # --- rows that can't be used -----------------------------------------------------------------------------------------
 
+NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [True, 2], [None, None], "1-2", None)
+UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201, 7, None, ["v"])
+UNUSABLE: list[tuple[Row, str]] = [
+    *(({"query": query}, "query is empty") for query in ("", "   \t\n", None, 5, ["a man"])),
+    ({"query": "word " * 10_000}, "longer than 256 words"),
+    ({"query": "a man <mask> the door."}, "<mask>"),
+    *(({"query": query}, "no letter") for query in ("🙂🙃🎉", "123 ... !!")),
+    *(({"query": query}, "Latin") for query in ("人がドアを開ける。", "человек открывает дверь a")),
+    ({"query": "a man \ud83d runs"}, "no valid Unicode text"),
+    *(({"relevant_windows": [window]}, "not two finite numbers") for window in NOT_A_WINDOW),
+    ({"relevant_windows": [[5, 2]]}, "ends before it begins"),
+    ({"relevant_windows": [[3, 3]]}, "is empty"),
+    ({"relevant_windows": [[0, 1], [-1, 2]]}, "starts before 0"),
+    ({"relevant_windows": [[10, 12]]}, "after the video's end"),
+    ({"relevant_windows": [[0, 10**400]]}, "not two finite numbers"),
+    ({"relevant_windows": []}, "no window"),
+    *(({"relevant_windows": windows}, "window") for windows in (None, "0-4", 4, [0, 4])),
+    *(({"duration": duration}, "duration is not") for duration in (0, -1, None, math.nan, math.inf, True, "10", [10])),
+    ({"duration": 10**400}, "duration is not"),
+    *(({"vid": vid}, "no safe file name") for vid in (*UNSAFE_IDS, "v\ud83d")),
+    *(({"qid": qid}, "qid is empty") for qid in (None, "", "  ", "q\ud83d")),
+    ({"qid": 1}, "qid occurs twice"),
+    ({"relevant_clip_ids": [0], "saliency_scores": []}, "differ in number"),
+    *(
+        ({"relevant_clip_ids": clips, "saliency_scores": scores}, "small whole numbers")
+        for clips, scores in (([2**40], [[1]]), (["first"], [[1]]), ([0], ["high"]), ([0], [[300]]), ([0], [5]))
+    ),
+]
 
-@pytest.mark.parametrize(
-    ("query", "reason"),
-    [
-        ("", "empty"),
-        ("   \t\n", "empty"),
-        (None, "empty"),
-        (5, "empty"),
-        (["a man"], "empty"),
-        ("word " * 10_000, "longer than 256 words"),
-        ("a man <mask> the door.", "<mask>"),
-        ("🙂🙃🎉", "no letter"),
-        ("123 ... !!", "no letter"),
-        ("人がドアを開ける。", "Latin"),
-        ("человек открывает дверь a", "Latin"),
-    ],
-)
-def test_unusable_queries_are_rejected_with_a_reason(tmp_path: Path, query: Any, reason: str) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence(query))))
-    assert len(found.rows) == 2
-    assert reason in found.reasons["B2_train_0"]
+
+@pytest.mark.parametrize(("changes", "reason"), UNUSABLE)
+def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Row, reason: str) -> None:
+    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
+    assert [row["qid"] for row in found.rows] == ["1", "3"]
+    assert found.taken == 3
+    assert reason in found.rejected[0]["reason"]
     assert len(found.rejected[0]["value"]) <= 300
 
 
@@ -230,82 +234,17 @@ def test_usable_queries_are_kept(query: str) -> None:
     assert check_query(query) == ""
 
 
-def test_blanks_around_a_query_are_removed_and_noted(tmp_path: Path) -> None:
-    found = outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. "))))
-    assert found.rows[0]["query"] == "a  man\truns."
-    assert found.notes == {"blanks around the query removed": 1}
-
-
-@pytest.mark.parametrize(
-    ("window", "reason"),
-    [
-        ([5, 2], "ends before it begins"),
-        ([3, 3], "is empty"),
-        ([], "not two finite numbers"),
-        ([1], "not two finite numbers"),
-        ([1, 2, 3], "not two finite numbers"),
-        ([-1, 2], "starts before 0"),
-        ([-3, -1], "starts before 0"),
-        ([math.nan, 2], "not two finite numbers"),
-        ([1, math.nan], "not two finite numbers"),
-        ([1, math.inf], "not two finite numbers"),
-        ([-math.inf, 2], "not two finite numbers"),
-        (["1", "2"], "not two finite numbers"),
-        ([True, 2], "not two finite numbers"),
-        ([None, None], "not two finite numbers"),
-        ("1-2", "not two finite numbers"),
-        (None, "not two finite numbers"),
-        ({"start": 1, "end": 2}, "not two finite numbers"),
-        ([10, 12], "after the video's end"),
-        ([11, 12], "after the video's end"),
-    ],
-)
-def test_unusable_windows_are_rejected_with_a_reason(tmp_path: Path, window: Any, reason: str) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence(window=window))))
-    assert len(found.rows) == 2
-    assert reason in found.reasons["B2_train_0"]
-
-
-def test_a_window_past_the_videos_end_is_clipped_and_noted(tmp_path: Path) -> None:
-    found = outcome(compositional(tmp_path, ("A1", one_sentence(window=[8, 10.01])), ("B2", one_sentence())))
-    assert found.rows[0]["windows"] == [[8.0, 10.0]]
-    assert found.notes == {"window clipped to the video's end": 1}
-
-
-@pytest.mark.parametrize("windows", [[], None, "0-4", 4, [[0, 1], [9, 3]], [0, 4]])
-def test_unusable_lists_of_windows_are_rejected(tmp_path: Path, windows: Any) -> None:
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, "relevant_windows": windows}))
-    assert [row["qid"] for row in found.rows] == ["1"]
-    assert "window" in found.reasons["2"]
-
-
-@pytest.mark.parametrize("duration", [0, -1, None, math.nan, math.inf, True, "10", [10]])
-def test_unusable_durations_are_rejected(tmp_path: Path, duration: Any) -> None:
-    video = one_sentence(duration=duration)
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", video)))
-    assert found.reasons == {"B2_train_0": "duration is not a positive number"}
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, "duration": duration}, name="train.jsonl"))
-    assert len(found.rejected) == 1
-
-
-@pytest.mark.parametrize("vid", ["a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201])
-def test_video_ids_that_are_no_file_names_are_rejected(tmp_path: Path, vid: str) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), (vid, one_sentence())))
-    assert len(found.rows) == 2
-    assert list(found.reasons.values()) == ["video id is no safe file name"]
-
-
-@pytest.mark.parametrize("vid", [7, None, ["v"], {"v": 1}])
-def test_video_ids_that_are_no_text_are_rejected(tmp_path: Path, vid: Any) -> None:
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, "vid": vid}))
-    assert found.reasons == {"2": "video id is no safe file name"}
+def test_changes_to_a_row_are_noted(tmp_path: Path) -> None:
+    found = outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
+    assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a  man\truns.", [[8.0, 10.0]])
+    assert found.notes == {"blanks around the query removed": 1, "window clipped to the video's end": 1}
 
 
 @pytest.mark.parametrize("more", [[[0, 1]], [[0, 1], [1, 2], [2, 3]]])
 def test_sentences_and_timestamps_of_different_number_are_rejected(tmp_path: Path, more: Any) -> None:
     found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", {**VIDEO, "timestamps": more})))
     assert len(found.rows) == 2
-    assert found.taken == 2 + max(2, len(more)), "each sentence and each window without a sentence is accounted for"
+    assert found.taken == 2 + max(2, len(more)), "each sentence and each window without a sentence is counted"
     assert set(found.reasons.values()) == {"sentences and timestamps differ in number"}
 
 
@@ -315,36 +254,24 @@ def test_sentences_that_are_no_list_are_rejected(tmp_path: Path, wrong: Row) -> 
     assert found.reasons == {"B2_train_0": "sentences or timestamps are no list"}
 
 
-def test_a_qid_that_occurs_twice_is_rejected(tmp_path: Path) -> None:
-    lines(tmp_path, {**LINE, "qid": "1", "vid": "v9"}, name="my_test.jsonl")
-    found = outcome(lines(tmp_path, LINE, {**LINE, "query": "another."}, {**LINE, "qid": 2}))
-    assert [(row["qid"], row["query"]) for row in found.rows] == [("1", "a man runs."), ("2", "a man runs.")]
-    assert [row["reason"] for row in found.rejected] == ["qid occurs twice"] * 2
-
-
-@pytest.mark.parametrize("qid", [None, "", "  "])
-def test_a_row_without_a_qid_is_rejected(tmp_path: Path, qid: Any) -> None:
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": qid}))
-    assert len(found.rows) == 1
-    assert "qid" in found.rejected[0]["reason"]
-
-
-def test_a_video_key_that_occurs_twice_is_seen(tmp_path: Path) -> None:
-    other = {"sentences": ["other.", "more."], "timestamps": [[0, 1], [1, 2]], "duration": 10}
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence()), ("A1", other)))
-    assert [row["query"] for row in found.rows] == ["a man runs.", "he sits down.", "a man runs."]
+def test_a_repeated_video_key_is_detected_and_its_rows_share_a_part(tmp_path: Path) -> None:
+    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence()), ("A1", VIDEO)), rows_a_part=1)
+    assert [row["vid"] for row in found.rows] == ["A1", "A1", "B2"]
     assert found.reasons == dict.fromkeys(("A1_train_0", "A1_train_1"), "video id occurs twice in the file")
+    assert sum(map(len, found.vids)) == 2
 
 
-@pytest.mark.parametrize("bad", ['{"qid": 2, "query": ', "[1, 2]", "null", '{"qid": 2, "vid": "v1"}', "ok"])
-def test_a_broken_line_among_good_ones_is_rejected(tmp_path: Path, bad: str) -> None:
+ENDLESS = "1" * 5000  # more digits than Python reads
+BROKEN_LINES = ['{"qid": 2, "query": ', "[1, 2]", "null", '{"qid": 2, "vid": "v1"}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("bad", [*BROKEN_LINES, json.dumps(LINE).replace("10", ENDLESS)])
+def test_a_broken_line_is_rejected(tmp_path: Path, bad: str) -> None:
     found = outcome(lines(tmp_path, LINE, bad, {**LINE, "qid": 3}))
     assert [row["qid"] for row in found.rows] == ["1", "3"]
-    assert list(found.reasons) == ["my_train.jsonl:2"]
+    assert found.taken == 3
 
 
-LARGE = "1" + "0" * 400
-ENDLESS = "1" * 5000  # more digits than Python reads
 ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
 
 
@@ -353,107 +280,30 @@ ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
     [
         '"B2": ' + ONE.replace("man", "man \\ud83d"),
         '"B2\\ud83d": ' + ONE,
-        '"B2": ' + ONE.replace("10", LARGE),
-        '"B2": ' + ONE.replace("[1, 2]", f"[1, {LARGE}]"),
+        '"B2": ' + ONE.replace("[1, 2]", f"[1, 1{'0' * 400}]"),
         '"B2": ' + ONE.replace("10", ENDLESS),
         '"B2": ' + ONE[:-1] + ', "novels": {"v-n": [["put", "cup"]]}}',
-        '"B2": ' + ONE[:-1] + ', "novels": 7}',
         '"B2": ' + ONE[:-1] + ', "novels": [{"v-n\\ud83d": [["put", "cup"]]}]}',
         '"B2": {"sentences": ["a man runs."], "timestamps": [[1, 2]]}',
         '"B2": null',
     ],
-    ids=[
-        "half an emoji in the query",
-        "half an emoji in the id",
-        "vast duration",
-        "vast window",
-        "endless number",
-        "labels no list",
-        "labels a number",
-        "half an emoji in a label",
-        "no duration",
-        "no video",
-    ],
 )
 def test_one_bad_video_never_stops_a_run(tmp_path: Path, member: str) -> None:
-    text = f'{json_of(("A1", VIDEO))[:-1]}, {member}, "C3": {ONE}}}'
+    text = f'{json_of(("A1", VIDEO))[:-1]},\n {member}, "C3": {ONE}}}\n'
     (tmp_path / "train.json").write_text(text)
     found = outcome(Dataset(name="own", folder=str(tmp_path)))
     assert found.taken == 4
     assert {row["vid"] for row in found.rows} >= {"A1", "C3"}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"query": "a man \ud83d runs"},
-        {"vid": "v\ud83d"},
-        {"qid": "q\ud83d"},
-        {"duration": 10**400},
-        {"relevant_windows": [[0, 10**400]]},
-        {"relevant_clip_ids": ["first"], "saliency_scores": [[1, 2, 3]]},
-        {"relevant_clip_ids": [0], "saliency_scores": ["high"]},
-        {"relevant_clip_ids": [0], "saliency_scores": [[300, 1, 1]]},
-        {"relevant_clip_ids": [0], "saliency_scores": [5]},
-        {"relevant_clip_ids": [2**40], "saliency_scores": [[1, 1, 1]]},
-    ],
-    ids=[
-        "half an emoji in the query",
-        "half an emoji in the id",
-        "half an emoji in the qid",
-        "vast duration",
-        "vast window",
-        "clip no number",
-        "scores a text",
-        "score too large",
-        "scores a number",
-        "clip too large",
-    ],
-)
-def test_one_bad_row_never_stops_a_run(tmp_path: Path, changes: Row) -> None:
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
-    assert found.taken == 3
-    assert {row["qid"] for row in found.rows} >= {"1", "3"}
-
-
-@pytest.mark.parametrize("bad", [json.dumps(LINE).replace("10", ENDLESS), "[" * 100_000])
-def test_one_line_that_python_cannot_read_never_stops_a_run(tmp_path: Path, bad: str) -> None:
-    found = outcome(lines(tmp_path, LINE, bad, {**LINE, "qid": 3}))
-    assert [row["qid"] for row in found.rows] == ["1", "3"]
-    assert found.taken == 3
-
-
 ODD: list[Any] = [
-    None,
-    True,
-    "",
-    "  ",
-    0,
-    -1,
-    3.5,
-    math.nan,
-    math.inf,
-    [],
-    {},
-    [1],
-    [[1]],
-    "a man runs.",
-    "走る",
-    "🙂",
-    [[0, 5]],
-    [[5, 0]],
-    [["a", 1]],
-    "x/y",
-    "..",
-    [0, 5],
-    [5, 0],
-    [0, 99],
-    "<mask>",
+    *(None, True, "", "  ", 0, -1, 3.5, math.nan, math.inf, [], {}, [1], [[1]], "a man runs.", "走る", "🙂"),
+    *([[0, 5]], [[5, 0]], [["a", 1]], "x/y", "..", [0, 5], [5, 0], [0, 99], "<mask>"),
 ]
 
 
 def sound(found: Outcome, expected: int) -> None:
-    """All rows are accounted for, and those that are kept are fit for use."""
+    """Assert that all rows are counted, and that those that are kept are usable."""
     assert found.taken == expected
     assert len(found.rows) + len(found.rejected) == expected
     assert all(row["reason"] and row["stage"] == "annotations" for row in found.rejected)
@@ -513,8 +363,8 @@ def test_damaged_lines_lose_no_row(tmp_path: Path) -> None:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows_a_part", [1, 2, 3, 7, 100])
-def test_a_videos_rows_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
+@pytest.mark.parametrize("rows_a_part", [1, 3, 100])
+def test_the_rows_of_a_video_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
     videos = [
         (f"v{i}", {**VIDEO, "sentences": ["a man."] * (i % 4 + 1), "timestamps": [[0, 1]] * (i % 4 + 1)})
         for i in range(12)
@@ -527,20 +377,13 @@ def test_a_videos_rows_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
     assert rows_a_part < 100 or len(found.vids) == 1
 
 
-@pytest.mark.parametrize("rows_a_part", [1, 2, 3, 7, 100])
-def test_a_videos_lines_share_a_part_even_where_the_file_mixes_videos(tmp_path: Path, rows_a_part: int) -> None:
+@pytest.mark.parametrize("rows_a_part", [1, 3, 100])
+def test_the_lines_of_a_video_share_a_part_if_the_file_mixes_videos(tmp_path: Path, rows_a_part: int) -> None:
     chance = random.Random(rows_a_part)
     rows = [{**LINE, "qid": i, "vid": f"v{chance.randrange(6)}"} for i in range(40)]
     found = outcome(lines(tmp_path, *rows), rows_a_part)
     assert len(found.rows) == 40
     assert sum(map(len, found.vids)) == len({row["vid"] for row in rows}), "a video is in two parts"
-
-
-def test_a_repeated_videos_rows_share_a_part(tmp_path: Path) -> None:
-    short = one_sentence()
-    found = outcome(compositional(tmp_path, ("A1", short), ("B2", VIDEO), ("A1", VIDEO)), rows_a_part=1)
-    assert found.taken == 5
-    assert sum(map(len, found.vids)) == 2, "video A1 is in two parts"
 
 
 def test_parts_hold_one_split(tmp_path: Path) -> None:
@@ -552,44 +395,44 @@ def test_parts_hold_one_split(tmp_path: Path) -> None:
 
 # --- files that are no data set --------------------------------------------------------------------------------------
 
-NO_DATA_SETS = {
-    "empty": b"",
-    "blank": b" \n\n ",
-    "no JSON": b"hello world",
-    "an empty object": b"{}",
-    "a list": b"[1, 2]",
-    "a list of objects": b'[{"sentences": []}]',
-    "null": b"null",
-    "a text": b'"text"',
-    "another object": b'{"version": "1.0", "data": []}',
-    "another object of objects": b'{"v1": {"fps": 3}}',
-    "truncated": json_of(("A1", VIDEO), ("B2", VIDEO)).encode()[:-40],
-    "truncated after a comma": json_of(("A1", VIDEO)).encode()[:-1] + b", ",
-    "truncated at the last brace": json_of(("A1", VIDEO)).encode()[:-1],
-    "two objects": json_of(("A1", VIDEO)).encode() * 2,
-    "nested without end": b'{"A1": ' + b"[" * 100_000,
-    "binary": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
-    "UTF-16": json_of(("A1", VIDEO)).encode("utf-16"),
-    "Latin-1": json_of(("A1", VIDEO)).replace("man", "mañana").encode("latin-1"),
-    "keys without quotes": b"{A1: {}}",
-}
-NO_LINES = {
-    "empty": b"",
-    "blank": b" \n\n ",
-    "no JSON": b"hello world\n",
-    "lists": b"[]\n[]\n",
-    "numbers": b"5\n",
-    "another object": b'{"a": 1}\n',
-    "without query": b'{"qid": 1, "vid": "v"}\n',
-    "pretty-printed": json.dumps(LINE, indent=1).encode(),
-    "binary": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
-    "Latin-1": json.dumps(LINE).replace("man", "mañana").encode("latin-1"),
-    "nested without end": b"[" * 100_000,
-}
+NO_DATA_SETS = [
+    b"",
+    b" \n\n ",
+    b"hello world",
+    b"{}",
+    b"[1, 2]",
+    b'[{"sentences": []}]',
+    b"null",
+    b'"text"',
+    b'{"version": "1.0", "data": []}',
+    b'{"v1": {"fps": 3}}',
+    json_of(("A1", VIDEO), ("B2", VIDEO)).encode()[:-40],
+    json_of(("A1", VIDEO)).encode()[:-1] + b", ",
+    json_of(("A1", VIDEO)).encode()[:-1],
+    json_of(("A1", VIDEO)).encode() * 2,
+    b'{"A1": ' + b"[" * 100_000,
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
+    json_of(("A1", VIDEO)).encode("utf-16"),
+    json_of(("A1", VIDEO)).replace("man", "mañana").encode("latin-1"),
+    b"{A1: {}}",
+]
+NO_LINES = [
+    b"",
+    b" \n\n ",
+    b"hello world\n",
+    b"[]\n[]\n",
+    b"5\n",
+    b'{"a": 1}\n',
+    b'{"qid": 1, "vid": "v"}\n',
+    json.dumps(LINE, indent=1).encode(),
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
+    json.dumps(LINE).replace("man", "mañana").encode("latin-1"),
+    b"[" * 100_000,
+]
 
 
 def refused(dataset: Dataset, path: Path) -> str:
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises((DatasetError, MissingError)) as caught:
         outcome(dataset)
     message = str(caught.value)
     assert "\n" not in message
@@ -598,18 +441,13 @@ def refused(dataset: Dataset, path: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize("kind", NO_DATA_SETS)
-def test_a_json_file_that_is_no_data_set_is_named(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "train.json"
-    path.write_bytes(NO_DATA_SETS[kind])
-    refused(Dataset(name="own", folder=str(tmp_path)), path)
-
-
-@pytest.mark.parametrize("kind", NO_LINES)
-def test_a_jsonl_file_that_is_no_data_set_is_named(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "my_train.jsonl"
-    path.write_bytes(NO_LINES[kind])
-    refused(Dataset(name="own", folder=str(tmp_path)), path)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("train.json", content) for content in NO_DATA_SETS] + [("my_train.jsonl", content) for content in NO_LINES],
+)
+def test_a_file_that_is_no_data_set_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(Dataset(name="own", folder=str(tmp_path)), tmp_path / name)
 
 
 def test_a_missing_folder_file_or_split_is_named(tmp_path: Path) -> None:
@@ -651,7 +489,7 @@ def test_files_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["../x", "", "A", "a b", "a/b", "-a"])
-def test_names_of_data_sets_are_names_of_folders(name: str) -> None:
+def test_a_data_set_is_named_like_a_folder(name: str) -> None:
     with pytest.raises(ValidationError):
         Dataset(name=name)
 
@@ -678,7 +516,7 @@ def test_the_sample_needs_no_data_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert {row["split"] for row in found.rows} == {"train", "test", "composition", "word"}
 
 
-def test_two_files_for_a_split_are_told_apart_by_the_user(tmp_path: Path) -> None:
+def test_two_files_for_a_split_are_an_error(tmp_path: Path) -> None:
     for name in ("a_train.jsonl", "b_train.jsonl"):
         (tmp_path / name).write_text("{}")
     with pytest.raises(DatasetError, match=r"a_train\.jsonl and b_train\.jsonl.*dataset\.files"):

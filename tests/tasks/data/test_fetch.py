@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from penumbra.tasks.data import fetch as fetch_module
-from penumbra.tasks.data.fetch import COMMIT, FILES, FetchError, fetch
+from penumbra.tasks.data.dataset import DatasetError
+from penumbra.tasks.data.fetch import COMMIT, FILES, fetch
 
 ONE, TWO = b'{"a": 1}', b'{"b": 2}'
 
@@ -99,7 +100,7 @@ def test_only_what_differs_is_fetched(data: Path, repository: Repository) -> Non
 def test_a_wrong_file_is_refused_and_not_written(data: Path, repository: Repository) -> None:
     repository.put("one.json", b"something else")
     with pytest.raises(
-        FetchError, match=rf"{repository.url}/{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"
+        DatasetError, match=rf"{repository.url}/{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"
     ):
         list(fetch("own", repository.url))
     assert not data.exists()
@@ -109,14 +110,14 @@ def test_a_wrong_file_does_not_replace_what_is_there(data: Path, repository: Rep
     data.mkdir(parents=True)
     (data / "one.json").write_bytes(b"the user's own")
     repository.put("one.json", b"something else")
-    with pytest.raises(FetchError):
+    with pytest.raises(DatasetError):
         list(fetch("own", repository.url))
     assert written(data) == {"one.json": b"the user's own"}
 
 
 def refused(data: Path, source: str) -> None:
     """One line that says from where, to where, and what to do; nothing is written."""
-    with pytest.raises(FetchError) as caught:
+    with pytest.raises(DatasetError) as caught:
         list(fetch("own", source))
     message = str(caught.value)
     assert source in message
@@ -152,7 +153,7 @@ def test_a_connection_that_breaks_off_is_told(data: Path, repository: Repository
 
 
 def test_an_unknown_data_set_is_told_what_there_is(data: Path) -> None:
-    with pytest.raises(FetchError, match="'qvhighlights'; there is: own"):
+    with pytest.raises(DatasetError, match="'qvhighlights'; there is: own"):
         list(fetch("qvhighlights"))
 
 
