@@ -243,11 +243,8 @@ class Split:
     def figures(self) -> list[str]:
         """Return a row of the printed table."""
         counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
-        ranges = [
-            value_range(list(self.durations.values())),
-            *map(value_range, (self.window_lengths, self.word_counts)),
-        ]
-        return [self.name, self.file, *(f"{count:,}" for count in counts), *ranges]
+        values: list[Sequence[float]] = [[*self.durations.values()], self.window_lengths, self.word_counts]
+        return [self.name, self.file, *(f"{count:,}" for count in counts), *map(value_range, values)]
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""Anyone's own queries on their way into a data set: read from a table, given durations and splits, and written.
+"""Make a data set of a user's own queries: from a table (`penumbra init`), or from sentences and data frames in Python.
 
-What can't be read in a single row is written as it stands: reading the data set rejects it with its reason.
+A value that can't be read is written unchanged; the stage `annotations` rejects its row with the reason.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from penumbra.tasks.data.tables import SPLITS, Columns, OwnTable, seconds, split
 if TYPE_CHECKING:
     import pandas as pd
 
-SALIENCY = ("relevant_clip_ids", "saliency_scores")  # QVHighlights' own, taken along as they are
+SALIENCY = ("relevant_clip_ids", "saliency_scores")  # of QVHighlights, copied unchanged
 WRITTEN = {*CG_FILES.values(), "train.jsonl", "val.jsonl", "test.jsonl"}
-Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as the Compositional-Temporal-Grounding files have it
+Label = Mapping[str, Sequence[Any]]  # what is novel in a query, as in the Compositional-Temporal-Grounding files
 
 
 @dataclass
 class OwnQuery:
-    """A query as its table has it; times in seconds where they can be read. `place` is its row, for messages."""
+    """A query of a user's table, with times in seconds if they can be read; `place` is its row, for messages."""
 
     qid: str
     query: Any
@@ -38,15 +38,17 @@ class OwnQuery:
     more: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """A line of the Moment-DETR family's files."""
+        """Return the query as a line of a file of the Moment-DETR family."""
         row = {"qid": self.qid, "query": self.query, "vid": self.vid, "duration": self.duration}
         return row | {"relevant_windows": self.windows} | self.more
 
 
 def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
-    """The table's queries; rows of one query in one video are its windows. Raises `DatasetError` on an unknown split.
+    """Return the queries of a table; several rows with the same query, video and id are its windows.
 
-    With a column of ids rows are of one query where the id is the same, too.
+    Raises:
+        DatasetError: a split is unknown
+
     """
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
     names = _video_names(table, columns)
@@ -71,7 +73,7 @@ def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
 
 
 def _read(reader: Callable[[Any], Any], cell: Any) -> Any:
-    """What a cell says, or itself where that can't be read."""
+    """Return the value of a cell, or the cell itself if it can't be read."""
     read = reader(cell)
     return cell if read is None else read
 
@@ -95,14 +97,14 @@ def _split(cell: Any, place: str, columns: Columns) -> str:
 
 
 def _video_names(table: OwnTable, columns: Columns) -> dict[str, str]:
-    """The name alone of a video that is told by its path, as `videos/a.mp4`, where two don't become one."""
+    """Return the file names of videos that are given by paths such as `videos/a.mp4`, if they stay distinct."""
     vids = {str(vid) for vid in table.cells(columns.of["video"])}
     names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}
     return names if len(set(names.values())) == len(vids) else {}
 
 
 def complete_durations(queries: Sequence[OwnQuery], measure: Callable[[Sequence[str]], Mapping[str, float]]) -> int:
-    """Give each query its video's duration: another row's, or what `measure` says; return how many were measured."""
+    """Set missing durations from other rows or from `measure`; return how many videos were measured."""
     known = {query.vid: query.duration for query in queries if query.duration is not None}
     unknown = sorted({query.vid for query in queries} - known.keys())
     known |= measure(unknown) if unknown else {}
@@ -112,12 +114,12 @@ def complete_durations(queries: Sequence[OwnQuery], measure: Callable[[Sequence[
 
 
 def in_order(vids: Iterable[str], seed: int) -> list[str]:
-    """The videos in an order that the seed and the digests of their ids tell, whatever else the data set holds."""
+    """Return the videos in an order that depends only on the seed and the digest of each id."""
     return sorted(set(vids), key=lambda vid: hashlib.sha256(f"{seed} {vid}".encode("utf-8", "replace")).digest())
 
 
 def split_by_video(queries: Sequence[OwnQuery], test: float, seed: int) -> None:
-    """Make this share of the videos the test split, and the others the training split."""
+    """Put this share of the videos into the test split, and the others into the training split."""
     vids = in_order((query.vid for query in queries), seed)
     held = set(vids[: share_of(len(vids), test)])
     for query in queries:
@@ -125,16 +127,18 @@ def split_by_video(queries: Sequence[OwnQuery], test: float, seed: int) -> None:
 
 
 def share_of(videos: int, test: float) -> int:
-    """So many videos are for tests; raises `DatasetError` where none would be left, or one can't be both."""
+    """Return how many videos are for tests; raise `DatasetError` if there is only one video."""
     if videos < 2 and test > 0:
         raise DatasetError("one video can't be both for training and for a test: leave --test at 0, or add videos")
     return min(videos - 1, max(1, round(test * videos))) if test > 0 else 0
 
 
 def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label] | None, force: bool) -> Dataset:
-    """Write a data set's folder below `PENUMBRA_DATA`: JSON lines, or with labels of what is novel the CG files.
+    """Write the folder of a data set below `PENUMBRA_DATA`: JSON lines, or CG files if there are labels.
 
-    Raises `DatasetError` where there is one of this name (unless `force`), or no query is for training.
+    Raises:
+        DatasetError: there is a data set of this name and no `force`, or there is no training query
+
     """
     dataset = Dataset(name=name)
     folder = data_folder() / dataset.name
@@ -158,13 +162,13 @@ def write_dataset(name: str, queries: Sequence[OwnQuery], labels: Sequence[Label
 
 
 def check_free(folder: Path, force: bool) -> None:
-    """Raise `DatasetError` where a folder holds annotation files that may not be replaced."""
-    there = sorted(path.name for path in folder.glob("*.json*"))
-    if there and not force:
-        raise DatasetError(f"{folder} holds {there[0]} already: choose another name, or replace it with --force")
-    others = sorted(set(there) - WRITTEN)
+    """Raise `DatasetError` if a folder holds annotation files that must not be replaced."""
+    names = sorted(path.name for path in folder.glob("*.json*"))
+    if names and not force:
+        raise DatasetError(f"{folder} holds {names[0]} already: choose another name, or replace it with --force")
+    others = sorted(set(names) - WRITTEN)
     if others:
-        raise DatasetError(f"{folder} holds {others[0]}, which was not written by `penumbra init`: take it away first")
+        raise DatasetError(f"{folder} holds {others[0]}, which was not written by `penumbra init`: remove it first")
 
 
 def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mapping[int, Label], folder: Path) -> None:
@@ -182,17 +186,19 @@ def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mappi
 
 
 TRAINING = "train"
-SECONDS = 1.0  # of a video whose length nobody told: no negative depends on it
+UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
 WINDOWS = ("windows", "relevant_windows")
 
 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
-    """Write a file a split into the folder; return their names by split, as `Dataset.files` takes them.
+    """Write one file for each split into the folder; return their names by split, as in `Dataset.files`.
 
-    Sentences are training queries, each of a video of its own. A data frame has a column `query`; `qid`, `vid`,
-    `split`, `duration` and `windows` are taken where they are there, other columns are not.
+    Sentences are training queries, each of a video of its own. A data frame has a column `query`, and may have `qid`,
+    `vid`, `split`, `duration` and `windows`; other columns are ignored.
 
-    Raises `DatasetError` where there is no query, no training query or no column `query`.
+    Raises:
+        DatasetError: there is no query, no training query or no column `query`
+
     """
     splits: dict[str, list[dict[str, Any]]] = {}
     for number, row in enumerate(_rows(queries)):
@@ -203,7 +209,7 @@ def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict
 
 
 def write_splits(splits: Mapping[str, Iterable[Mapping[str, Any]]], folder: Path) -> dict[str, str]:
-    """Write a file of JSON lines a split into the folder; return their names by split."""
+    """Write a file of JSON lines for each split; return their names by split."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
@@ -226,17 +232,18 @@ def _rows(queries: "Sequence[str] | pd.DataFrame") -> Sequence[Mapping[str, Any]
 
 
 def _json_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the Moment-DETR family's files."""
-    qid = _told(row.get("qid"), str(number))
+    """Return a row as a line of a file of the Moment-DETR family."""
+    qid = _or_default(row.get("qid"), str(number))
     windows = next((row[name] for name in WINDOWS if row.get(name) is not None), ())
+    ends = [float(end) for _, end in windows]
     return {
         "qid": str(qid),
         "query": row["query"],
-        "vid": str(_told(row.get("vid"), f"video-{qid}")),
-        "duration": float(_told(row.get("duration"), max([SECONDS, *(float(end) for _, end in windows)]))),
+        "vid": str(_or_default(row.get("vid"), f"video-{qid}")),
+        "duration": float(_or_default(row.get("duration"), max([UNKNOWN_DURATION, *ends]))),
         "relevant_windows": [[float(start), float(end)] for start, end in windows],
     }
 
 
-def _told(value: Any, otherwise: Any) -> Any:
-    return otherwise if value is None else value
+def _or_default(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,7 +1,7 @@
-"""Intervals by resampling videos: queries of one video are alike, so they are drawn together.
+"""Confidence intervals by resampling videos: the queries of a video are similar, so they are drawn together.
 
 A clustered bootstrap (Efron, 1979; Davison & Hinkley, 1997, section 3.8): as many videos as there are, drawn with
-replacement. A resample is a row of counts, how often each video is drawn, so its sums are a product of two matrices.
+replacement. A resample is a row of counts (how often each video is drawn), so its sums are a product of two matrices.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 INTERVAL = (2.5, 97.5)  # percentiles
-CELLS = 1 << 22  # counts multiplied at once, 32 MB
-KEPT = 1 << 27  # counts kept from figure to figure, 256 MB; more are drawn anew for each
+CELLS = 1 << 22  # counts that are multiplied together, 32 MB
+KEPT = 1 << 27  # counts that are kept for the next figure, 256 MB; more are drawn again
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval; the interval is nan where the figure has none."""
+    """A figure with its 95 % interval, which is nan if the figure has none."""
 
     value: float
     low: float = float("nan")
@@ -27,7 +27,7 @@ class Estimate:
 
 
 class Resamples:
-    """`count` draws of `videos` out of `videos` videos with replacement; the same for the same seed."""
+    """`count` resamples of `videos` videos with replacement, determined by the seed."""
 
     def __init__(self, videos: int, count: int, seed: int) -> None:
         self.videos, self.count, self.seed = videos, count, seed
@@ -35,7 +35,7 @@ class Resamples:
         self._kept: list[NDArray[np.uint16]] = []
 
     def weights(self) -> Iterator[Floats]:
-        """How often each video is drawn, in blocks (some resamples, videos)."""
+        """Yield how often each video is drawn, in blocks (resamples, videos)."""
         if not self._kept and self.count * self.videos <= KEPT:
             self._kept = list(self._drawn())
         yield from (block.astype(np.float64) for block in self._kept or self._drawn())
@@ -49,9 +49,9 @@ class Resamples:
             yield block
 
     def sums(self, videos: Ids, columns: Floats) -> tuple[Floats, Floats]:
-        """The sums (columns) of all rows, and those of each resample (resamples, columns).
+        """Return the sums (columns) of all rows, and those of each resample (resamples, columns).
 
-        `videos` (rows) gives each row's video, `columns` (rows, columns) what is summed.
+        `videos` (rows) is the video of each row, `columns` (rows, columns) the values.
         """
         by_video = np.zeros((self.videos, columns.shape[1]))
         np.add.at(by_video, videos, columns)
@@ -59,21 +59,21 @@ class Resamples:
         return by_video.sum(axis=0), np.concatenate([*blocks, np.empty((0, columns.shape[1]))])
 
     def estimate(self, videos: Ids, columns: Floats, figure: Callable[[Floats], Floats]) -> Estimate:
-        """A figure that depends on sums alone: `figure` takes sums (…, columns) to values (…)."""
+        """Estimate a figure that is a function of sums: `figure` maps sums (…, columns) to values (…)."""
         total, resampled = self.sums(videos, columns)
         with np.errstate(divide="ignore", invalid="ignore"):
             return _interval(float(figure(total)), figure(resampled))
 
     def ratio(self, videos: Ids, numerators: Floats, denominators: Floats) -> Estimate:
-        """Sum over sum: a mean where the denominators are 1."""
+        """Estimate a ratio of two sums; a mean if the denominators are 1."""
         return self.estimate(videos, np.stack([numerators, denominators], axis=1), lambda s: s[..., 0] / s[..., 1])
 
     def total(self, videos: Ids, counts: Floats) -> Estimate:
-        """A plain sum."""
+        """Estimate a sum."""
         return self.estimate(videos, counts[:, None], lambda s: s[..., 0])
 
     def area(self, videos: Ids, labels: Ids, scores: Floats, folds: Ids) -> Estimate:
-        """Mean over the folds of the area under the ROC curve."""
+        """Estimate the mean over the folds of the area under the ROC curve."""
         parts = [folds == fold for fold in np.unique(folds)]
         curves = [Curve(videos[part], labels[part], scores[part]) for part in parts]
         value = float(np.mean([curve.area(np.ones(self.videos)) for curve in curves]))
@@ -89,7 +89,7 @@ def _interval(value: float, resampled: Floats) -> Estimate:
 
 
 class Curve:
-    """A ROC curve whose area can be had again and again under other weights of the videos."""
+    """A ROC curve whose area can be computed for any weights of the videos."""
 
     def __init__(self, videos: Ids, labels: Ids, scores: Floats) -> None:
         levels, self.place = np.unique(scores, return_inverse=True)
@@ -97,7 +97,7 @@ class Curve:
         self.positive = labels == 1
 
     def area(self, weights: Floats) -> float:
-        """The chance that a positive scores above a negative; equal scores count half."""
+        """Return the probability that a positive scores above a negative; equal scores count half."""
         mine = weights[self.videos]
         high = np.bincount(self.place[self.positive], mine[self.positive], self.size)
         low = np.bincount(self.place[~self.positive], mine[~self.positive], self.size)

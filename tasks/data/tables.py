@@ -1,4 +1,8 @@
-"""Anyone's own table as rows of named cells: CSV, TSV, JSON lines or Parquet."""
+"""Read a user's own table (CSV, TSV, JSON lines or Parquet), and find which column holds what.
+
+A column is named by the user, or guessed by its name and its cells. A usual name counts only if the cells fit. If there
+is no usual name, the cells decide, provided that exactly one column fits. Times are seconds, or `mm:ss` and `hh:mm:ss`.
+"""
 
 import csv
 import datetime
@@ -20,7 +24,7 @@ KINDS = ".csv, .tsv, .jsonl or .parquet"
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The rows of a file, None where a cell is empty, and each row's place in it, for messages."""
+    """The rows of a file, with None for empty cells, and the place of each row, for messages."""
 
     path: Path
     columns: list[str]
@@ -28,12 +32,12 @@ class OwnTable:
     places: list[str]
 
     def cells(self, column: str) -> list[Any]:
-        """A column's cells that are not empty."""
+        """Return the cells of a column that are not empty."""
         return [row[column] for row in self.rows if row.get(column) is not None]
 
 
 def read_table(path: Path) -> OwnTable:
-    """Read a table; raises `DatasetError` naming file, line and remedy where it is none."""
+    """Read a table; raise `DatasetError` with file, line and remedy if that fails."""
     if path.is_dir():
         raise DatasetError(
             f"{path} is a folder: give a {KINDS} file; a table of Hugging Face datasets writes one by "
@@ -48,7 +52,7 @@ def read_table(path: Path) -> OwnTable:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise DatasetError(f"{path} is no {KINDS} file by its name: save it as one, or rename it")
+        raise DatasetError(f"{path} has no suffix {KINDS}: save it as such a file, or rename it")
     try:
         numbered = list(reader(path))
     except UnicodeDecodeError as error:
@@ -71,7 +75,7 @@ def _delimited(path: Path) -> Iterator[tuple[str, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         first = stream.readline()
         stream.seek(0)
-        semicolons = first.count(";") > first.count(",")  # as spreadsheets write where the comma is in numbers
+        semicolons = first.count(";") > first.count(",")  # as spreadsheets write if numbers have decimal commas
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if semicolons else ","
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
         try:
@@ -89,7 +93,7 @@ def _delimited(path: Path) -> Iterator[tuple[str, Row]]:
                     )
                 yield f"line {reader.line_num}", dict(zip(header, fields, strict=True))
         except csv.Error as error:
-            raise DatasetError(f"{path} line {reader.line_num}: {error}: mend its quotes") from None
+            raise DatasetError(f"{path} line {reader.line_num}: {error}: correct its quotes") from None
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
@@ -121,53 +125,25 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 LOOKED_AT = 500  # cells of a column
-MOST = 0.5  # of the cells fit where a column is what it is taken for
-NAMES = {  # the likelier first
-    "query": ("query", "sentence", "text", "caption", "description", "annotation", "question"),
-    "windows": (
-        "relevant_windows",
-        "windows",
-        "window",
-        "timestamps",
-        "timestamp",
-        "moments",
-        "moment",
-        "segments",
-        "segment",
-        "spans",
-        "span",
-    ),
-    "start": ("start", "start_time", "t_start", "time_start", "t0", "begin", "begin_time", "from", "onset"),
-    "end": ("end", "end_time", "t_end", "time_end", "t1", "stop", "stop_time", "to", "offset"),
-    "video": (
-        "vid",
-        "video",
-        "video_id",
-        "videoid",
-        "video_name",
-        "clip",
-        "clip_id",
-        "file",
-        "filename",
-        "file_name",
-        "video_file",
-        "path",
-        "video_path",
-        "youtube_id",
-    ),
-    "duration": ("duration", "video_duration", "length", "video_length", "len"),
-    "split": ("split", "set", "subset", "partition", "fold"),
-    "qid": ("qid", "query_id", "id", "annotation_id", "desc_id"),
+MIN_SHARE = 0.5  # of the cells must fit the role of a column
+NAMES = {  # usual names of a column, the likelier first
+    role: tuple(names.split())
+    for role, names in {
+        "query": "query sentence text caption description annotation question",
+        "windows": "relevant_windows windows window timestamps timestamp moments moment segments segment spans span",
+        "start": "start start_time t_start time_start t0 begin begin_time from onset",
+        "end": "end end_time t_end time_end t1 stop stop_time to offset",
+        "video": "vid video video_id videoid video_name clip clip_id file filename file_name video_file path "
+        "video_path youtube_id",
+        "duration": "duration video_duration length video_length len",
+        "split": "split set subset partition fold",
+        "qid": "qid query_id id annotation_id desc_id",
+    }.items()
 }
 SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    name: split
+    for split, names in {"train": "train training", "val": "val valid validation dev", "test": "test testing"}.items()
+    for name in names.split()
 }
 CLOCK = re.compile(r"(?:(\d+):(?=\d+:))?(\d+):([0-5]?\d(?:[.,]\d+)?)\Z")
 NUMBER = re.compile(r"([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:e[+-]?\d+)?)\s*(?:s|sec|secs|seconds)?\Z", re.I)
@@ -175,7 +151,7 @@ UNIT = re.compile(r"_(s|sec|secs|seconds)\Z")
 
 
 def seconds(cell: Any) -> float | None:
-    """A cell as seconds, from a number or `mm:ss` or `hh:mm:ss`; None where it is no time."""
+    """Return a number, `mm:ss` or `hh:mm:ss` as seconds; None if the cell is no time."""
     if isinstance(cell, int | float) and not isinstance(cell, bool):
         return float(cell) if math.isfinite(cell) else None
     if isinstance(cell, datetime.timedelta):
@@ -193,7 +169,7 @@ def seconds(cell: Any) -> float | None:
 
 
 def windows_in(cell: Any) -> list[list[Any]] | None:
-    """A cell as windows: a list of pairs, one pair, pairs as JSON text, or `0:02-0:08; 0:11-0:15`; None otherwise."""
+    """Return windows from a list of pairs, one pair, pairs as JSON text, or `0:02-0:08; 0:11-0:15`; None otherwise."""
     if isinstance(cell, str):
         try:
             cell = json.loads(cell.replace("(", "[").replace(")", "]"))
@@ -212,7 +188,7 @@ def windows_in(cell: Any) -> list[list[Any]] | None:
 
 
 def split_in(cell: Any) -> str | None:
-    """The split that a cell names: train, val or test; None otherwise."""
+    """Return the split that a cell names: train, val or test; None otherwise."""
     return SPLITS.get(cell.strip().lower()) if isinstance(cell, str) else None
 
 
@@ -224,7 +200,7 @@ def _is_name(cell: Any) -> bool:
     return (isinstance(cell, str) and "\n" not in cell) or type(cell) is int
 
 
-FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits, and what the column should hold
+FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits a role, and what its column holds
     "query": (lambda cell: isinstance(cell, str) and seconds(cell) is None, "sentences"),
     "windows": (lambda cell: windows_in(cell) is not None, "windows such as [[2.0, 8.5]]"),
     "start": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
@@ -238,18 +214,18 @@ FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits,
 
 @dataclass(frozen=True)
 class Columns:
-    """The column of each role that the table has, and by what it was found: "given", "name" or "content"."""
+    """The column of each role, and how it was found: "given", "name" or "content"."""
 
     of: dict[str, str]
     by: dict[str, str]
 
     def cell(self, row: Mapping[str, Any], role: str) -> Any:
-        """A row's cell of a role; None where there is no such column."""
+        """Return the cell of a role; None if there is no such column."""
         return row.get(self.of[role]) if role in self.of else None
 
 
 def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
-    """Find the column of every role; raises `DatasetError` where a needed one is not there, or does not fit."""
+    """Find the column of every role; raise `DatasetError` if a required one is missing or does not fit."""
     of: dict[str, str] = {}
     by: dict[str, str] = {}
     for role, column in given.items():
@@ -260,8 +236,8 @@ def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
     for role, names in NAMES.items():
         fitting = [c for name in names for c in table.columns if normal[c] == name and c not in of.values()]
         fitting = [column for column in fitting if _fits(table, role, column)]
-        told_otherwise = "windows" in of if role in ("start", "end") else role == "windows" and "start" in of
-        if role not in of and fitting and not told_otherwise:
+        redundant = "windows" in of if role in ("start", "end") else role == "windows" and "start" in of
+        if role not in of and fitting and not redundant:
             of[role], by[role] = fitting[0], "name"
     _by_content(table, of, by)
     for role in ("query", "video") if "windows" in of else ("query", "video", "start", "end"):
@@ -275,7 +251,7 @@ def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
 
 def _fits(table: OwnTable, role: str, column: str) -> bool:
     cells = table.cells(column)[:LOOKED_AT]
-    return bool(cells) and sum(bool(FITS[role][0](cell)) for cell in cells) > MOST * len(cells)
+    return bool(cells) and sum(bool(FITS[role][0](cell)) for cell in cells) > MIN_SHARE * len(cells)
 
 
 def _check_given(table: OwnTable, role: str, column: str) -> None:
@@ -295,7 +271,7 @@ def _check_given(table: OwnTable, role: str, column: str) -> None:
 
 
 def _by_content(table: OwnTable, of: dict[str, str], by: dict[str, str]) -> None:
-    """Take the one column that fits a role; among sentences the longest."""
+    """Choose columns by their cells: the only one that fits a role; for queries the one with the longest sentences."""
 
     def free(fits: Callable[[Any], Any]) -> list[str]:
         free = [column for column in table.columns if column not in of.values()]

@@ -1,1 +1,1 @@
-"""What is known of each sentence: its words, which of them may be masked, and its vector."""
+"""The words of each sentence, which of them may be masked, and sentence vectors."""

@@ -1,17 +1,17 @@
-"""Novel-Composition and Novel-Word splits of anyone's own queries, in the manner of Compositional-Temporal-Grounding.
+"""Novel-Composition and Novel-Word splits of a user's own queries, as in Compositional-Temporal-Grounding.
 
-What its files (Li et al., CVPR 2022) show is kept: a training video is in no test split; a test video's queries are
-told apart by what training lacks. Novel-Word has the queries with a word that no training query has; Novel-Composition
-those whose words training has, but not together; Test-Trivial (`test`) the others. A composition is two lemmas of one
-of five types: `v-n` (verb, its object or its place), `a-n`, `n-n`, `v-adv` (verb, its adverb, particle or
-preposition) and `p-n`.
+The files of Li et al. (CVPR 2022) have these properties: a training video is in no test split; the queries of a test
+video are split by what the training queries lack. Novel-Word has the queries with a word that no training query has;
+Novel-Composition those whose words occur in training, but not together; Test-Trivial (`test`) the others. A composition
+is two lemmas of one of five types: `v-n` (verb and its object or place), `a-n`, `n-n`, `v-adv` (verb and its adverb,
+particle or preposition) and `p-n`.
 
-How the authors picked what they hold out is not in the files. Here words and pairs that are in few videos are taken in
-an order that the seed tells, the types in turn, and every video that has one is for tests: 15 % of the test videos for
-words and 65 % for pairs; the others are drawn from the rest. Of 1,200 videos of Charades-CG's training split that makes
-52 / 36 / 12 % of the test queries trivial, compositions and words (seed 0), where Charades-CG has 43 / 48 / 10 %.
-A pair is taken only while both of its words stay in training. Words are verbs, nouns, adjectives, prepositions and
-adverbs; the authors' labels have other parts of speech, too.
+How the authors chose what they hold out is not known. Here words and pairs that occur in few videos are held out in an
+order that depends on the seed, alternating between types, and every video with one of them becomes a test video: 15 %
+of the test videos for words and 65 % for pairs; the others are drawn from the rest. For 1,200 videos of Charades-CG's
+training split (seed 0) the test queries are 52 / 36 / 12 % trivial, compositions and words; Charades-CG has
+43 / 48 / 10 %. A pair is held out only if both of its words stay in training. Words are verbs, nouns, adjectives,
+prepositions and adverbs; the authors' labels have other parts of speech, too.
 """
 
 from collections import defaultdict
@@ -23,16 +23,16 @@ from penumbra.tasks.data.dataset import DatasetError
 from penumbra.tasks.data.queries import TRAINING, Label, in_order, share_of
 from penumbra.tasks.text.relations import Tokens, relations
 
-Pair = tuple[str, str, str]  # type, and two lemmas in their order of the type's name
+Pair = tuple[str, str, str]  # type, and two lemmas in the order of the type's name
 Word = tuple[str, str]  # part of speech, lemma
 Item = TypeVar("Item", bound=tuple[str, ...])
 
-COMMONEST = 0.03  # of the videos: what is in more is not held out
+MAX_SHARE = 0.03  # of the videos; a more frequent word or pair is not held out
 WORD_SHARE, PAIR_SHARE = 0.15, 0.65  # of the test videos
 
 
 def pairs_of(tokens: Tokens) -> set[Pair]:
-    """The compositions of a parsed query."""
+    """Return the compositions of a parsed query."""
     pairs: set[Pair] = set()
     for head, kind, preposition, dependent in relations(tokens):
         match kind:
@@ -52,21 +52,21 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
 
 
 def content_words(tokens: Tokens) -> set[Word]:
-    """The words of a parsed query that carry its meaning."""
+    """Return the content words of a parsed query."""
     return {(token["pos"], token["lemma"]) for token in tokens if token["primitive"]}
 
 
 def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, seed: int) -> list[tuple[str, Label]]:
-    """Each query's split (train, test, composition or word), and what is novel in it.
+    """Return the split of each query (train, test, composition or word), and what is novel in it.
 
     Args:
-        vids: each query's video
-        parsed: each query's tokens
-        test: share of the videos that no training query is of
-        seed: of the order in which words, pairs and videos are held out
+        vids: video of each query
+        parsed: tokens of each query
+        test: share of the videos that are test videos
+        seed: determines the order in which words, pairs and videos are held out
 
     Raises:
-        DatasetError: nothing can be held out: too few videos, or all of them alike
+        DatasetError: nothing can be held out, because there are too few videos or they are too similar
 
     """
     pairs, words = [*map(pairs_of, parsed)], [*map(content_words, parsed)]
@@ -89,7 +89,7 @@ def novel_splits(vids: Sequence[str], parsed: Sequence[Tokens], test: float, see
     for split in ("composition", "word"):
         if all(split != own for own, _ in splits):
             raise DatasetError(
-                f"no query can be held out for split {split!r}: {len(set(vids)):,} videos are too few or too alike; "
+                f"no query can be held out for split {split!r}: {len(set(vids)):,} videos are too few or too similar; "
                 "raise --test, or leave out --novel"
             )
     return splits
@@ -105,7 +105,7 @@ def _label(entries: Sequence[tuple[str, object]]) -> Label:
 def _held_out(
     vids: Sequence[str], pairs: Sequence[set[Pair]], words: Sequence[set[Word]], test: float, seed: int
 ) -> set[str]:
-    """The videos for tests."""
+    """Return the test videos."""
     with_pair: dict[Pair, set[str]] = defaultdict(set)
     with_word: dict[Word, set[str]] = defaultdict(set)
     with_lemma: dict[str, set[str]] = defaultdict(set)
@@ -116,7 +116,7 @@ def _held_out(
             with_word[word].add(vid)
             with_lemma[word[1]].add(vid)
     videos = len(set(vids))
-    wanted, few = share_of(videos, test), max(1, int(COMMONEST * videos))
+    wanted, few = share_of(videos, test), max(1, int(MAX_SHARE * videos))
     held: set[str] = set()
     for word in _by_turns(with_word, seed):
         more = held | with_lemma[word[1]]
@@ -132,10 +132,10 @@ def _held_out(
     return held.union(rest[: max(0, wanted - len(held))])
 
 
-def _by_turns(found: Mapping[Item, Collection[str]], seed: int) -> Iterator[Item]:
-    """One of each type in turn, within a type in the order that the seed tells."""
+def _by_turns(items: Mapping[Item, Collection[str]], seed: int) -> Iterator[Item]:
+    """Return the items, alternating between types, and within a type in an order that depends on the seed."""
     kinds: dict[str, dict[str, Item]] = {}
-    for item in found:
+    for item in items:
         kinds.setdefault(item[0], {})[" ".join(item)] = item
     turns = zip_longest(*([kinds[kind][name] for name in in_order(kinds[kind], seed)] for kind in sorted(kinds)))
     return (item for item in chain.from_iterable(turns) if item is not None)

@@ -1,6 +1,6 @@
-"""Stage `dictionary`: how often the training split uses each word under its primitive class and fine tag.
+"""Stage `dictionary`: how often each word occurs in the training split, by primitive class and fine tag.
 
-A slot may only be filled from here, with words of its own primitive class and fine tag.
+A slot may be filled only with words of the dictionary that have its primitive class and fine tag.
 """
 
 import re
@@ -18,10 +18,10 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.stage import Stage, run, zip_parts
 
 STAGE = "dictionary"
-# "template kept" (the quality specification) asks for one token of this form a slot; other words are never offered.
+# The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
 
-# Tags that stand in the same places: whose words a slot is offered when its own tag has no other word.
+# Tags with a similar grammatical role: a slot is offered their words if its own tag has no other word.
 NEAREST = {
     "JJR": ("JJ",),
     "JJS": ("JJ",),
@@ -38,7 +38,7 @@ Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
 
 
 def count_words(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Counter[Entry]:
-    """Count the primitives of the training queries, lower-cased; `tagged` yields annotations and tags by part."""
+    """Count the primitives of the training queries in lower case; `tagged` yields annotations and tags of each part."""
     counts: Counter[Entry] = Counter()
     columns = ["primitive", "tag", "text", "lemma"]
     for annotations, tags in tagged:
@@ -54,7 +54,7 @@ def count_words(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Counter[Entry]:
 
 
 def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
-    """The whole dictionary, commonest words first within a class and tag."""
+    """Return the dictionary, with the most frequent words first within a class and tag."""
     counts = count_words(tagged)
     rows = [
         {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
@@ -65,7 +65,7 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
 
 @dataclass
 class Offer:
-    """The words that a slot of one class and tag may take, with the count of each; sorted by word."""
+    """The words for slots of one class and tag, with their counts, sorted by word."""
 
     words: list[str] = field(default_factory=list)
     lemmas: list[frozenset[str]] = field(default_factory=list)
@@ -73,12 +73,12 @@ class Offer:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each word stands."""
+        """The index of each word."""
         return {word: place for place, word in enumerate(self.words)}
 
     @cached_property
     def by_lemma(self) -> dict[str, list[int]]:
-        """The places of the words that were seen under each lemma."""
+        """The indices of the words of each lemma."""
         places: dict[str, list[int]] = {}
         for place, lemmas in enumerate(self.lemmas):
             for lemma in lemmas:
@@ -88,13 +88,13 @@ class Offer:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """The dictionary in the form that fillers and checks ask it in."""
+    """The dictionary, with the lookups that providers and checks need."""
 
     table: pa.Table
 
     @cached_property
     def offers(self) -> dict[tuple[str, str], Offer]:
-        """What is offered for each (primitive, tag)."""
+        """The words for each (primitive, tag)."""
         gathered: dict[tuple[str, str], dict[str, tuple[set[str], int]]] = {}
         for row in self.table.to_pylist():
             if not OFFERED.match(row["word"]):
@@ -110,14 +110,14 @@ class Dictionary:
         return offers
 
     def offer(self, primitive: str, tag: str) -> Offer:
-        """The words for a slot; an empty offer where the training split has none."""
+        """Return the words for a slot; an empty offer if the training split has none."""
         return self.offers.get((primitive, tag), Offer())
 
     def offered_tag(self, primitive: str, tag: str, word: str, lemma: str) -> str:
-        """The fine tag whose words a slot is offered: its own, or the nearest where its own has no other word.
+        """Return the fine tag whose words a slot is offered: its own, or the nearest if its own has no other word.
 
-        A tag with a single word is rare (a participle in a tiny data set) or the tagger's slip; without this
-        such a slot, and with it the query's level, could not be filled at all.
+        A tag with a single word is rare (a participle in a tiny data set) or an error of the tagger. Without this rule
+        such a slot, and therefore the query's level, could not be filled.
         """
         if self._leaves_a_word(primitive, tag, word, lemma):
             return tag
@@ -141,12 +141,12 @@ class Dictionary:
         return self._places[key]
 
     def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[Offer, tuple[int, ...]]:
-        """What a slot is offered, and the places in it that it may not take: its own word and its inflections."""
+        """Return the offer of a slot, and the indices that it must not use: its own word and inflections of it."""
         tag = self.offered_tag(primitive, tag, word, lemma)
         return self.offer(primitive, tag), self._own_places(primitive, tag, word, lemma)
 
     def lemma(self, primitive: str, tag: str, word: str) -> str:
-        """The commonest lemma of a word on offer."""
+        """Return the most frequent lemma of a word."""
         return self._lemmas.get((primitive, tag, word), word)
 
     @cached_property
@@ -156,7 +156,7 @@ class Dictionary:
 
     @cached_property
     def forms(self) -> dict[str, frozenset[str]]:
-        """Every word with all lemmas it was seen under: two words that share one are inflections of each other."""
+        """All lemmas of each word, itself included; two words that share a lemma are inflections of each other."""
         lemmas_of: dict[str, set[str]] = {}
         for word, lemma in zip(self.table["word"].to_pylist(), self.table["lemma"].to_pylist(), strict=True):
             lemmas_of.setdefault(word, {word}).add(lemma)
@@ -165,7 +165,7 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class WordCounts(Stage):
-    """The training split's primitives, counted."""
+    """The number of occurrences of each primitive in the training split."""
 
     name = STAGE
     version = 1
@@ -176,15 +176,15 @@ class WordCounts(Stage):
     tags: Artifact
 
     def part(self, piece: int) -> Part:
-        """Count all queries: the dictionary is one part."""
+        """Count all queries; the dictionary has one part."""
         return dictionary_part(zip_parts(self.annotations, self.tags))
 
 
 def count(annotations: Artifact, tags: Artifact) -> Artifact:
-    """Count the training split's primitives."""
+    """Count the primitives of the training split."""
     return run(WordCounts(annotations, tags))
 
 
 def load_dictionary(artifact: Artifact) -> Dictionary:
-    """The dictionary, read."""
+    """Read the dictionary from its artifact."""
     return Dictionary(Store().table(artifact))

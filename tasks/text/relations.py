@@ -1,8 +1,8 @@
-"""Selectional preference: which verb takes which object, place and manner, counted over parsed sentences.
+"""Selectional preferences: how often verbs occur with objects, places and manners in parsed sentences.
 
-A relation is (head, kind, preposition, dependent) in lemmas. Both annotation schemes that English spaCy pipelines use
-are read: spaCy's own (dobj, prep, pobj) and Universal Dependencies (obj, obl, case). Counts are smoothed over similar
-words (Dagan, Lee & Pereira 1999): what goes with "cup" says something about "mug".
+A relation is (head, kind, preposition, dependent) in lemmas. Both annotation schemes of English spaCy pipelines are
+read: spaCy's own (dobj, prep, pobj) and Universal Dependencies (obj, obl, case). Counts are smoothed over similar
+words (Dagan, Lee & Pereira 1999): the company of "cup" is evidence for "mug".
 """
 
 from collections import Counter, defaultdict
@@ -33,12 +33,12 @@ CLASSES = {
     "noun-noun": (NOUNS, (*NOUNS, "ADJ")),
     "verb-adverb": (VERBS, ("ADV", "ADP", "PART")),
 }
-NEIGHBOURS = 5  # similar words that lend a word their counts
-LENT = 0.5  # what a neighbour of similarity 1 lends of its count
+NEIGHBOURS = 5  # similar words whose counts are shared
+SHARE = 0.5  # of its count that a word of similarity 1 adds
 
 
 class Edge(NamedTuple):
-    """A relation as places in its sentence; `preposition` is -1 where there is none."""
+    """A relation as token indices of its sentence; `preposition` is -1 if there is none."""
 
     head: int
     kind: str
@@ -47,7 +47,7 @@ class Edge(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A relation in lemmas; `preposition` is "" where there is none."""
+    """A relation in lemmas; `preposition` is "" if there is none."""
 
     head: str
     kind: str
@@ -56,7 +56,7 @@ class Relation(NamedTuple):
 
 
 def edges(tokens: Tokens) -> list[Edge]:
-    """The relations of a parsed sentence, by place."""
+    """Return the relations of a parsed sentence as token indices."""
     return [*_plain(tokens), *_prepositional(tokens)]
 
 
@@ -90,37 +90,37 @@ def _prepositional(tokens: Tokens) -> Iterator[Edge]:
 
 
 def named(edge: Edge, lemmas: Sequence[str]) -> Relation:
-    """The relation that an edge is in a sentence of these lemmas."""
+    """Return the relation of an edge in a sentence with these lemmas."""
     preposition = lemmas[edge.preposition] if edge.preposition >= 0 else ""
     return Relation(lemmas[edge.head], edge.kind, preposition, lemmas[edge.dependent])
 
 
 def relations(tokens: Tokens) -> list[Relation]:
-    """The relations of a parsed sentence, in lemmas."""
+    """Return the relations of a parsed sentence in lemmas."""
     lemmas = [token["lemma"] for token in tokens]
     return [named(edge, lemmas) for edge in edges(tokens)]
 
 
 class Preferences:
-    """How often each relation was seen, smoothed: `counts` holds every relation with a count above 0."""
+    """Smoothed counts of relations: `counts` holds every relation whose count is above 0."""
 
     def __init__(self, seen: Counter[Relation]) -> None:
         self.seen = seen
         self.counts: dict[Relation, float] = defaultdict(float, self.seen)
         for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
-            self._lend(place)
+            self._share(place)
 
-    def _lend(self, place: int) -> None:
-        """Add to each relation what it has with a similar word in this place."""
+    def _share(self, place: int) -> None:
+        """Add to each relation a share of the counts that it has with a similar word in this field."""
         near = _neighbours(self.seen, place)
         for relation, count in sorted(self.seen.items()):
             before, after = relation[:place], relation[place + 1 :]
             for other, similarity in near.get(relation[place], ()):
-                self.counts[Relation._make((*before, other, *after))] += LENT * similarity * count
+                self.counts[Relation._make((*before, other, *after))] += SHARE * similarity * count
 
 
 def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str, float]]]:
-    """The words nearest to each word by the company that they keep: cosine of positive PMI vectors."""
+    """Return the words with the most similar contexts for each word: cosines of positive PMI vectors."""
     from scipy import sparse
 
     items = sorted(seen.items())

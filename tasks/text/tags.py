@@ -1,7 +1,7 @@
-"""Stage `tags`: every query's tokens with lemma, part of speech, dependency, primitive class and subject.
+"""Stage `tags`: the tokens of every query with lemma, part of speech, dependency, primitive class and subject.
 
-Primitives are the words that carry a sentence's meaning: verbs, nouns, adjectives, prepositions and adverbs
-(SHINE, section 3.2). The rules here read the tagger's output, whichever English spaCy pipeline made it.
+Primitives are the words that carry the meaning of a sentence: verbs, nouns, adjectives, prepositions and adverbs
+(SHINE, section 3.2). The rules here work with the output of any English spaCy pipeline.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ PRIMITIVES = {
     "ADV": "adverb",
 }
 SUBJECT_ARCS = {"nsubj", "nsubjpass", "nsubj:pass"}
-# Treebanks disagree on "sits down" and "puts away". These are prepositions wherever they go with a verb (the Penn
+# Treebanks disagree on "sits down" and "puts away". With a verb, these words count as prepositions (they are the Penn
 # Treebank's particles); every other particle ("back", "away") is an adverb.
 PARTICLES = {"up", "down", "off", "out", "on", "in", "over", "through", "past"}
 WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*\Z")
@@ -61,7 +61,7 @@ class Tagging(Parameters):
 @cache
 def load_pipeline(spacy_model: str) -> "Language":
     """Load the pipeline; raise `PenumbraError` with the remedy if that fails."""
-    import spacy  # takes seconds, for it imports torch: only where texts are parsed
+    import spacy  # imports torch, which takes seconds
 
     source = str(PIPELINE_FOLDER) if spacy_model == SHIPPED_PIPELINE else spacy_model
     try:
@@ -78,12 +78,12 @@ def load_pipeline(spacy_model: str) -> "Language":
 
 
 def pipeline_digest(spacy_model: str) -> str:
-    """What tells two pipelines apart: their files' digest."""
+    """Return the digest of the pipeline's files."""
     return file_digest(_folder(spacy_model) or Path(str(load_pipeline(spacy_model).path)))
 
 
 def _folder(spacy_model: str) -> Path | None:
-    """Where the pipeline's files lie, found without spaCy: a folder, or that of an installed package's version."""
+    """Return the folder of a pipeline without importing spaCy, or None if it is not found."""
     if spacy_model == SHIPPED_PIPELINE:
         return PIPELINE_FOLDER
     if Path(spacy_model).is_dir():
@@ -98,10 +98,10 @@ def _folder(spacy_model: str) -> Path | None:
 
 
 def primitive_of(token: "Token") -> str | None:
-    """The primitive class of a token, or None for everything else.
+    """Return the primitive class of a token, or None.
 
-    Auxiliaries are none ("is sitting", "can take"). A subordinator before a gerund is the preposition that it
-    looks like ("after eating", "by swallowing it").
+    Auxiliaries have none ("is sitting", "can take"). A subordinator before a gerund counts as a preposition ("after
+    eating", "by swallowing it").
     """
     if not WORD.match(token.text):
         return None
@@ -119,25 +119,25 @@ def primitive_of(token: "Token") -> str | None:
 
 
 def subjects_of(doc: "Doc") -> set[int]:
-    """Indices of the nouns that are subjects.
+    """Return the indices of the nouns that are subjects.
 
-    Those with a nominal-subject arc; where no noun has one ("person opening a door.", "person they sit down.")
-    the first noun before the first verb. Where a first noun is taken up by another ("person a guy is sitting."),
-    the first one alone.
+    These are the nouns with a nominal-subject arc. Without one ("person opening a door.", "person they sit down.") it
+    is the first noun before the first verb. If another noun repeats the first one ("person a guy is sitting."), it
+    is the first one alone.
     """
     nouns = [t for t in doc if t.pos_ in ("NOUN", "PROPN")]
     first_verb = next((t.i for t in doc if t.pos_ in ("VERB", "AUX")), len(doc))
     first = {t.i for t in nouns[:1] if t.i < first_verb}
     subjects = {t.i for t in nouns if t.dep_ in SUBJECT_ARCS}
     heads = [doc[i].head.i for i in subjects]
-    taken_up = any(
+    repeated = any(
         doc[i].dep_ in ("dep", "dislocated") or (i in subjects and heads.count(doc[i].head.i) > 1) for i in first
     )
-    return first if taken_up or not subjects else subjects
+    return first if repeated or not subjects else subjects
 
 
 def describe(doc: "Doc") -> list[dict[str, object]]:
-    """A parsed query as the rows of the `tokens` column."""
+    """Return a parsed query as a value of the column `tokens`."""
     subjects = subjects_of(doc)
     return [
         {
@@ -156,7 +156,7 @@ def describe(doc: "Doc") -> list[dict[str, object]]:
 
 
 def tag_texts(texts: Iterable[str], nlp: "Language") -> Iterator[list[dict[str, object]]]:
-    """Yield each text's tokens, in order; a text that occurs twice is parsed once."""
+    """Yield the tokens of each text in order; a text that occurs twice is parsed once."""
     texts = list(texts)
     distinct = sorted(set(texts), key=len)
     docs = nlp.pipe(distinct, batch_size=256)
@@ -179,7 +179,7 @@ def _tagged(tokens: Sequence[Mapping[str, Any]]) -> Markdown:
 
 @dataclass(frozen=True)
 class Tags(Stage):
-    """Every query's tokens."""
+    """The tokens of every query."""
 
     name = STAGE
     version = 1
@@ -188,11 +188,11 @@ class Tags(Stage):
     tagging: Tagging
 
     def shown(self, rows: Rows) -> Rows:
-        """Each query as word/TAG, what may be masked in bold."""
+        """Show each query as word/TAG, with primitives in bold."""
         return [{"query": _tagged(row["tokens"]), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
-        """The pipeline's own files."""
+        """Return the digest of the pipeline."""
         return {"spaCy pipeline": pipeline_digest(self.tagging.spacy_model)}
 
     @cached_property

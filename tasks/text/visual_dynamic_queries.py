@@ -1,13 +1,12 @@
-"""Stage `visual_dynamic_queries`: what of a query can be seen in one frame, and what needs several (VDI, section 3.2).
+"""Stage `visual_dynamic_queries`: the part of a query that one frame shows, and the part that needs several (VDI, 3.2).
 
-The static query is the query's noun chunks ("a person", "the cup"), the dynamic one is all the rest ("puts … under").
-Chunks are spaCy's, over the dependency parse of the `tags` artifact. What the paper leaves open:
+The static query is the query's noun chunks ("a person", "the cup"), the dynamic one is the rest ("puts … under").
+spaCy finds the chunks in the dependency parse of the `tags` artifact. The paper leaves open:
 
-- CLIP has no mask token, so that words are left out and not masked: what is left is joined by blanks, without
-  punctuation.
-- Determiners and pronouns belong to their chunk, as spaCy has it; a chunk that is a pronoun alone ("they") is one.
-- A query without a noun chunk, or made of nothing else, has no counterpart: both its queries are then the whole query
-  and `split` is false. Training leaves it out of VDI's two losses and keeps it in all others.
+- CLIP has no mask token, so words are removed and not masked; the others are joined by blanks, without punctuation.
+- Determiners and pronouns belong to their chunk, as in spaCy; a single pronoun ("they") is a chunk, too.
+- If a query has no noun chunk, or consists of noun chunks only, both of its queries are the whole query, and `split` is
+  false. Training uses it in all losses but the two of VDI.
 """
 
 from collections import Counter
@@ -32,15 +31,15 @@ PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}
 
 @cache
 def _vocabulary() -> "Vocab":
-    """An English vocabulary: it knows what a noun chunk is."""
+    """Return an English vocabulary, which has the rules of noun chunks."""
     import spacy
 
     return spacy.blank("en").vocab
 
 
 def document(tokens: Sequence[dict[str, Any]]) -> "Doc":
-    """A row of the `tokens` column as spaCy's parsed document."""
-    from spacy.tokens import Doc  # takes seconds to import: only where queries are split
+    """Return a value of the column `tokens` as a parsed document of spaCy."""
+    from spacy.tokens import Doc  # takes seconds to import
 
     columns = {name: [token[name] for token in tokens] for name in ("text", "space_after", "pos", "tag", "dep", "head")}
     return Doc(
@@ -55,7 +54,7 @@ def document(tokens: Sequence[dict[str, Any]]) -> "Doc":
 
 
 def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
-    """Static query, dynamic query, and whether the query could be split; see the module."""
+    """Return the static query, the dynamic query, and whether the query could be split."""
     doc = document(tokens)
     inside = {token.i for chunk in doc.noun_chunks for token in chunk}
     words = [token for token in doc if token.pos_ not in PUNCTUATION]

@@ -134,12 +134,12 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
     [
         ("a.csv", HEADER, "holds no row"),
         ("a.csv", HEADER + "a person, sitting,1,2,a,30\n", "line 2 has 6 fields, and its header 5: put text"),
-        ("a.csv", HEADER + '"a person sits.,1,2,a,30\n', "line 2: unexpected end of data: mend its quotes"),
+        ("a.csv", HEADER + '"a person sits.,1,2,a,30\n', "line 2: unexpected end of data: correct its quotes"),
         ("a.csv", "text,text\na,b\n", "line 1 names column 'text' twice: rename one"),
         ("a.csv", b"text\n\xff\xfe\n", "is not UTF-8 text .byte 5.: save it as UTF-8"),
         ("a.jsonl", '{"a": 1}\n[1]\n', "line 2 is no JSON object; it has .1.: write one object a line"),
         ("a.parquet", "text", "is no Parquet file"),
-        ("a.xlsx", "text", "is no .csv, .tsv, .jsonl or .parquet file by its name"),
+        ("a.xlsx", "text", "has no suffix .csv, .tsv, .jsonl or .parquet"),
         (
             "a.csv",
             "t0,t1,clip\n1,2,a\n",
