@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import Materials, ablation
-from penumbra.flows.commands import app
-from penumbra.flows.local_run import prepare, run_flow
-from penumbra.flows.registry import ParameterError
+from penumbra.flows.local_run import run_flow
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
@@ -179,21 +176,6 @@ def test_a_training_that_fails_costs_its_seed_alone(
     with pytest.raises(RunError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in") as failure:
         run_flow("ablation", "little", said_on_the_command_line(dataset))
     assert store.manifest(failure.value.artifact).parameters["rows"] == [["base", 2018]]
-
-
-def test_a_dry_run_lists_rows_and_trains_nothing(store: Store) -> None:
-    said = ["--param", "training.epochs=3"]
-    done = CliRunner().invoke(app, ["ablation", "losses", "scenes", "--dry-run", "--seeds", "2", *said])
-    assert done.exit_code == 0
-    assert "7 rows × 2 seeds, training.epochs=3" in done.stdout
-    assert "{model: {losses: {coarse_terms: [intra], fine: 0}}}" in done.stdout
-    assert "fine-1" not in done.stdout
-    assert store.find() == []
-
-
-def test_no_seed_is_a_wrong_parameter(dataset: Dataset) -> None:
-    with pytest.raises(ParameterError, match="greater than or equal to 1"):
-        prepare("ablation", "little", {"dataset": dataset.model_dump(), "seeds": 0})
 
 
 def said_on_the_command_line(dataset: Dataset) -> dict[str, Any]:

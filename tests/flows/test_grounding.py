@@ -13,13 +13,11 @@ import pyarrow as pa
 import pytest
 from prefect import flow
 from prefect.logging.handlers import APILogHandler, PrefectConsoleHandler
-from typer.testing import CliRunner
 
 from penumbra.artifacts.locations import runs_folder
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.flows.commands import app
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.local_run import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
@@ -28,7 +26,7 @@ from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
-from penumbra.tasks.grounding.evaluation.baselines import BY_VERB, CONSTANT, OTHER_QUERY, fit, whole_figures
+from penumbra.tasks.grounding.evaluation.baselines import CONSTANT, OTHER_QUERY, fit, whole_figures
 from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of, scores_by_split
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
@@ -39,8 +37,7 @@ from penumbra.tasks.grounding.runs import RunError, run_folder, trained_runs
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import run_name
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, build
-from penumbra.tasks.text.tags import Tagging, Tags
+from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from tests.cluster import free_port
 
 CHANNELS, CLIP = 16, 2.0
@@ -280,44 +277,11 @@ def test_a_run_is_held_against_what_knows_less(world: Path, evaluated: Artifact,
     assert "constant window" in report
 
 
-def test_verbs_are_known_where_there_are_tags(world: Path, evaluated: Artifact) -> None:
-    annotations = build(Annotations(dataset(world)))
-    tags = build(Tags(annotations, Tagging()))
-    try:
-        again: Artifact = evaluate_grounding(dataset(world))
-        assert again != evaluated
-        assert tags in Store().manifest(again).parents
-        assert BY_VERB in set(Store().table(again)["subset"].to_pylist())
-    finally:
-        shutil.rmtree(tags.path)
-
-
 def test_the_same_training_is_found_done(world: Path, trained: Artifact) -> None:
     before = (run_folder(trained) / "last.json").stat().st_mtime_ns
     assert train(world) == trained
     assert (run_folder(trained) / "last.json").stat().st_mtime_ns == before
     assert train(world, epochs=1).key != trained.key
-
-
-def test_a_training_is_told_to_tensorboard_under_the_same_key(world: Path) -> None:
-    pytest.importorskip("tensorboard", reason="is an extra: pip install 'penumbra[tensorboard]'")
-    told = train(world, epochs=1, seed=11, log=("tensorboard",))
-    name = run_name(Settings.model_validate(Store().manifest(told).parameters["settings"]), told.key)
-    assert [path.name.split(".")[0] for path in (run_folder(told) / "tensorboard" / name).iterdir()] == ["events"]
-    assert train(world, epochs=1, seed=11) == told
-
-
-def test_damaged_features_are_not_trained_on(world: Path) -> None:
-    part = Path(Store().newest("tiny", "video_features").path) / "part-00000.parquet"
-    whole = part.read_bytes()
-    part.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    try:
-        with pytest.raises(
-            ArtifactError, match=f"{part} was changed since it was made: penumbra run extract-features tiny mends it"
-        ):
-            train(world, epochs=1, seed=5)
-    finally:
-        part.write_bytes(whole)
 
 
 def test_artifacts_are_handed_over_by_key(world: Path, trained: Artifact) -> None:
@@ -362,20 +326,6 @@ def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     assert predictions[:2] == ("predictions", IS_THERE)
     assert evaluation == ("evaluation", IS_THERE, evaluated.key)
     assert len(Store().find()) == there
-
-
-def test_an_evaluation_is_shown_as_a_table(evaluated: Artifact) -> None:
-    shown = CliRunner().invoke(app, ["artifacts", "show", f"tiny/evaluation/{evaluated.key}"], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0, shown.output
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines() if "│" in line]
-    subsets = {tuple(line[:2]) for line in lines}
-    assert {("test", "all"), ("test", CONSTANT), ("test", OTHER_QUERY)} <= subsets
-
-
-def test_a_base_model_needs_no_negatives(world: Path) -> None:
-    found = train(world, shine=False, epochs=1)
-    assert "negatives" not in {parent.stage for parent in Store().manifest(found).parents}
-    assert run_name_of(found).startswith("qd_detr-")
 
 
 def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:

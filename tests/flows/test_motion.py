@@ -24,15 +24,13 @@ from penumbra.tasks.features.clip import Clip, load, patch_sizes, preprocess
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.text import Texts
-from penumbra.tasks.features.video import Videos, quantised
-from penumbra.tasks.grounding.batches.examples import FeatureError
+from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.batches.inputs import load as load_inputs
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import system_of, vdi
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.text.tags import Tagging, tag
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
@@ -130,12 +128,6 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
         assert (np.abs(values * scale - states) <= 0.5 * scale + halves).all()
 
 
-def test_a_frame_of_nothing_is_kept_as_nothing() -> None:
-    values, scale = quantised(np.zeros((1, 4, 3), np.float16))
-    assert not values.any()
-    assert scale.tolist() == [1.0]
-
-
 def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder: Path, store: Store) -> None:
     terms = {row["name"]: row["value"] for row in store.table(run).to_pylist()}
     assert 0 < terms["spatial_dynamics"] < 4
@@ -143,19 +135,6 @@ def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder
     figures = store.table(evaluate_grounding(dataset(folder), Choice(run=run.key)))
     assert "mIoU" in figures["metric"].to_pylist()
     assert sources_of_run(run, annotations(store)).patch_features is None
-
-
-def test_prediction_is_the_same_without_the_module(run: Artifact, store: Store) -> None:
-    model, settings = load_run(run)
-    assert isinstance(model, VDI)
-    assert model.dynamics is not None
-    loaded = load_inputs(sources_of_run(run, annotations(store)), settings.inputs)
-    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["test_trivial"]), "test")
-    data = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu"))
-    before = system.predict(model, data)
-    model.dynamics = None
-    for one, other in zip(before, system.predict(model, data), strict=True):
-        assert np.array_equal(one.windows, other.windows)
 
 
 @pytest.mark.parametrize("sequence", ["transformer", "lstm"])
@@ -201,10 +180,3 @@ def test_the_whole_pipeline_makes_what_the_system_takes(
     taken = {parent.stage: parent for parent in Store().manifest(metrics).parents}
     for stage in ("in_video_negatives", "video_features", "patch_features", "visual_dynamic_queries"):
         assert taken[stage] == Store().newest("motion", stage)
-
-
-def test_missing_patches_are_named_with_what_makes_them(store: Store) -> None:
-    model = vdi.VDIConfig(**SMALL, clip_encoder="another-clip", losses=vdi.VDILosses(spatial_dynamics=0.5))
-    settings = Settings(model=model)
-    with pytest.raises(FeatureError, match=r"run extract-features motion --param videos\.patches=true"):
-        find_sources(annotations(store), settings)

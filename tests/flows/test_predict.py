@@ -4,13 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,6 @@ from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
-from penumbra.tasks.features.frames import FilmStrip
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -45,19 +42,16 @@ from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder
-from penumbra.tasks.grounding.prediction.command import as_json
-from penumbra.tasks.grounding.prediction.grounder import FRAMES, Grounding, Window
+from penumbra.tasks.grounding.prediction.grounder import FRAMES
 from penumbra.tasks.grounding.prediction.negator import Negator
 from penumbra.tasks.grounding.report import Judged, saliency_section
 from penumbra.tasks.grounding.runs import RunError, run_folder
-from penumbra.tasks.grounding.training import logs
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.tags import Tagging, tag
 from tests.browser import browser, needs_chromium
-from tests.markup import kinds
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
 SMALL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
@@ -152,35 +146,6 @@ def page_of(key: str) -> Any:
         return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
 
 
-def test_curves_are_shown_while_it_trains_and_after(trained: Artifact) -> None:
-    assert page_of("progress-few-train-grounding") == [], "gone when done"
-    finished = [str(page.data) for page in page_of("report-few-train-grounding")]
-    assert len(finished) == 2
-    assert all("2 epochs, of which the best one is" in page for page in finished)
-    assert all(re.search(r"\*\*R1\\@0\.5 .* on the validation queries, epoch \d\*\*", page) for page in finished)
-
-
-def test_a_page_changes_in_place_and_goes_however_the_work_ends(
-    prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-
-    @flow
-    def fails() -> None:
-        with progress_shown(Settings(), tmp_path, "few", "run") as observe:
-            for epoch in (1, 2):
-                observe(Progress(epoch, 2, [], None, 1.0, 1.0))
-                seen.append(page_of("progress-few-train-grounding"))
-            raise ValueError
-
-    monkeypatch.setattr(logs, "PUBLISH_EVERY", 0.0)
-    with pytest.raises(ValueError):
-        fails()
-    assert [len(pages) for pages in seen] == [1, 1], "one, changed in place"
-    assert "epoch 2 of 2" in str(seen[1][0].data)
-    assert page_of("progress-few-train-grounding") == []
-
-
 def test_runs_end_with_figures_and_say_where(evaluated: Artifact, trained: Artifact) -> None:
     with get_client(sync_client=True) as client:
         runs = {run.name: run for run in client.read_flow_runs()}
@@ -189,14 +154,6 @@ def test_runs_end_with_figures_and_say_where(evaluated: Artifact, trained: Artif
     message = runs[f"evaluate {trained.key} few"].state.message
     assert re.fullmatch(rf"qd_detr\+shine-\w+ on few: R1@0\.5 .*, mIoU [\d.]+ on test\. In {evaluated.path}", message)
     assert runs["extract-features few tiny-clip"].state.message.startswith("features of 6 videos")
-
-
-def test_predictions_stand_beside_the_truth(evaluated: Artifact) -> None:
-    rows = json.loads(str(page_of("rows-few-predictions")[0].data))
-    assert list(rows[0]) == ["sentence", "truth, s", "prediction, s", "split", "qid"]
-    assert re.fullmatch(r"[\d.]+ to [\d.]+", rows[0]["truth, s"])
-    assert re.match(r"[\d.]+ to [\d.]+ \(score -?\d\.\d\d\); ", rows[0]["prediction, s"])
-    assert {"text"} == kinds(rows[0]["sentence"]).keys(), "nothing in it is markup"
 
 
 def test_the_report_has_everything_and_nothing_in_it_is_markup(
@@ -274,17 +231,6 @@ def test_every_family_predicts_what_its_run_predicted(
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 
-def test_a_video_longer_than_the_model_takes_is_cut(grounder: Grounder, world: Path) -> None:
-    settings = grounder.settings.model_copy(update={"inputs": Inputs(longest_video=4)})
-    encoders = grounder.video_encoders, grounder.text_encoder
-    short = Grounder("short", grounder.model, settings, *encoders, grounder.clip_length)
-    watched = short.watch(next((world / "videos").glob("*.mp4")))
-    [found] = short.ask(watched, ["a person waves."])
-    assert watched.duration > found.duration == 2.0
-    assert len(found.saliency) == 4
-    assert all(window.start <= 2.0 for window in found.windows)
-
-
 def test_a_server_that_is_gone_costs_the_page_and_not_the_training(
     prefect_server: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -310,14 +256,6 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
     assert len(found[0]["windows"]) == SMALL["queries"]
     assert found[0]["clip_length"] == 0.5
     assert len(found[0]["saliency"]) == -(-found[0]["duration"] // 0.5)
-
-
-def test_numbers_are_told_to_six_decimals() -> None:
-    found = Grounding("a “cat”", (Window(0.30000001192092896, 2.0, 1e-9),), (0.1234375, 0.1234567890123), 0.5, 7.1)
-    assert as_json([found]) == (
-        '[{"query": "a “cat”", "windows": [{"start": 0.3, "end": 2.0, "score": 0.0}], '
-        '"saliency": [0.123438, 0.123457], "clip_length": 0.5, "duration": 7.1}]'
-    )
 
 
 @pytest.mark.parametrize(
@@ -356,30 +294,6 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
     imported = flow(train_model)(find_sources(annotations, chosen), chosen)
     with pytest.raises(RunError, match=r"trained on imported features \(i3d\), which can't be computed"):
         Grounder.of_run(imported.key)
-
-
-def test_a_run_whose_encoder_is_gone_is_refused(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penumbra.tasks.features.clip.FOLDER", Path("/nowhere"))
-    with pytest.raises(RunError, match="CLIP 'tiny-clip', which is missing or has changed"):
-        Grounder.of_run(trained.key)
-
-
-def test_a_film_strip_of_any_length_is_evenly_spread() -> None:
-    picture = np.zeros((4, 6, 3), np.uint8)
-    for clips in (1, FRAMES, 2 * FRAMES + 1, 1000):
-        strip = FilmStrip(FRAMES)
-        for clip in range(clips):
-            strip.add(clip, picture)
-        kept = [clip for clip, _ in strip.thumbnails]
-        assert min(clips, FRAMES) <= len(kept) <= 2 * FRAMES
-        assert len({later - earlier for earlier, later in pairwise(kept)}) <= 1
-
-
-def test_a_damaged_film_is_refused_with_its_reason(grounder: Grounder, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.mp4"
-    broken.write_bytes(b"no film")
-    with pytest.raises(PenumbraError, match=r"broken\.mp4: file can't be opened as a video"):
-        grounder.watch(broken)
 
 
 @pytest.fixture(scope="module")
@@ -497,12 +411,6 @@ def call(address: str, path: str, *arguments: str) -> str:
         event = json.load(answer)["event_id"]
     with urllib.request.urlopen(f"{address}/gradio_api/call/ask/{event}", timeout=60) as answer:
         return str(answer.read().decode())
-
-
-def test_without_gradio_it_says_how_to_get_it(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    told = CliRunner().invoke(app, ["demo-app", "--port", "0"])
-    assert str(told.exception) == "the demo app needs Gradio: pip install 'penumbra[app]'"
 
 
 def test_another_host_needs_a_password(trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,11 @@ from penumbra.tasks.grounding.ablation import (
     TRAINING,
     Results,
     Row,
-    chosen_rows,
     grids,
     listing,
     marks_of,
     plan,
 )
-from penumbra.tasks.grounding.configs import ModelConfig
-from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.evaluation.compare import SplitScores
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import Parameters
@@ -67,47 +64,6 @@ def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
     assert [row.settings.model.losses.fine for row in plans] == [3.0, 0.0, 3.0]
     assert {row.settings.training.epochs for row in plans} == {7}
     assert {row.settings.training.milestones for row in plans} == {150}  # the preset's
-
-
-def test_systems_train_with_their_own_preset_where_there_is_one() -> None:
-    there = {row.row.label: row for row in plan("systems", [], "charades-cg", None, NOTHING_SAID)[1]}
-    assert there["Moment-DETR + SHINE"].preset == "charades-cg-moment_detr-shine"
-    assert there["Moment-DETR + SHINE"].settings.training.learning_rate == 2e-4
-    assert {row.preset for row in plan("systems", [], "mine", None, NOTHING_SAID)[1]} == {None}
-
-
-@pytest.mark.parametrize(
-    ("model", "without", "with_them"),
-    [
-        ("qd_detr", (False, False), (True, False)),
-        ("mmn", (False, False), (True, False)),
-        ("bm_detr", (False, True), (True, True)),
-    ],
-)
-def test_hard_negatives_are_said_in_the_words_of_any_model(
-    model: str, without: tuple[bool, bool], with_them: tuple[bool, bool]
-) -> None:
-    plans = plan("llms", ["base", "corpus"], "scenes", None, said(model={"name": model}))[1]
-    reads = [(row.settings.model.reads_negatives, row.settings.model.reads_in_video) for row in plans]
-    assert reads == [without, with_them]
-
-
-def test_a_model_without_hard_negatives_is_told() -> None:
-    assert ModelConfig(name="plain").on_hard_negatives(False) == {}
-    with pytest.raises(PenumbraError, match="plain is not trained on generated hard negatives"):
-        ModelConfig(name="plain").on_hard_negatives(True)
-
-
-def test_rows_are_chosen_by_label_and_by_who_fills() -> None:
-    grid = grids()["llms"]
-
-    def chosen(labels: list[str], *providers: str) -> list[str]:
-        return [row.label for row in chosen_rows(grid, labels, set(providers))]
-
-    assert chosen([]) == ["base", "random", "nearest", "corpus"]
-    assert chosen([], "openai", "random") == ["base", "random", "gpt"]
-    assert chosen(["llama", "base"]) == ["base", "llama"]
-    assert "fine-1" not in [row.label for row in chosen_rows(grids()["losses"], [], {"openai"})]
 
 
 @pytest.mark.parametrize(
@@ -183,14 +139,6 @@ def test_the_table_has_the_papers_form() -> None:
     assert "2 seeds" in remarks[0]
     assert "'Moment-DETR'" in remarks[1]
     assert remarks[2] == "**Failed**: QD-DETR + SHINE: no key"
-
-
-def test_the_constant_window_is_the_first_line() -> None:
-    results = Results(grids()["llms"], seeds=2, labels=["base"])
-    results.figures = [*rows_of(CONSTANT, 0, 29.5), *rows_of("base", 0, 10.0)]
-    _, _, first, second, *_ = results.table().split("\n")
-    assert first.startswith("| constant window |  | 29.50 | 29.50 | 29.50 |")
-    assert second.startswith("| base | nobody | 10.00 |")
 
 
 def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:

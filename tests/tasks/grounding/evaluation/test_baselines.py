@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penumbra.artifacts.schemas import table_of
@@ -12,7 +11,6 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.grounding.evaluation.baselines import (
     BY_VERB,
     CONSTANT,
-    STEPS,
     Fitted,
     fit,
     guesses,
@@ -84,24 +82,6 @@ def charades(shared: Path) -> Rows:
     return [row for make in Annotations(dataset).parts() for row in make().rows.to_pylist()]
 
 
-def iou(first: tuple[float, float], second: list[float]) -> float:
-    inter = min(first[1], second[1]) - max(first[0], second[0])
-    return max(inter, 0.0) / (first[1] - first[0] + second[1] - second[0] - max(inter, 0.0))
-
-
-def test_no_window_of_the_grid_is_better_on_charades_cg(charades: Rows) -> None:
-    train = [row for row in charades if row["split"] == "train"]
-    found = fit(train, {}, None)
-    assert found
-    assert found.relative
-    assert found.mean_iou == pytest.approx(np.mean([iou(found.of(r["duration"]), r["windows"][0]) for r in train]))
-    for start in range(0, STEPS, 5):
-        for end in range(start + 5, STEPS + 1, 5):
-            share = start / STEPS, end / STEPS
-            guessed = [iou((share[0] * r["duration"], share[1] * r["duration"]), r["windows"][0]) for r in train[::8]]
-            assert np.mean(guessed) < found.mean_iou + 0.01
-
-
 @pytest.mark.long
 def test_verbs_tell_much_on_charades_cg_and_less_on_novel_compositions(charades: Rows) -> None:
     annotations = {row["qid"]: row for row in charades}
@@ -134,27 +114,3 @@ def test_every_video_is_asked_a_query_of_another_one(charades: Rows) -> None:
         assert videos[row["query"]] != {row["vid"]}
     assert asked == with_other_queries(test[::-1], most=500)
     assert with_other_queries([row for row in test if row["vid"] == test[0]["vid"]]) == []
-
-
-def token(lemma: str, primitive: str | None, dep: str) -> dict[str, Any]:
-    return {
-        "text": lemma,
-        "space_after": True,
-        "lemma": lemma,
-        "pos": "",
-        "tag": "",
-        "dep": dep,
-        "head": 0,
-        "primitive": primitive,
-        "is_subject": False,
-    }
-
-
-def test_main_verbs_are_roots_or_the_first_verb() -> None:
-    tokens = [
-        [token("hold", "verb", "acl"), token("walk", "verb", "ROOT")],
-        [token("be", None, "ROOT"), token("hold", "verb", "acl"), token("walk", "verb", "xcomp")],
-        [token("box", "noun", "ROOT")],
-    ]
-    rows = [{"qid": f"q{number}", "tokens": several} for number, several in enumerate(tokens)]
-    assert dict(main_verbs(table_of("tags", rows))) == {"q0": "walk", "q1": "hold"}

@@ -81,12 +81,6 @@ def test_another_package_brings_a_metric_as_an_entry_point(monkeypatch: pytest.M
     all_metrics.cache_clear()
 
 
-@pytest.mark.usefixtures("late")
-def test_a_table_of_older_figures_has_their_columns() -> None:
-    rows = [{"split": "test", "subset": "all", "metric": name, "value": 1.0} for name in ("mIoU", "queries")]
-    assert results(rows) == (("split", "subset", "queries", "mIoU"), [("test", "all", "1", "1.00")])
-
-
 def test_scores_by_query_have_the_figures_as_their_means() -> None:
     figures = {
         name: value for subset, name, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None) if subset == "all"

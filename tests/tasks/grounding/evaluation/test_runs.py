@@ -152,18 +152,6 @@ def test_a_run_goes_with_all_that_is_its_own_and_nothing_else(store: Store, made
     assert [[it.key for it in found.parents] for found in store.find("mine", "predictions")] == [[made["plain"].key]]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
-def test_a_run_that_something_else_was_made_from_stays(
-    store: Store, made: dict[str, Artifact], arguments: list[str]
-) -> None:
-    table = put(store, "ablation", [], (made["evaluation"],))
-    done = CliRunner().invoke(app, ["runs", "rm", made["shine"].key, *arguments])
-    takes = f"penumbra artifacts rm mine/ablation/{table.key} takes it away first"
-    assert str(done.exception) == f"{table.path} was made from {made['evaluation'].path}: {takes}"
-    assert store.has(made["shine"])
-    assert run_folder(made["shine"]).exists()
-
-
 def test_a_run_that_is_being_trained_stays(store: Store, made: dict[str, Artifact]) -> None:
     run = found_run(made["mmn"].key)
     with store.lease(made["mmn"]):
@@ -191,19 +179,6 @@ def test_what_is_shown_of_a_run(store: Store, made: dict[str, Artifact]) -> None
     several = json.loads(CliRunner().invoke(app, ["runs", "ls", "--sort", "R1@0.5", "--json"]).stdout)
     assert [run["key"] for run in several] == [made[name].key for name in ("shine", "plain", "mmn")]
     assert non_default_settings({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
-
-
-def test_a_damaged_run_hides_no_other_and_can_be_taken_away(store: Store, made: dict[str, Artifact]) -> None:
-    for artifact in (made["evaluation"], made["mmn"]):
-        (Path(artifact.path) / "part-00000.parquet").write_bytes(b"rubbish")
-    plain, shine, mmn = Runs()
-    assert [run.damaged for run in (plain, shine, mmn)] == [False, True, True]
-    assert (shine.figures, shine.lines()[0][0], mmn.model) == ({}, "damaged", "mmn")
-    told = CliRunner().invoke(app, ["runs", "show", made["shine"].key]).output
-    assert "damaged: penumbra artifacts verify tells what" in told
-    for run in (shine, mmn):
-        remove(run)
-    assert [run.metrics for run in Runs()] == [made["plain"]]
 
 
 def test_a_list_loads_nothing_heavy(made: dict[str, Artifact]) -> None:

@@ -1,6 +1,5 @@
 """What a report is made of: progress while it trains, curves, examples that are chosen without chance, safe pages."""
 
-import math
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -18,12 +17,11 @@ from penumbra.tasks.grounding.report import (
     ordering_candidates,
     ordering_chart,
     overlap_examples,
-    pick,
     saliency_figure,
     steepness,
     windows_figure,
 )
-from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, headline
+from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section
 from tests.grounding_data import negatives, rows, settings, texts, videos
 from tests.markup import HOSTILE
 
@@ -54,27 +52,11 @@ def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
     assert curves_section([]).text == ["No epoch was trained."]
 
 
-def test_the_headline_is_what_the_kept_epoch_reached() -> None:
-    found = [
-        row
-        for name, values in (("R1@0.5", [1, 20.5]), ("mIoU", [10, 30]), ("chosen_by", [11, 50.5]))
-        for row in metrics(name, values, "validation")
-    ]
-    assert headline(curves_of(found)) == "R1@0.5 20.50, mIoU 30.00 on the validation queries, epoch 2"
-    assert headline(curves_of(metrics("total", [1.0]))) == ""
-
-
 @pytest.mark.parametrize(
     ("inside", "fall"), [([5, 4, 3, 2, 1], 1.0), ([5, 4, 3, 3.5, 1], -0.5), ([1, 1, 1, 1, 1], 0.0)]
 )
 def test_steepness_is_the_smallest_fall_inside_the_moment(inside: list[float], fall: float) -> None:
     assert steepness(Example(ROW, TEXTS), falling(inside), 2.0) == pytest.approx(fall)
-
-
-def test_the_best_the_middle_and_the_worst_are_picked() -> None:
-    assert list(pick([0.3, math.nan, 0.9, 0.1, 0.5, 0.5])) == [("best", 2), ("middle", 5), ("worst", 3)]
-    assert list(pick([0.3])) == [("best", 0)]
-    assert list(pick([math.nan])) == []
 
 
 def test_candidates_are_held_out_queries_with_a_text_of_another_video() -> None:
