@@ -15,13 +15,9 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
-from penumbra.tasks.negatives.quality.assessment import assess
 from penumbra.tasks.negatives.references import Negatives, Queries
-from penumbra.tasks.negatives.rejected import gather_rejected
-from penumbra.tasks.negatives.reports.run import report_negatives
-from penumbra.tasks.negatives.reports.summary import summarise
+from penumbra.tasks.negatives.report import gather_rejected, report_negatives, summarise
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
-from penumbra.tasks.negatives.sentence_negatives.taking import take_negatives
 from penumbra.tasks.stage import plan_if
 from penumbra.tasks.text.dictionary import count
 from penumbra.tasks.text.embeddings import Encoding, embed
@@ -80,7 +76,7 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
     with plan_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
         fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
         chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
-        quality = assess(chosen, fills, annotations, tags, embeddings, how.encoding, how.judging)
+        quality = quality_of(chosen, fills, queries, how)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
         return made.ended(report_negatives(made, summarise(annotations, tags, masks, fills, chosen)))
@@ -89,8 +85,22 @@ def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
 def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -> Negatives:
     """The DAG where negatives are whole sentences: nothing is masked, filled or chosen."""
     annotations, tags, embeddings, in_video = queries
-    taken = take_negatives(annotations, tags, dictionary, embeddings, how.sourcing, how.choosing, how.encoding)
-    quality = assess(taken, (), annotations, tags, embeddings, how.encoding, how.judging)
+    from penumbra.tasks.negatives.sentence_negatives.imported import make_sentence_negatives
+
+    taken = make_sentence_negatives(annotations, tags, dictionary, embeddings, how.sourcing, how.choosing, how.encoding)
+    quality = quality_of(taken, (), queries, how)
     rejected = gather_rejected(annotations, tags, taken)
     made = Negatives(annotations, tags, dictionary, None, (), embeddings, taken, in_video, rejected, quality)
     return made.ended(report_negatives(made, summarise(annotations, tags, None, (), taken)))
+
+
+def quality_of(
+    negatives: Artifact, fills: tuple[Artifact, ...], queries: Queries, how: NegativesParameters
+) -> Artifact | None:
+    """Return the quality report on the negatives, if the parameters ask for one."""
+    if not how.judging.judge:
+        return None
+    from penumbra.tasks.negatives.quality.report import report_quality
+
+    annotations, tags, embeddings, _ = queries
+    return report_quality(negatives, fills, annotations, tags, embeddings, how.encoding, how.judging)

@@ -13,10 +13,10 @@ from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
+from penumbra.tasks.negatives.files import read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.sentence_negatives.reading import read_entries
 from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.tags import Tagging
 

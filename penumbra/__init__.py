@@ -137,20 +137,20 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
     Raises:
         NegativesError: there are no such negatives, a row is none, or a setting is wrong
 
-    >>> figures = penumbra.quality(negatives, resamples=0, controls=False)
+    >>> figures = penumbra.quality(negatives, resamples=0)
     >>> list(figures.columns)
     ['level', 'provider', 'metric', 'value']
 
     """
     from penumbra.artifacts.store import Store
     from penumbra.flows.local_run import warnings_only
-    from penumbra.tasks.negatives.quality.command import judge_frame, judge_reference
+    from penumbra.tasks.negatives.quality.command import evaluate_frame, evaluate_reference
 
     with warnings_only():
         if isinstance(negatives, str | Path):
-            judged = judge_reference(str(negatives), dataset, settings)
+            judged = evaluate_reference(str(negatives), dataset, settings)
         else:
-            judged = judge_frame(negatives, dataset, settings)
+            judged = evaluate_frame(negatives, dataset, settings)
     return Store().frame(judged.artifact)
 
 

@@ -228,9 +228,7 @@ def queries(folder: str) -> dict[str, str]:
 
     stage.FEW_ROWS = 0
     flows.read_annotations = lambda dataset: stage.run(Annotations(dataset, ROWS_A_PART))
-    flows.build_negatives(
-        Dataset(name="corner", folder=folder), judging=QualityConfig(sample=10, classifiers=["words"], resamples=20)
-    )
+    flows.build_negatives(Dataset(name="corner", folder=folder), judging=QualityConfig(sample=10, resamples=20))
     return {
         f"{manifest.stage}/{manifest.key}/{name}": digest
         for manifest in Store().find("corner")

@@ -64,7 +64,6 @@ class Format(StrEnum):
     csv = "csv"
     parquet = "parquet"
     hf = "hf"
-    review = "review"
 
 
 def export(
@@ -73,16 +72,13 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="shine: the authors' keys; jsonl, csv, parquet: one row a negative; hf: a folder that "
-            "`datasets.load_dataset` opens, with a card; review: a CSV sheet with two questions for people, which "
-            "`penumbra quality --review` reads back.",
+            help="shine: the authors' keys; jsonl, csv, parquet: one negative in each row; hf: a folder that "
+            "`datasets.load_dataset` opens, with a card.",
         ),
     ] = Format.shine,
     output: Annotated[
         Path | None, typer.Option(help="File to write, of hf the folder; default: standard output, not parquet and hf.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Rows of the sheet for people.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the sheet's sample.")] = 0,
     licence: Annotated[
         str, typer.Option("--license", help="Licence on hf's card: an identifier of the Hub, as in cc-by-4.0.")
     ] = "unknown",
@@ -95,11 +91,9 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write the newest negatives in the format of SHINE's release, one negative a row, or as a sheet for people."""
+    """Write the newest negatives in the format of SHINE's release, or with one negative in each row."""
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.negatives.export.rows import export_rows, review_sheet
-    from penumbra.tasks.negatives.export.tables import COLUMNS, write_parquet
-    from penumbra.tasks.negatives.quality.review import csv_lines
+    from penumbra.tasks.negatives.export import csv_lines, export_rows, write_parquet
 
     if push and format_ is not Format.hf:
         raise typer.BadParameter("--push sends the folder of --format hf")
@@ -108,10 +102,8 @@ def export(
     store = Store()
     if format_ is Format.hf:
         _write_folder(store, dataset, output, licence, push)
-    elif format_ is Format.review:
-        write_text([review_sheet(store, dataset, count, seed)], output)
     elif format_ is Format.csv:
-        write_text(csv_lines(COLUMNS, export_rows(store, dataset, format_.value, warn)), output)
+        write_text(csv_lines(export_rows(store, dataset, format_.value, warn)), output)
     elif output and format_ is Format.parquet:
         write_parquet(export_rows(store, dataset, format_.value, warn), output)
     else:
@@ -120,8 +112,8 @@ def export(
 
 def _write_folder(store: "Store", dataset: str, output: Path | None, licence: str, push: str | None) -> None:
     """Write a folder for the Hub, a temporary one if none is named, and push it."""
-    from penumbra.tasks.negatives.export.hub import push as push_folder
-    from penumbra.tasks.negatives.export.hub import write_folder
+    from penumbra.tasks.negatives.export import push as push_folder
+    from penumbra.tasks.negatives.export import write_folder
 
     with tempfile.TemporaryDirectory(prefix="penumbra-") as scratch:
         folder = output or Path(scratch)
@@ -135,8 +127,8 @@ def quality(
         str,
         typer.Argument(
             metavar="FILE",
-            help="Negatives of any origin: DATASET/negatives or DATASET/fills, with /KEY if need be, a folder or file "
-            "of Parquet, or JSON lines in SHINE's form or one negative a row.",
+            help="Negatives of any origin: DATASET/negatives or DATASET/fills, with /KEY if need be, or a file or "
+            "folder in SHINE's form or with one negative in each row: JSON lines, CSV, TSV or Parquet.",
         ),
     ],
     dataset: Annotated[
@@ -146,24 +138,15 @@ def quality(
     sample: Annotated[
         int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
     ] = None,
-    classifier: Annotated[
-        list[str] | None, typer.Option(help="Blind classifier: words, characters, sentences or gru; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of samples, random fills and intervals.")] = 0,
-    human: Annotated[
-        Path | None, typer.Option(help="More human text that the fillers did not draw from, one sentence a line.")
-    ] = None,
-    review: Annotated[Path | None, typer.Option(help="A filled-in sheet of `export --format review`.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write tables and charts as markdown, too.")] = None,
 ) -> None:
     """Evaluate the quality of any negatives: each figure by level and provider, with intervals and two controls."""
-    from penumbra.tasks.negatives.quality.command import judge_reference
+    from penumbra.tasks.negatives.quality.command import evaluate_reference
 
-    settings = {"sample": sample, "classifiers": classifier or None, "sampling_seed": seed}
-    report = judge_reference(negatives, dataset, settings, human, review)
+    report = evaluate_reference(negatives, dataset, {"sample": sample})
     if page:
         page.write_text(report.page, encoding="utf-8")
-    for title, (header, *rows) in report.tables:
+    for title, (header, rows) in report.tables:
         print_table(header, rows, title)
     for note in report.notes:
         print_line(f"note: {note}")

@@ -150,7 +150,7 @@ def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int]
 def _shown(store: Store, artifact: Artifact) -> list[Row]:
     if artifact.stage == "negatives":
         return _rows(store.parts(artifact, CHOSEN))
-    from penumbra.tasks.negatives.quality.artifact import first_fills  # only here: it imports spaCy and an encoder
+    from penumbra.tasks.negatives.quality.negatives import first_fills  # only here: it imports spaCy and an encoder
 
     return _rows(first_fills(part) for part in store.parts(artifact, FILLED))
 

@@ -12,8 +12,6 @@ from penumbra.tasks.text.embeddings import Encoding
 from penumbra.tasks.text.masks import Masking
 from penumbra.tasks.text.tags import Tagging
 
-Classifier = Literal["words", "characters", "sentences", "gru"]
-
 
 class NegativeSource(Parameters):
     """Where the negatives come from."""
@@ -45,28 +43,16 @@ class NegativeSource(Parameters):
 
 
 class QualityConfig(Parameters):
-    """How the negatives are judged; docs/results/negatives.md says what is measured."""
+    """How the negatives are evaluated; docs/results/negatives.md says what is measured."""
 
     judge: bool = Field(True, description="Whether a run ends with a quality report.")
     sample: int = Field(
         600,
         ge=0,
-        description="Queries for the figures that need a parser or a sentence encoder, and for the classifiers beside "
-        "`words`; 0: all of them.",
+        description="Queries for the figures that need a parser or a sentence encoder; 0: all. Blind AUC by words and "
+        "plausibility use at least 10,000 if there are so many, and counts use every row.",
     )
-    queries: int = Field(
-        10_000,
-        ge=0,
-        description="Queries for blind AUC by `words` and for plausibility; 0: all of them. Counts see every row.",
-    )
-    classifiers: list[Classifier] = Field(
-        ["words", "characters", "sentences"],
-        description="Blind classifiers. words: 1- and 2-grams, the definition; characters: 2- to 4-grams; "
-        "sentences: SentenceBERT vectors; gru: a small recurrent network, slow.",
-    )
-    controls: bool = Field(True, description="Whether to judge random fills and the nearest other queries as well.")
     resamples: int = Field(200, ge=0, description="Bootstrap resamples (of videos) for the 95 % intervals; 0: none.")
-    sampling_seed: int = Field(0, description="The same seed gives the same samples, random fills and intervals.")
 
 
 class NegativesParameters(Parameters):

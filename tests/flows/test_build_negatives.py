@@ -20,9 +20,9 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
-from penumbra.tasks.negatives.quality.negative import NegativesError
 
 STAGES = {
     "annotations",
@@ -39,7 +39,7 @@ STAGES = {
     "summary",
 }
 QUERIES = 60
-LIGHT = QualityConfig(sample=10, classifiers=["words"], resamples=20)
+LIGHT = QualityConfig(sample=10, resamples=20)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import QualityConfig
 annotations.Annotations.__init__.__defaults__ = (12,)
 build_negatives(Dataset(name="dirty", folder=sys.argv[1]), filling=Filling(candidates=3),
-                judging=QualityConfig(sample=10, classifiers=["words"], resamples=20))
+                judging=QualityConfig(sample=10, resamples=20))
 """
 
 

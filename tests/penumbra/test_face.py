@@ -12,7 +12,7 @@ import pytest
 import penumbra
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.dataset import DatasetError
-from penumbra.tasks.negatives.quality.negative import NegativesError
+from penumbra.tasks.negatives.files import NegativesError
 
 pytestmark = pytest.mark.slow
 

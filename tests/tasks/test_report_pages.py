@@ -13,11 +13,11 @@ from penumbra.tasks import stage as stages
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
-from penumbra.tasks.negatives.quality.page import BELOW_A_COIN
+from penumbra.tasks.negatives.quality.page import BELOW_CHANCE
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.negatives.reports.run import write_report as run_page
-from penumbra.tasks.negatives.reports.summary import Summary
+from penumbra.tasks.negatives.report import Summary
+from penumbra.tasks.negatives.report import write_report as run_page
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
@@ -149,7 +149,7 @@ def test_an_ablation_s_failures() -> None:
 def test_a_blind_auc_below_a_coin_s_is_explained(store: Store, value: float, explained: bool) -> None:
     rows = [{"level": 1, "provider": "all", "metric": metric, "value": value} for metric in ("rows", "blind_auc")]
     page = quality_page(rows, store.manifest(build(store, "quality", [])), "/tmp/it")
-    assert (BELOW_A_COIN in page) == explained
+    assert (BELOW_CHANCE in page) == explained
 
 
 def test_an_ablation_ends_with_its_best_row() -> None:

@@ -1,255 +1,351 @@
-"""Every figure of a set of negatives, a level and a provider: the rows of `quality`."""
+"""The figures of a quality report: for each level and provider, with 95 % intervals by resampling videos.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import product
+*Blind AUC* is how well a classifier that sees only the text tells negatives from their queries: TF-IDF over 1- and
+2-grams of words (min_df = 2, sublinear), logistic regression (C = 3), five folds grouped by video, mean ROC AUC;
+`blind_auc.characters` is the same over 2- to 4-grams of characters.
+
+*Plausibility* is how much negatives read like human text: 0 as random fills do, 1 as the queries do,
+`(LM(negatives) − LM(random fills of the same masks)) / (LM(queries) − LM(random fills))`, LM being the mean
+log-probability of the tokens of each sentence under an interpolated Kneser-Ney trigram model (discount 0.75) of human
+sentences that the provider did not draw from.
+
+*Attested relations* are the syntactic relations of a negative that its query lacks, as far as human text has them. An
+n-gram model lets "person wash a picture" pass, for its neighbours fit; its verb-object relation does not.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penumbra.tasks.data.resampling import Estimate, Floats, Resamples
-from penumbra.tasks.negatives.parameters import Classifier
-from penumbra.tasks.negatives.quality.blind import judge
-from penumbra.tasks.negatives.quality.controls import CONTROL, EVERY_LEVEL, ORIGINALS
-from penumbra.tasks.negatives.quality.counts import SIMILARITY, Counts, is_total
-from penumbra.tasks.negatives.quality.negative import Negative
-from penumbra.tasks.negatives.quality.plausibility import language_model, log_probabilities, plausibility
-from penumbra.tasks.negatives.quality.reference import Reference, Tokens
-from penumbra.tasks.negatives.quality.relations import attested
+from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples
+from penumbra.tasks.negatives.providers.language_model import KneserNey
+from penumbra.tasks.negatives.quality.negatives import Negative
+from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
+from penumbra.tasks.text.relations import Relation, relations
 
-ALL = "all"
-AS_DRAWN = "as drawn: "
-COMMONEST = 10
-COMMON_FILL = "common_fill: "
+ALL, AS_DRAWN, CONTROL, QUERIES = "all", "as drawn: ", "control: ", "originals"
+EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
+TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
+PARAPHRASE = 0.90
 PERCENTILES = (5, 25, 50, 75, 95)
-DECIMALS = 6  # beyond them the number of threads tells
-MIN_ROWS = 50  # rows of a provider at a level: fewer train no classifier
-Vectors = dict[str, NDArray[np.float32]]
+DECIMALS = 6  # further digits depend on the number of threads
+FOLDS = 5
+MIN_ROWS = 50  # of a provider at a level; fewer train no classifier
+Numbers = NDArray[Any]
+Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in each row, and out of how much
 
 
 @dataclass
 class Figures:
-    """Rows of the table, gathered."""
+    """The rows of the table `quality`."""
 
+    resamples: Resamples
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def put(self, level: int, provider: str, metric: str, estimate: Estimate | float) -> None:
-        """Add a figure, with `metric.low` and `metric.high` where it has an interval; what is undefined is left out."""
+        """Add a figure, with `metric.low` and `metric.high` if it has an interval; undefined figures are left out."""
         estimate = estimate if isinstance(estimate, Estimate) else Estimate(float(estimate))
         if not isfinite(estimate.value):
             return
         named = {metric: estimate.value, f"{metric}.low": estimate.low, f"{metric}.high": estimate.high}
         for name, value in named.items():
             if not isnan(value):
-                figure = round(value, DECIMALS)
-                self.rows.append({"level": level, "provider": provider, "metric": name, "value": figure})
+                self.rows.append(
+                    {"level": level, "provider": provider, "metric": name, "value": round(value, DECIMALS)}
+                )
 
 
-def is_control(provider: str) -> bool:
-    """Whether this names something that negatives are held against."""
-    return provider == ORIGINALS or provider.startswith((CONTROL, AS_DRAWN))
+class Places:
+    """Level, provider and video of some rows; `videos` numbers the videos."""
+
+    def __init__(self, rows: pa.Table, videos: Mapping[str, int]) -> None:
+        self.levels: Ids = rows["level"].to_numpy().astype(np.int64)
+        self.codes, self.providers = _codes(rows["provider"])
+        vids, names = _codes(rows["vid"])
+        numbers = np.array([videos[name] for name in names], dtype=np.int64)
+        self.videos: Ids = numbers[vids] if len(rows) else np.zeros(0, dtype=np.int64)
+
+    @classmethod
+    def of(cls, rows: Sequence[Negative], videos: Mapping[str, int]) -> "Places":
+        """Return the places of negatives."""
+        names = ("level", "provider", "vid")
+        types = (pa.int8(), pa.string(), pa.string())
+        columns = {n: pa.array([getattr(row, n) for row in rows], kind) for n, kind in zip(names, types, strict=True)}
+        return cls(pa.table(columns), videos)
+
+    def names(self) -> list[tuple[str, int | None]]:
+        """Return the names that figures are put down for: all providers together and, if there are several, each.
+
+        A control is never put together with others.
+        """
+        alone: list[tuple[str, int | None]] = sorted((name, code) for code, name in enumerate(self.providers))
+        if any(name == QUERIES or name.startswith((CONTROL, AS_DRAWN)) for name in self.providers):
+            return alone
+        return [(ALL, None), *(alone if len(alone) > 1 else [])]
+
+    def groups(self) -> Iterator[tuple[int, str, Ids]]:
+        """Yield each level, each name, and the numbers of their rows."""
+        for level in np.unique(self.levels):
+            for name, code in self.names():
+                chosen = (self.levels == level) & (True if code is None else self.codes == code)
+                if chosen.any():
+                    yield int(level), name, np.flatnonzero(chosen)
 
 
-def names(providers: Iterable[str]) -> list[tuple[str, str | None]]:
-    """What figures are put down for: all providers together and, where there are several, each; a control is itself."""
-    several = sorted(set(providers))
-    alone: list[tuple[str, str | None]] = [(name, name) for name in several]
-    if any(is_control(name) for name in several):
-        return alone
-    return [(ALL, None), *(alone if len(several) > 1 else [])]
+def _codes(column: pa.ChunkedArray) -> tuple[Ids, list[str]]:
+    """Return a number for each row's text, and the texts by number."""
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
-def groups(rows: Sequence[Negative]) -> Iterator[tuple[int, str, list[Negative]]]:
-    """Yield the rows of each level and name."""
-    for level in sorted({row.level for row in rows}):
-        here = [row for row in rows if row.level == level]
-        for name, provider in names(row.provider for row in here):
-            yield level, name, [row for row in here if provider in (None, row.provider)]
+def put_columns(places: Places, columns: Columns, figures: Figures) -> None:
+    """Add the sum of each column that is a total, and the share or mean of any other."""
+    for level, name, chosen in places.groups():
+        for metric, (counted, out_of) in columns.items():
+            mine = chosen[out_of[chosen] > 0]
+            videos, numerators = places.videos[mine], counted[mine].astype(np.float64)
+            if len(mine) and is_total(metric):
+                figures.put(level, name, metric, figures.resamples.total(videos, numerators))
+            elif len(mine):
+                denominators = out_of[mine].astype(np.float64)
+                figures.put(level, name, metric, figures.resamples.ratio(videos, numerators, denominators))
 
 
-def counted(counts: Counts, resamples: Resamples, figures: Figures) -> None:
-    """Put down all that was counted."""
-    for level, (name, provider) in product(counts.levels, names(counts.providers)):
-        rows = int(counts.chosen(level, provider).sum())
-        if not rows:
-            continue
-        figures.put(level, name, "rows_with_similarity" if SIMILARITY in counts.metrics else "rows", rows)
-        for metric in counts.metrics:
-            videos, numerators, denominators = counts.column(metric, level, provider)
-            if len(videos) and is_total(metric):
-                figures.put(level, name, metric, resamples.total(videos, numerators))
-            elif len(videos):
-                figures.put(level, name, metric, resamples.ratio(videos, numerators, denominators))
-        _words(counts, level, name, provider, figures)
-        _spread(counts, level, name, provider, figures)
-    for name, provider in names(counts.providers):
-        videos, falls = counts.falls(provider)
-        if len(videos):
-            figures.put(EVERY_LEVEL, name, "hierarchy", resamples.ratio(videos, falls, np.ones(len(falls))))
+def is_total(metric: str) -> bool:
+    """Return whether a figure is a number of rows."""
+    return metric.split(".", maxsplit=1)[0] in TOTALS
 
 
-def _words(counts: Counts, level: int, name: str, provider: str | None, figures: Figures) -> None:
-    """How many words the fills are, and how much of them the ten commonest."""
-    words = counts.fills(level, provider)
-    if words:
-        slots = words.total()
-        figures.put(level, name, "distinct_fills", len(words))
-        figures.put(level, name, "distinct_fills_a_slot", len(words) / slots)
-        commonest = words.most_common(COMMONEST)
-        figures.put(level, name, "ten_commonest", sum(count for _, count in commonest) / slots)
-        for word, count in sorted(commonest, key=lambda pair: (-pair[1], pair[0])):
-            figures.put(level, name, f"{COMMON_FILL}{word}", count / slots)
+# -- what `measures` holds --------------------------------------------------------------------------------------------
 
 
-def _spread(counts: Counts, level: int, name: str, provider: str | None, figures: Figures) -> None:
-    """Percentiles of the cosines."""
-    if SIMILARITY in counts.metrics:
-        _, cosines, _ = counts.column(SIMILARITY, level, provider)
-        for percent in PERCENTILES if len(cosines) else ():
-            figures.put(level, name, f"{SIMILARITY}.p{percent:02d}", float(np.percentile(cosines, percent)))
+def put_measures(measures: pa.Table, reference: Reference, videos: Mapping[str, int], figures: Figures) -> Columns:
+    """Add the figures of the table `measures`; return its columns."""
+    slots, ones = _numbers(measures, "slots"), np.ones(len(measures), dtype=np.int8)
+    known = measures["template_kept"].is_valid().cast(pa.int8()).to_numpy()
+    columns: Columns = {
+        "template_kept": (_numbers(measures, "template_kept"), known),
+        "closed_vocabulary": (_numbers(measures, "closed_vocabulary"), ones),
+        "length": (_numbers(measures, "length"), ones),
+        "same_slot_class": (_numbers(measures, "same_slot_class"), slots),
+        "equal_to_original": (_numbers(measures, "equal_to_original"), slots),
+    }
+    places = Places(measures, videos)
+    put_columns(places, columns, figures)
+    put_equalities(measures, reference, videos, figures)
+    for level, name, chosen in places.groups():
+        words = Counter(pc.list_flatten(measures["words"].take(pa.array(chosen))).to_pylist())
+        if words:
+            slots_filled, commonest = words.total(), words.most_common(10)
+            figures.put(level, name, "distinct_fills", len(words))
+            figures.put(level, name, "distinct_fills_a_slot", len(words) / slots_filled)
+            figures.put(level, name, "ten_commonest", sum(count for _, count in commonest) / slots_filled)
+    return columns
 
 
-def blind(
-    rows: Sequence[Negative],
-    classifier: Classifier,
-    vectors: Vectors,
-    videos: dict[str, int],
-    resamples: Resamples,
-    seed: int,
-    figures: Figures,
-) -> None:
-    """Put down the AUC of a classifier; `blind_auc` is the definition's, the others carry their names."""
-    for level, name, several in groups(rows):
-        matrix = None
-        if len(several) < MIN_ROWS:
-            continue
-        if classifier == "sentences":
-            texts = [*(row.positive for row in several), *(row.negative for row in several)]
-            matrix = np.stack([vectors[text] for text in texts])
-        verdict = judge(
-            [row.positive for row in several],
-            [row.negative for row in several],
-            [videos[row.vid] for row in several],
-            classifier,
-            matrix,
-            seed,
-        )
-        if verdict:
-            metric = "blind_auc" if classifier == "words" else f"blind_auc.{classifier}"
-            area = resamples.area(verdict.videos, verdict.labels, verdict.scores, verdict.folds)
+def put_equalities(measures: pa.Table, reference: Reference, videos: Mapping[str, int], figures: Figures) -> None:
+    """Add the numbers of rows that equal a query or show what is held out."""
+    equalities = {
+        "copies": _numbers(measures, "copy"),
+        "false_negatives": _numbers(measures, "false_negative"),
+        "false_negatives.lemmatised": _numbers(measures, "false_negative_lemmatised"),
+    }
+    if reference.tests:
+        trained, splits = _numbers(measures, "trained"), measures["test_splits"].to_pylist()
+        tested = np.array([bool(several) for several in splits], dtype=np.int8)
+        equalities |= {"leaks": tested * (1 - trained), "leaks.trained": tested * trained}
+        for split in reference.tests:
+            of_split = np.array([split in several for several in splits], dtype=np.int8)
+            equalities[f"leaks.{split}"] = of_split * (1 - trained)
+    if reference.is_labelled:
+        equalities["held_out.compositions"] = _numbers(measures, "held_out_composition")
+        equalities["held_out.words"] = _numbers(measures, "held_out_word")
+    ones, places = np.ones(len(measures), dtype=np.int8), Places(measures, videos)
+    for level, name, chosen in places.groups():
+        figures.put(level, name, "rows", len(chosen))
+    put_columns(places, {name: (counted, ones) for name, counted in equalities.items()}, figures)
+
+
+def _numbers(rows: pa.Table, name: str) -> Numbers:
+    """Return a column, with 0 for null."""
+    column = rows[name]
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+    numbers: Numbers = pc.fill_null(column, 0).to_numpy()
+    return numbers
+
+
+def put_similarity(qids: Sequence[str], cosines: Floats, places: Places, figures: Figures) -> None:
+    """Add mean and percentiles of the cosines to the query, paraphrases, and whether cosines fall by level."""
+    ones = np.ones(len(cosines), dtype=np.int8)
+    paraphrases = (cosines > PARAPHRASE).astype(np.int8)
+    put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)}, figures)
+    for level, name, chosen in places.groups():
+        figures.put(level, name, "rows_with_similarity", len(chosen))
+        for percent in PERCENTILES:
+            figures.put(level, name, f"similarity.p{percent:02d}", float(np.percentile(cosines[chosen], percent)))
+    if not len(cosines):
+        return
+    queries = np.unique(np.array(qids), return_inverse=True)[1]
+    order = np.lexsort((places.levels, queries))  # stable: rows of one level stay in their order
+    queries, codes, videos = queries[order], places.codes[order], places.videos[order]
+    starts = np.flatnonzero(np.diff(queries, prepend=-1))
+    sizes = np.diff(starts, append=len(cosines))
+    falls = np.diff(cosines[order], prepend=np.inf) < 0
+    falls[starts] = True  # the first level of a query has none before it
+    has_one_provider = np.logical_and.reduceat(codes == np.repeat(codes[starts], sizes), starts)
+    fall = np.logical_and.reduceat(falls, starts).astype(np.float64)
+    for name, code in places.names():
+        mine = (sizes > 1) & (True if code is None else has_one_provider & (codes[starts] == code))
+        if mine.any():
+            share = figures.resamples.ratio(videos[starts][mine], fall[mine], np.ones(int(mine.sum())))
+            figures.put(EVERY_LEVEL, name, "hierarchy", share)
+
+
+# -- blind AUC --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Held-out scores of every text: those of the queries (label 1), then those of the negatives (label 0)."""
+
+    labels: Ids
+    scores: Floats
+    folds: Ids
+    videos: Ids
+
+
+def blind_scores(
+    queries: Sequence[str], negatives: Sequence[str], videos: Sequence[int] | Ids, unit: str = "words"
+) -> Scores | None:
+    """Score every text by a classifier fitted on other videos; None if there are too few videos or words.
+
+    Args:
+        queries: the positive examples
+        negatives: the negative of each query
+        videos: the video of each query
+        unit: what n-grams are made of, `words` or `characters`
+
+    """
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold
+
+    labels = np.repeat(np.array([1, 0]), len(queries))
+    groups = np.tile(np.asarray(videos, dtype=np.int64), 2)
+    if len(np.unique(groups)) < FOLDS:
+        return None
+    options = {"analyzer": "char_wb", "ngram_range": (2, 4)} if unit == "characters" else {"ngram_range": (1, 2)}
+    scores, folds = np.empty(len(labels)), np.empty(len(labels), dtype=np.int64)
+    try:
+        counts = CountVectorizer(**options).fit_transform([*queries, *negatives])  # once for all folds
+        for fold, (train, test) in enumerate(GroupKFold(FOLDS).split(groups, groups=groups)):
+            known = counts[:, np.flatnonzero(counts[train].getnnz(axis=0) >= 2)]
+            if not known.shape[1]:
+                return None
+            matrix = TfidfTransformer(sublinear_tf=True).fit(known[train]).transform(known)
+            model = LogisticRegression(C=3.0, max_iter=1000).fit(matrix[train], labels[train])
+            scores[test], folds[test] = model.decision_function(matrix[test]), fold
+    except ValueError:  # no text has a word
+        return None
+    return Scores(labels, scores, folds, groups)
+
+
+def put_blind_auc(rows: Sequence[Negative], places: Places, unit: str, figures: Figures) -> None:
+    """Add the AUC of a blind classifier."""
+    metric = "blind_auc" if unit == "words" else f"blind_auc.{unit}"
+    for level, name, chosen in places.groups():
+        mine = [rows[index] for index in chosen]
+        scores = None
+        if len(mine) >= MIN_ROWS:
+            videos = places.videos[chosen]
+            scores = blind_scores([row.query for row in mine], [row.negative for row in mine], videos, unit)
+        if scores:
+            area = figures.resamples.area(scores.videos, scores.labels, scores.scores, scores.folds)
             figures.put(level, name, metric, area)
 
 
+# -- plausibility and relations ---------------------------------------------------------------------------------------
+
+
 class LanguageModels:
-    """Judges how much text reads like what people wrote."""
+    """Kneser-Ney models of the human texts of a reference."""
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self.models = [language_model(human.sentences) for human in reference.human]
+        self.models = [KneserNey.of(words_of(text) for text in human.sentences) for human in reference.human]
 
-    def score(self, rows: Sequence[Negative], texts: Sequence[str]) -> Floats:
-        """Log-probability and tokens (rows, 2) of a text for each row, by the model that judges the row's video."""
+    def score(self, rows: Sequence[Negative], text: Callable[[Negative], str]) -> Floats:
+        """Return log-probability and tokens (rows, 2) of a text of each row, under the model for the row's video."""
         scores = np.zeros((len(rows), 2))
-        judges = np.array([self.reference.human_for(row.vid) for row in rows], dtype=np.int64)
+        indices = np.array([self.reference.human_index(row.vid) for row in rows], dtype=np.int64)
         for number, model in enumerate(self.models):
-            mine = np.flatnonzero(judges == number)
+            mine = np.flatnonzero(indices == number)
             if len(mine):
-                scores[mine] = np.stack(log_probabilities(model, [texts[int(i)] for i in mine]), axis=1)
+                texts = [words_of(text(rows[int(i)])) for i in mine]
+                scores[mine] = np.stack(model.log_probabilities(texts), axis=1)
         return scores
 
 
-def plausible(
+def plausibility(means: Floats) -> Floats:
+    """Return the figure from log-probabilities (…, 3) of negatives, of random fills and of queries."""
+    figure: Floats = (means[..., 0] - means[..., 1]) / (means[..., 2] - means[..., 1])
+    return figure
+
+
+def put_plausibility(
     rows: Sequence[Negative],
     randoms: Sequence[Negative],
-    variants: Mapping[str, bool],
     models: LanguageModels,
-    videos: dict[str, int],
-    resamples: Resamples,
+    videos: Mapping[str, int],
     figures: Figures,
 ) -> None:
-    """Put down plausibility against these random fills, over the rows that have one.
-
-    `variants` maps a metric to whether every token weighs alike, not every sentence.
-    """
-    filled = {(row.qid, row.level): row.negative for row in randoms}
-    for level, name, several in groups([row for row in rows if (row.qid, row.level) in filled]):
-        texts = (
-            [row.negative for row in several],
-            [filled[row.qid, row.level] for row in several],
-            [row.positive for row in several],
-        )
-        sums = np.concatenate([models.score(several, side) for side in texts], axis=1)
-        means = np.stack(
-            [sums[:, i // 2 * 2] / sums[:, i // 2 * 2 + 1] if i % 2 == 0 else np.ones(len(sums)) for i in range(6)],
-            axis=1,
-        )
-        numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
-        for metric, by_token in variants.items():
-            figures.put(level, name, metric, resamples.estimate(numbers, sums if by_token else means, plausibility))
+    """Add plausibility in comparison with these random fills, of the rows that have one."""
+    fills = {(row.qid, row.level): row.negative for row in randoms}
+    filled = [row for row in rows if (row.qid, row.level) in fills]
+    places = Places.of(filled, videos)
+    for level, name, chosen in places.groups():
+        mine = [filled[index] for index in chosen]
+        negatives = models.score(mine, lambda row: row.negative)
+        random = models.score(mine, lambda row: fills[row.qid, row.level])
+        queries = models.score(mine, lambda row: row.query)
+        means = np.stack([side[:, 0] / side[:, 1] for side in (negatives, random, queries)], axis=1)
+        estimate = figures.resamples.estimate(places.videos[chosen], means, plausibility)
+        figures.put(level, name, "plausibility", estimate)
 
 
-def log_probability(
-    rows: Sequence[Negative], models: LanguageModels, videos: dict[str, int], resamples: Resamples, figures: Figures
+def put_log_probability(rows: Sequence[Negative], places: Places, models: LanguageModels, figures: Figures) -> None:
+    """Add the mean natural log-probability of a token."""
+    sums = models.score(rows, lambda row: row.negative)
+    put_columns(places, {"log_probability": (sums[:, 0], sums[:, 1])}, figures)
+
+
+def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int, int]:
+    """Return how many of the relations that a negative has and its query lacks human text has, and how many."""
+    fresh = set(relations(negative)) - set(relations(query))
+    return len(fresh & human), len(fresh)
+
+
+def put_relations(
+    rows: Sequence[Negative], places: Places, parsed: Mapping[str, Tokens], reference: Reference, figures: Figures
 ) -> None:
-    """Put down the mean natural log-probability a token."""
-    for level, name, several in groups(rows):
-        sums = models.score(several, [row.negative for row in several])
-        numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
-        figures.put(level, name, "log_probability", resamples.ratio(numbers, sums[:, 0], sums[:, 1]))
+    """Add the share of attested relations; of the queries themselves, of all their relations."""
+    counts = np.zeros((len(rows), 2))
+    for index, row in enumerate(rows):
+        human = reference.human[reference.human_index(row.vid)].relations
+        query = [] if row.provider == QUERIES else parsed[row.query]
+        counts[index] = attested(parsed[row.negative], query, human)
+    ones = np.ones(len(rows))
+    columns = {"attested_relations": (counts[:, 0], counts[:, 1]), "new_relations": (counts[:, 1], ones)}
+    put_columns(places, columns, figures)
 
 
-def related(
-    rows: Sequence[Negative],
-    parsed: dict[str, Tokens],
-    reference: Reference,
-    videos: dict[str, int],
-    resamples: Resamples,
-    figures: Figures,
-) -> None:
-    """Put down the share of attested relations; of the originals, of all their relations."""
-    for level, name, several in groups(rows):
-        pairs = []
-        for row in several:
-            human = reference.human[reference.human_for(row.vid)].relations
-            positive = [] if row.provider == ORIGINALS else parsed[row.positive]
-            pairs.append(attested(parsed[row.negative], positive, human))
-        numbers = np.array([videos[row.vid] for row in several], dtype=np.int64)
-        table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        figures.put(level, name, "attested_relations", resamples.ratio(numbers, table[:, 0], table[:, 1]))
-        figures.put(level, name, "new_relations", resamples.ratio(numbers, table[:, 1], np.ones(len(table))))
-
-
-def same_class_parsed(
-    rows: Sequence[Negative],
-    parsed: dict[str, Tokens],
-    reference: Reference,
-    videos: dict[str, int],
-    resamples: Resamples,
-    figures: Figures,
-) -> None:
-    """Put down how many fills a parse of the whole negative gives their slot's class and fine tag."""
-    for level, name, several in groups(rows):
-        counts = []
-        for row in several:
-            slots, tokens = reference.slots(row) or (), parsed[row.negative]
-            fits = bool(slots) and max(slot.token for slot in slots) < len(tokens)
-            hits = [
-                (tokens[s.token]["primitive"], tokens[s.token]["tag"]) == (s.primitive, s.tag) for s in slots if fits
-            ]
-            counts.append((videos[row.vid], sum(hits), len(hits)))
-        table = np.array(counts, dtype=np.float64).reshape(-1, 3)
-        share = resamples.ratio(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
-        figures.put(level, name, "same_slot_class.parsed", share)
-
-
-def with_similarity(rows: Iterable[Negative], vectors: Vectors) -> list[Negative]:
-    """The rows, with cosines where they had none and both texts have a vector."""
-
-    def completed(row: Negative) -> Negative:
-        if row.similarity is not None or not {row.positive, row.negative} <= vectors.keys():
-            return row
-        return replace(row, similarity=float(vectors[row.positive] @ vectors[row.negative]))
-
-    return [completed(row) for row in rows]
+def texts_of(rows: Iterable[Negative]) -> set[str]:
+    """Return all texts of some rows."""
+    return {text for row in rows for text in (row.query, row.negative)}

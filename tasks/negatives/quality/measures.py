@@ -1,6 +1,6 @@
-"""Stage `measures`: what a negative's own text says, a row a negative: its template, its words, and whom it equals.
+"""Stage `measures`: what the text of each negative shows, one row each: its template, its words, and what it equals.
 
-The report adds these up. Who looks for the leaks or copies themselves filters this table.
+The quality report adds these up. Whoever looks for leaks or copies filters this table.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,73 +12,62 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.choosing.guard import normal_form
-from penumbra.tasks.negatives.quality.artifact import ArtifactNegatives
-from penumbra.tasks.negatives.quality.negative import Negative
-from penumbra.tasks.negatives.quality.reference import Reference, read_reference
-from penumbra.tasks.negatives.quality.source import AnnotatedDataset
-from penumbra.tasks.negatives.quality.texts import fills_of, words_of
+from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, Negative
+from penumbra.tasks.negatives.quality.reference import Reference, fills_of, read_reference, words_of
 from penumbra.tasks.stage import Stage, is_planned, work_of
 
 STAGE = "measures"
 
 
 def measure(row: Negative, reference: Reference) -> dict[str, Any]:
-    """A row of `measures`."""
+    """Return a row of `measures`."""
     words = words_of(row.negative)
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
+    form, own = normal_form(row.negative), normal_form(row.query)
+    forms, lemmatised_forms = reference.forms_of_video(row.vid)
+    lemmatised, lemmas = reference.lemmatised(row.negative), reference.lemmas(row.negative)
     return {
         "qid": row.qid,
         "level": row.level,
         "provider": row.provider,
         "vid": row.vid,
-        "known_query": row.positive in reference.positives.get(row.vid, ()),
+        "known_query": row.query in reference.queries.get(row.vid, ()),
         "template_kept": None if row.masked is None else fills is not None,
         "words": fills or (),
-        **_slots(row, fills, reference),
+        **_measure_slots(row, fills, reference),
         "length": len(words),
         "closed_vocabulary": all(word in reference.vocabulary for word in words),
-        **_equals(row, reference),
+        "copy": form == own,
+        "false_negative": form != own and form in forms,
+        "false_negative_lemmatised": lemmatised in lemmatised_forms or lemmatised == reference.lemmatised(row.query),
+        "test_splits": [split for split, tested in reference.tests.items() if form in tested],
+        "trained": form in reference.trained,
+        "held_out_composition": reference.has_held_out_pair(lemmas),
+        "held_out_word": bool(reference.held_out_words & lemmas),
         "similarity": row.similarity,
     }
 
 
-def _slots(row: Negative, fills: tuple[str, ...] | None, reference: Reference) -> dict[str, int | None]:
-    """Of the fills: how many the training split has under their slot's class and fine tag, how many change nothing."""
-    masked_slots = reference.slots(row)
-    if not fills or not masked_slots or len(fills) != len(masked_slots):
+def _measure_slots(row: Negative, fills: tuple[str, ...] | None, reference: Reference) -> dict[str, int | None]:
+    """Return how many fills have their slot's class and fine tag in the training split, and how many change nothing."""
+    slots = reference.slots(row)
+    if not fills or not slots or len(fills) != len(slots):
         return {}
-    pairs = list(zip(fills, masked_slots, strict=True))
+    pairs = list(zip(fills, slots, strict=True))
     fitting = sum(fill in reference.dictionary.offer(slot.primitive, slot.tag).places for fill, slot in pairs)
     same = sum(fill == slot.word.lower() for fill, slot in pairs)
     return {"slots": len(pairs), "same_slot_class": fitting, "equal_to_original": same}
 
 
-def _equals(row: Negative, reference: Reference) -> dict[str, Any]:
-    """Whether it equals its own query, another positive of the same video, or a query of a split."""
-    form, own = normal_form(row.negative), normal_form(row.positive)
-    others, others_lemmatised = reference.positives_of(row.vid)
-    lemmatised, lemmas = reference.lemmatised(row.negative), reference.lemmas(row.negative)
-    return {
-        "copy": form == own,
-        "false_negative": form != own and form in others,
-        "false_negative_lemmatised": lemmatised in others_lemmatised
-        or lemmatised == reference.lemmatised(row.positive),
-        "test_splits": [split for split, forms in reference.tests.items() if form in forms],
-        "trained": form in reference.trained,
-        "held_out_composition": reference.held_out.pair_in(lemmas),
-        "held_out_word": reference.held_out.word_in(lemmas),
-    }
-
-
-def measured(rows: Iterable[Negative], reference: Reference) -> pa.Table:
-    """The table of some negatives."""
+def measure_all(rows: Iterable[Negative], reference: Reference) -> pa.Table:
+    """Return the table `measures` of some negatives."""
     return table_of(STAGE, [measure(row, reference) for row in rows])
 
 
 @dataclass(frozen=True)
 class Measures(Stage):
-    """What each negative of an artifact says, held against a data set: the negatives' own, or another."""
+    """The measures of each negative of an artifact against a data set: the negatives' own, or another."""
 
     name = STAGE
     version = 1
@@ -90,19 +79,19 @@ class Measures(Stage):
 
     @property
     def label(self) -> str:
-        """With whose fills are measured, or that it is the negatives."""
-        measured = self.negatives.artifact
-        made = work_of(measured) if is_planned() else self.negatives.store.manifest(measured)
-        return f"{self.name}: {made.parameters.get('provider') or measured.stage}"
+        """The provider whose fills are measured, or `negatives`."""
+        artifact = self.negatives.artifact
+        made = work_of(artifact) if is_planned() else self.negatives.store.manifest(artifact)
+        return f"{self.name}: {made.parameters.get('provider') or artifact.stage}"
 
     @property
     def dataset(self) -> str:
-        """The data set that judges."""
+        """The data set that the negatives are evaluated against."""
         return self.data.name
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """The negatives, and what they are held against."""
+        """The negatives, and the artifacts that they are evaluated against."""
         return tuple(it for it in (self.negatives.artifact, self.data.annotations, self.data.tags) if it)
 
     @cached_property
@@ -112,10 +101,10 @@ class Measures(Stage):
 
     @cached_property
     def reference(self) -> Reference:
-        """The data set, read once a worker."""
+        """The data set, read once in each process."""
         return read_reference(self.data.name, self.data.annotated)
 
     def part(self, piece: int) -> Part:
-        """Measure one part's negatives."""
+        """Measure the negatives of one part."""
         rows = self.negatives.part(piece)
-        return Part(measured(rows, self.reference), len(rows), len(rows))
+        return Part(measure_all(rows, self.reference), len(rows), len(rows))

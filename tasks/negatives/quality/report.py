@@ -1,239 +1,448 @@
-"""The quality report of any negatives: counts of every row, and what judges make of samples of them."""
+"""Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures.
+
+Counts see every row. Blind AUC by words and plausibility see at most 10,000 queries, and what needs a parser or the
+sentence encoder a smaller sample. Queries are drawn by their ids: the same ones, whatever their order. Two controls are
+evaluated by the same measures: random fills of the same masks, and the nearest other query.
+"""
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.manifest import Artifact, Part
+from penumbra.artifacts.prefect_ui import publish_report
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
+from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.parameters import QualityConfig
-from penumbra.tasks.negatives.quality.controls import nearest_rows, originals, random_rows, random_words
-from penumbra.tasks.negatives.quality.counts import Counts, counts_of, equalities_of, nearness_of, placed
+from penumbra.tasks.negatives.providers.draws import row_seed, uniform
 from penumbra.tasks.negatives.quality.figures import (
     ALL,
     AS_DRAWN,
+    CONTROL,
+    EVERY_LEVEL,
+    QUERIES,
+    Columns,
     Figures,
     LanguageModels,
-    Vectors,
-    blind,
-    counted,
-    log_probability,
-    plausible,
-    related,
-    same_class_parsed,
-    with_similarity,
+    Places,
+    put_blind_auc,
+    put_equalities,
+    put_log_probability,
+    put_measures,
+    put_plausibility,
+    put_relations,
+    put_similarity,
+    texts_of,
 )
-from penumbra.tasks.negatives.quality.measures import measured
-from penumbra.tasks.negatives.quality.negative import Negative, draw
-from penumbra.tasks.negatives.quality.reference import Reference, Tokens
+from penumbra.tasks.negatives.quality.measures import Measures, measure_all
+from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
+from penumbra.tasks.negatives.quality.page import write_page
+from penumbra.tasks.negatives.quality.reference import MASK, Reference, Tokens, read_human, read_reference
+from penumbra.tasks.stage import Stage, build, run, side_effect_task
+from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
-SAME_CLASS = {"plausibility": False, "plausibility.by_token": True}  # metric: whether every token weighs alike
-ANY_WORDS = {"plausibility.any_words": False}
-CONTROL_DIVISOR = 3  # random fills are encoded and parsed for a third of the sample: no figure of theirs is close
-BY_QUERIES = "blind AUC by words, and plausibility"
-BY_SAMPLE = "attested relations, same slot class as parsed, and the other classifiers"
-UNKNOWN_REASONS = {
-    "template_kept": "have no masked query: template is not judged",
-    "same_slot_class": "keep no template, or masks that don't fit their query: slots are not judged",
-}
+STAGE = "quality"
+SEED = 0
+MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
+CONTROL_DIVISOR = 3  # random fills are encoded and parsed for a third of the sample: their figures are far from others
+RANDOM, NEAREST = f"{CONTROL}random fills", f"{CONTROL}nearest query"
+LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is of one level
+Vectors = dict[str, NDArray[np.float32]]
+Source = ArtifactNegatives | FileNegatives
 
 
 @dataclass(frozen=True)
-class Judges:
-    """What reads texts: `encode` gives unit vectors by text, `parse` tokens by text.
+class TextModels:
+    """The sentence encoder and the pipeline that tagged the queries."""
 
-    `training` gives the vectors of the training queries, part by part.
+    data: AnnotatedDataset
+    encoding: Encoding
+
+    def embedded(self) -> Iterator[pa.Table]:
+        """Yield the parts of the stage `embeddings`, if they are of this encoder."""
+        for part in self.data.store.parts(self.data.embeddings) if self.data.embeddings else ():
+            if self.encoding.sentence_model in part["encoder"].to_pylist()[:1]:
+                yield part
+
+    def encode(self, texts: set[str]) -> Vectors:
+        """Return a unit vector for each text."""
+        known: Vectors = {}
+        wanted = pa.array(texts, pa.string())
+        for part in self.embedded():
+            known |= vectors_by_text(part.filter(pc.is_in(part["text"], wanted)))
+        missing = sorted(texts - known.keys())
+        return known | dict(zip(missing, encode(missing, self.encoding), strict=True))
+
+    def parse(self, texts: set[str]) -> dict[str, Tokens]:
+        """Return the tokens of each text."""
+        tags = self.data.tags
+        model = self.data.store.manifest(tags).parameters["spacy_model"] if tags else SHIPPED_PIPELINE
+        ordered = sorted(texts)
+        return dict(zip(ordered, tag_texts(ordered, load_pipeline(str(model))), strict=True))
+
+
+# -- samples and controls ---------------------------------------------------------------------------------------------
+
+
+def draw(queries: Iterable[str], count: int) -> set[str]:
+    """Return `count` of the queries, or all if it is 0."""
+    return set(heapq.nsmallest(count, queries, key=lambda qid: row_seed(SEED, qid, 4)) if count else queries)
+
+
+def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Negative]:
+    """Yield each row with random words: any that the training split has under a slot's class and fine tag.
+
+    A row whose masks are unknown, or with a slot that no other word fits, is left out.
     """
+    most = max((row.masked.count(MASK) for row in rows if row.masked), default=0)
+    seeds = np.array([row_seed(SEED, row.qid, row.level) for row in rows], dtype=np.uint64)
+    for row, draws in zip(rows, uniform(seeds[:, None], np.arange(most)).tolist(), strict=True):
+        slots = reference.slots(row)
+        if not slots or row.masked is None or row.masked.count(MASK) != len(slots):
+            continue
+        words = []
+        for number, slot in zip(draws, slots, strict=False):
+            offer, own = slot.choice(reference.dictionary)
+            open_to = [word for place, word in enumerate(offer.words) if place not in own]
+            if open_to:
+                words.append(slot.surface(open_to[int(number * len(open_to))]))
+        if len(words) == len(slots):
+            left = iter(words)
+            text = re.sub(MASK, lambda _: next(left), row.masked)  # noqa: B023 (it is called at once)
+            yield replace(row, negative=text, provider=RANDOM, slots=slots, similarity=None)
 
-    encode: Callable[[set[str]], Vectors]
-    training: Callable[[], Iterable[Vectors]]
-    parse: Callable[[set[str]], dict[str, Tokens]]
+
+def own_queries(rows: Iterable[Negative]) -> list[Negative]:
+    """Return every query once, as its own negative: what the best fills could come to."""
+    first: dict[str, Negative] = {}
+    for row in rows:
+        first.setdefault(row.qid, row)
+    return [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first.values()]
 
 
-class Negatives(Protocol):
-    """Negatives of any origin."""
+def nearest_queries(
+    rows: Iterable[Negative], vectors: Vectors, candidates: Iterable[Vectors], reference: Reference
+) -> Iterator[Negative]:
+    """Yield for every query the nearest training query that is none of its video's.
 
-    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
-        """Yield the rows part by part, of all queries or of these."""
+    Args:
+        rows: the negatives, whose queries are meant
+        vectors: of the queries
+        candidates: vectors of training queries, part by part
+        reference: the data set
+
+    """
+    wanted = own_queries(rows)
+    own = np.stack([vectors[row.query] for row in wanted]) if wanted else np.zeros((0, 0), dtype=np.float32)
+    nearest: list[tuple[float, str]] = [(-np.inf, "")] * len(wanted)
+    for part in candidates:
+        texts = sorted(part)
+        if not texts or not wanted:
+            continue
+        forms = [normal_form(text) for text in texts]
+        cosines = own @ np.stack([part[text] for text in texts]).T
+        for number in np.flatnonzero(cosines.max(axis=1) > [cosine for cosine, _ in nearest]):
+            row = wanted[number]
+            closed = reference.forms_of_video(row.vid)[0] | {normal_form(row.query)}
+            order = np.argsort(-cosines[number], kind="stable")
+            first = next((place for place in order if forms[place] not in closed), None)
+            if first is not None and cosines[number, first] > nearest[number][0]:
+                nearest[number] = float(cosines[number, first]), texts[first]
+    for row, (cosine, text) in zip(wanted, nearest, strict=True):
+        if text:
+            yield replace(row, negative=text, provider=NEAREST, similarity=cosine)
 
 
-class QuerySample:
-    """The rows of at most `judging.queries` queries (0: of all), drawn by their ids: the same whatever their order."""
+def with_similarity(rows: Iterable[Negative], vectors: Vectors) -> list[Negative]:
+    """Return the rows with a cosine if both texts have a vector; known cosines stay."""
 
-    def __init__(self, negatives: Negatives, queries: Sequence[str], judging: QualityConfig) -> None:
-        self.seed, self.seen = judging.sampling_seed, len(queries)
-        drawn = self._drawn(queries, judging.queries) if 0 < judging.queries < len(queries) else None
-        self._rows = list(chain.from_iterable(negatives.parts(drawn)))
+    def cosine(row: Negative) -> float | None:
+        if row.similarity is not None or not {row.query, row.negative} <= vectors.keys():
+            return row.similarity
+        return float(vectors[row.query] @ vectors[row.negative])
 
-    def _drawn(self, queries: Iterable[str], count: int) -> set[str]:
-        return set(heapq.nsmallest(count, queries, key=lambda qid: draw(self.seed, qid)))
+    return [replace(row, similarity=cosine(row)) for row in rows]
 
-    def rows(self, count: int = 0) -> list[Negative]:
-        """The rows of the first `count` queries drawn; of all that were kept where it is 0."""
-        wanted = self._drawn({row.qid for row in self._rows}, count) if count else None
-        return [row for row in self._rows if wanted is None or row.qid in wanted]
+
+# -- the report -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Report:
-    """The figures, and what could not be judged or was judged on a sample."""
+class Evaluation:
+    """Evaluates samples of negatives and of controls by the same measures."""
 
-    figures: Figures = field(default_factory=Figures)
-    notes: list[str] = field(default_factory=list)
+    reference: Reference
+    models: TextModels
+    videos: Mapping[str, int]
+    figures: Figures
+
+    def similarity(self, rows: Iterable[Negative]) -> int:
+        """Add the figures of the cosines that are known; return how many are."""
+        known = [row for row in rows if row.similarity is not None]
+        cosines = np.array([row.similarity for row in known], dtype=np.float64)
+        put_similarity([row.qid for row in known], cosines, Places.of(known, self.videos), self.figures)
+        return len(known)
+
+    def blind(self, rows: Sequence[Negative], unit: str) -> None:
+        """Add blind AUC."""
+        put_blind_auc(rows, Places.of(rows, self.videos), unit, self.figures)
+
+    def read(self, rows: Sequence[Negative], sample: Sequence[Negative], language: LanguageModels) -> None:
+        """Add the log-probability of the rows, and the relations of the sample."""
+        put_log_probability(rows, Places.of(rows, self.videos), language, self.figures)
+        parsed = self.models.parse(texts_of(sample))
+        put_relations(sample, Places.of(sample, self.videos), parsed, self.reference, self.figures)
+
+    def samples(self, rows: Sequence[Negative], sample: int, has_similarity: bool) -> int:
+        """Add the figures of a sample and of the controls; return of how many rows cosines were evaluated."""
+        qids = {row.qid for row in rows}
+        few_qids, control_qids = draw(qids, sample), draw(qids, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
+        few = [row for row in rows if row.qid in few_qids]
+        randoms = list(random_fills(rows, self.reference))
+        controls = [row for row in randoms if row.qid in control_qids]
+        vectors = self.models.encode(texts_of([*few, *controls]))
+        known = 0 if has_similarity else self.similarity(with_similarity(few, vectors))
+        language = LanguageModels(self.reference)
+        self.blind(rows, "words")
+        self.blind(few, "characters")
+        put_plausibility(rows, randoms, language, self.videos, self.figures)
+        self.read(rows, few, language)
+        queries = {row.query: vectors[row.query] for row in few}
+        training = chain([queries], map(vectors_by_text, self.models.embedded()))
+        nearest = list(nearest_queries(few, vectors, training, self.reference))
+        for negatives, some in ((randoms, with_similarity(controls, vectors)), (nearest, nearest)):
+            put_measures(measure_all(negatives, self.reference), self.reference, self.videos, self.figures)
+            self.similarity(some)
+            self.blind(negatives, "words")
+            self.read(negatives, some, language)
+        own = own_queries(few)
+        self.read(own, own, language)
+        return known
 
 
-def assess_rows(
-    negatives: Negatives,
+def evaluate(
+    negatives: Source,
     measures: pa.Table,
     drawn: Sequence[pa.Table],
     reference: Reference,
-    judges: Judges,
-    judging: QualityConfig,
-) -> Report:
-    """Judge negatives with what was measured of each.
+    models: TextModels,
+    config: QualityConfig,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of `quality`, and notes on what was not evaluated or only on a sample.
 
-    `drawn` is what was measured of the providers' first fills, of which only what equals what is counted.
+    Args:
+        negatives: the negatives
+        measures: their measures
+        drawn: the measures of the first fills of each provider, of which only equalities are counted
+        reference: the data set that they are evaluated against
+        models: the sentence encoder and the parser
+        config: the settings
+
     """
-    videos: dict[str, int] = {}
-    held_against = list(reference.tests), reference.labelled
-    counts, similarities = counts_of(measures, *held_against, videos), nearness_of(measures, videos)
-    equalities = [equalities_of(_as_drawn(table), *held_against, videos) for table in drawn]
-    sample = QuerySample(negatives, measures["qid"].unique().to_pylist(), judging)
-    resamples = Resamples(len(videos), judging.resamples, judging.sampling_seed)
-    assessor = SampleAssessor(reference, judges, judging, videos, resamples)
-    counted(counts, resamples, assessor.figures)
-    for several in equalities:
-        counted(several, resamples, assessor.figures)
-    similarities = assessor.judge(sample, similarities)
-    strangers = len(measures) - pc.sum(measures["known_query"]).as_py() if len(measures) else 0
-    report = Report(assessor.figures, notes(reference, counts, similarities, strangers, sample, judging))
-    if len(counts.providers) == 1:  # so that a figure is found under its provider's name, too
-        alone = [row for row in report.figures.rows if row["provider"] == ALL]
-        report.figures.rows += [{**row, "provider": counts.providers[0]} for row in alone]
-    return report
+    vids = chain.from_iterable(table["vid"].unique().to_pylist() for table in (measures, *drawn))
+    videos = {vid: number for number, vid in enumerate(dict.fromkeys(vids))}
+    figures = Figures(Resamples(len(videos), config.resamples, SEED))
+    columns = put_measures(measures, reference, videos, figures)
+    for table in drawn:
+        names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), table["provider"], "")
+        renamed = table.set_column(table.schema.get_field_index("provider"), "provider", names)
+        put_equalities(renamed, reference, videos, figures)
+    evaluation = Evaluation(reference, models, videos, figures)
+    known = measures.filter(measures["similarity"].is_valid())
+    if len(known):
+        cosines = known["similarity"].to_numpy()
+        put_similarity(known["qid"].to_pylist(), cosines, Places(known, videos), figures)
+    queries = measures["qid"].unique().to_pylist()
+    most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
+    rows = list(chain.from_iterable(negatives.parts(draw(queries, most) if most < len(queries) else None)))
+    with_cosine = evaluation.samples(rows, config.sample, bool(len(known))) or len(known)
+    providers = measures["provider"].unique().to_pylist()
+    if len(providers) == 1:  # a figure is found under the name of its provider, too
+        figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
+    return figures.rows, _notes(reference, measures, columns, with_cosine, {most, config.sample} - {0})
 
 
-def _as_drawn(measures: pa.Table) -> pa.Table:
-    """The same of fills as drawn, not as chosen, under a name that says so."""
-    names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), measures["provider"], "")
-    return measures.set_column(measures.schema.get_field_index("provider"), "provider", names)
-
-
-@dataclass
-class SampleAssessor:
-    """Judges samples of negatives and of controls by the same measures."""
-
-    reference: Reference
-    judges: Judges
-    judging: QualityConfig
-    videos: dict[str, int]
-    resamples: Resamples
-    figures: Figures = field(default_factory=Figures)
-
-    def judge(self, sample: QuerySample, similarities: Counts) -> Counts:
-        """Put down what classifiers, language model, encoder and parser make of the rows and of the controls.
-
-        Gives back the cosines that were judged: the rows' own, or those of a sample where they had none.
-        """
-        several, few = sample.rows(), sample.rows(self.judging.sample)
-        sampled = {
-            row.qid for row in sample.rows(max(self.judging.sample // CONTROL_DIVISOR, 1) if self.judging.sample else 0)
-        }
-        randoms = list(random_rows(several, self.reference, self.judging.sampling_seed))
-        controls = [row for row in randoms if row.qid in sampled] if self.judging.controls else []
-        vectors = self.judges.encode(texts_of([*few, *controls]))
-        if not similarities.metrics:
-            similarities = nearness_of(placed(with_similarity(few, vectors)), self.videos)
-        counted(similarities, self.resamples, self.figures)
-        models = LanguageModels(self.reference)
-        self._blind(several, few, vectors)
-        any_words = list(random_words(several, self.reference, self.judging.sampling_seed))
-        for zero, variants in ((randoms, SAME_CLASS), (any_words, ANY_WORDS)):
-            plausible(several, zero, variants, models, self.videos, self.resamples, self.figures)
-        self._read(several, few, models)
-        if self.judging.controls:
-            self._controls(randoms, controls, few, vectors, models)
-        return similarities
-
-    def _blind(self, several: Sequence[Negative], few: Sequence[Negative], vectors: Vectors) -> None:
-        """The definition's classifier sees all that were kept, the others the sample."""
-        for classifier in self.judging.classifiers:
-            rows = several if classifier == "words" else few
-            blind(rows, classifier, vectors, self.videos, self.resamples, self.judging.sampling_seed, self.figures)
-
-    def _read(self, several: Sequence[Negative], few: Sequence[Negative], models: LanguageModels) -> None:
-        """Log-probability of all that were kept, relations and parsed classes of the sample."""
-        log_probability(several, models, self.videos, self.resamples, self.figures)
-        parsed = self.judges.parse(texts_of(few))
-        related(few, parsed, self.reference, self.videos, self.resamples, self.figures)
-        same_class_parsed(few, parsed, self.reference, self.videos, self.resamples, self.figures)
-
-    def _controls(
-        self,
-        randoms: Sequence[Negative],
-        some: Sequence[Negative],
-        few: Sequence[Negative],
-        vectors: Vectors,
-        models: LanguageModels,
-    ) -> None:
-        """Random fills of the same masks, the nearest other queries of the sample's, and the queries themselves."""
-        known = {row.positive: vectors[row.positive] for row in few}  # where nothing else has been encoded
-        nearest = list(nearest_rows(few, vectors, chain([known], self.judges.training()), self.reference))
-        own = list(originals(few))
-        for rows, sample in ((randoms, with_similarity(some, vectors)), (nearest, nearest), (own, own)):
-            if rows is not own:
-                self._count(rows, sample)
-                self._blind(rows, (), vectors)
-            self._read(rows, sample, models)
-
-    def _count(self, rows: Sequence[Negative], sample: Sequence[Negative]) -> None:
-        held_against = list(self.reference.tests), self.reference.labelled
-        counts = counts_of(measured(rows, self.reference), *held_against, self.videos)
-        counted(counts, self.resamples, self.figures)
-        counted(nearness_of(placed(sample), self.videos), self.resamples, self.figures)
-
-
-def texts_of(rows: Iterable[Negative]) -> set[str]:
-    """All texts of some rows."""
-    return {text for row in rows for text in (row.positive, row.negative)}
-
-
-def notes(
-    reference: Reference,
-    counts: Counts,
-    similarities: Counts,
-    strangers: int,
-    sample: QuerySample,
-    judging: QualityConfig,
-) -> list[str]:
-    """What could not be judged, and what was judged on a sample; `strangers` are rows of queries nobody knows."""
-    rows = sum(int(counts.chosen(level, None).sum()) for level in counts.levels)
-    lines = []
+def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
+    """Return what was not evaluated, and what was evaluated on a sample."""
+    rows, queries = len(measures), len(measures["qid"].unique())
+    notes = []
     if not reference.tests:
-        lines += [
+        notes += [
             f"{reference.dataset} has no test split: leaks are not judged",
             "plausibility and relations are judged by other folds of the training queries, which the filler "
             "may have drawn from",
         ]
-    if not reference.labelled:
-        lines.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
-    for metric, why in UNKNOWN_REASONS.items():
-        missing = rows - counts.known(metric)
-        if missing:
-            lines.append(f"{missing:,} of {rows:,} rows {why}")
-    if len(counts.levels) < 2:
-        lines.append("there is one level only: hierarchy is not judged")
+    if not reference.is_labelled:
+        notes.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
+    unknown = {
+        "template_kept": "have no masked query: template is not judged",
+        "same_slot_class": "keep no template, or masks that don't fit their query: slots are not judged",
+    }
+    for metric, reason in unknown.items():
+        missing = rows - int(np.count_nonzero(columns[metric][1]))
+        notes += [f"{missing:,} of {rows:,} rows {reason}"] if missing else []
+    if len(measures["level"].unique()) < 2:
+        notes.append("there is one level only: hierarchy is not judged")
+    strangers = rows - (pc.sum(measures["known_query"]).as_py() or 0)
     if reference.trained and strangers:
-        lines.append(f"{strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
-    for limit, what in ((judging.queries, BY_QUERIES), (judging.sample, BY_SAMPLE)):
-        if limit and sample.seen > limit:
-            lines.append(f"{what}: judged on {limit:,} of {sample.seen:,} queries")
-    if similarities.known("similarity") < rows:
-        lines.append(
-            f"similarity, paraphrases and hierarchy: judged on {similarities.known('similarity'):,} of {rows:,} rows"
-        )
-    return lines
+        notes.append(f"{strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
+    for limit in sorted(limits, reverse=True):
+        if queries > limit:
+            which = (
+                "blind AUC by words, and plausibility"
+                if limit >= MOST_QUERIES
+                else "attested relations, blind AUC by characters"
+            )
+            notes.append(f"{which}: judged on {limit:,} of {queries:,} queries")
+    if with_cosine < rows:
+        notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {rows:,} rows")
+    return notes
+
+
+def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
+    """Return the rows `yield` and `refused: REASON` of each provider's fills, and of the negatives themselves."""
+    store, asked = negatives.store, Counter[int]()
+    for part in store.parts(negatives.masks, ["level"]) if negatives.masks else ():
+        asked.update(part["level"].to_pylist())
+    made = {provider_name(store, fills): fills for fills in negatives.fills}
+    if negatives.artifact.stage == "negatives":
+        made[ALL] = negatives.artifact
+    rows: list[dict[str, Any]] = []
+    for provider, artifact in made.items():
+        filled: set[tuple[str, int]] = set()
+        status = ["status"] if artifact.stage == "fills" else []
+        for part in store.parts(artifact, ["qid", "level", *status]):
+            rows_filled = part.filter(pc.equal(part["status"], FILLED)) if status else part
+            filled.update(zip(rows_filled["qid"].to_pylist(), rows_filled["level"].to_pylist(), strict=True))
+        counts = Counter(level for _, level in filled)
+        figures = [(level, "yield", counts[level] / count) for level, count in sorted(asked.items())]
+        refused: Counter[tuple[int, str]] = Counter()
+        for row in chain.from_iterable(part.to_pylist() for part in store.rejected(artifact)):
+            level = LEVEL.match(row["value"])
+            refused[int(level[1]) if level else EVERY_LEVEL, row["reason"]] += 1
+        figures += [(level, f"refused: {reason}", count) for (level, reason), count in sorted(refused.items())]
+        rows += [{"level": at, "provider": provider, "metric": m, "value": float(v)} for at, m, v in figures]
+    return rows
+
+
+@dataclass(frozen=True)
+class Quality(Stage):
+    """The figures of negatives, an artifact's or a file's."""
+
+    name = STAGE
+    version = 4
+    unit = "figure"
+    pieces = (0,)
+
+    negatives: Source
+    measures: tuple[Artifact, ...]  # of the negatives, then of the fills of each provider
+    data: AnnotatedDataset
+    encoding: Encoding
+    judging: QualityConfig
+
+    @property
+    def dataset(self) -> str:
+        """The data set that the negatives are evaluated against."""
+        return self.data.name
+
+    @property
+    def parents(self) -> tuple[Artifact, ...]:
+        """The negatives, and what they are evaluated against, if they are artifacts."""
+        own = self.negatives.artifact if isinstance(self.negatives, ArtifactNegatives) else None
+        several = (own, *self.measures, self.data.annotations, self.data.tags)
+        return tuple(artifact for artifact in several if artifact)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the settings and the sentence encoder."""
+        settings = self.judging.model_dump(mode="json", exclude={"judge"})
+        return {**settings, "sentence_model": self.encoding.sentence_model}
+
+    def determines(self) -> dict[str, Any]:
+        """Return the settings that have not their default, and the sentence encoder."""
+        settings = self.judging.model_dump(mode="json", exclude={"judge"}, exclude_defaults=True)
+        return {**settings, "sentence_model": self.encoding.sentence_model}
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of the file of negatives and of the sentence encoder's folder."""
+        path = self.negatives.path if isinstance(self.negatives, FileNegatives) else None
+        digests = {f"negatives: {path.name}": file_digest(path)} if path else {}
+        folder = Path(self.encoding.sentence_model)
+        return {**digests, "sentence model": file_digest(folder)} if folder.is_dir() else digests
+
+    def part(self, piece: int) -> Part:
+        """Evaluate the negatives: the report is one part."""
+        human, name, annotated = read_human(self.data.annotated), self.data.name, self.data.annotated
+        if isinstance(self.negatives, FileNegatives):
+            reference = read_reference(name, annotated, {row.query for row in self.negatives.rows}, human)
+            own, drawn = measure_all(self.negatives.rows, reference), []
+        else:
+            reference = read_reference(name, annotated, human=human)
+            own, *drawn = (Store().table(artifact) for artifact in self.measures)
+        models = TextModels(self.data, self.encoding)
+        rows, notes = evaluate(self.negatives, own, drawn, reference, models, self.judging)
+        rows += yields(self.negatives) if isinstance(self.negatives, ArtifactNegatives) else []
+        part = Part(table_of(STAGE, rows), len(rows), len(rows))
+        part.notes.update(dict.fromkeys(notes, 1))
+        return part
+
+
+def make_quality(
+    negatives: Source,
+    fills: Sequence[Artifact],
+    data: AnnotatedDataset,
+    encoding: Encoding,
+    config: QualityConfig,
+    make: Callable[[Stage], Artifact] = build,
+) -> Artifact:
+    """Return the report on negatives and on the fills that they were chosen from.
+
+    `make` makes a stage, by default now and without Prefect.
+    """
+    several: list[ArtifactNegatives] = []
+    if isinstance(negatives, ArtifactNegatives):
+        several = [negatives, *(ArtifactNegatives(negatives.store, artifact) for artifact in fills)]
+    measures = tuple(make(Measures(each, data)) for each in several)
+    return make(Quality(negatives, measures, data, encoding, config))
+
+
+def report_quality(
+    negatives: Artifact,
+    fills: Sequence[Artifact],
+    annotations: Artifact,
+    tags: Artifact,
+    embeddings: Artifact,
+    encoding: Encoding,
+    config: QualityConfig,
+) -> Artifact:
+    """Evaluate the negatives of a run, and publish the report."""
+    store = Store()
+    data = AnnotatedDataset(store, negatives.dataset, annotations, tags, embeddings)
+    quality = make_quality(ArtifactNegatives(store, negatives), fills, data, encoding, config, run)
+    _publish(quality)
+    return quality
+
+
+@side_effect_task("report")
+def _publish(quality: Artifact) -> None:
+    publish_report(quality.dataset, STAGE, page_of(Store(), quality))
+
+
+def page_of(store: Store, quality: Artifact) -> str:
+    """Return the report as a page in markdown."""
+    manifest = store.manifest(quality)
+    return write_page(store.table(quality).to_pylist(), manifest, quality.path)

@@ -6,9 +6,10 @@ import pytest
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection as negatives
-from penumbra.tasks.negatives.choosing.guard import LeakageFilter
+from penumbra.tasks.negatives.choosing.checks import LeakageFilter
+from penumbra.tasks.negatives.choosing.plausibility import HumanText
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
-from penumbra.tasks.negatives.selection import Chooser, Choosing, HumanText
+from penumbra.tasks.negatives.selection import Chooser, Choosing
 from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 from spacy.language import Language
 
-from penumbra.tasks.negatives.choosing.candidates import Candidate, Candidates, Query, level_sets
-from penumbra.tasks.negatives.choosing.causal import CausalModelError, log_probability
-from penumbra.tasks.negatives.choosing.choose import Nearness, Rules, first_that_hold
-from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.choosing.choose import (
+    Candidate,
+    Candidates,
+    Query,
+    Similarity,
+    first_that_hold,
+    level_sets,
+)
+from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility, causal_log_probability
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
-from penumbra.tasks.negatives.selection import TextError, human_text
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Vectors
 from penumbra.tasks.text.relations import Preferences, Relation, edges, named, relations
@@ -116,16 +121,16 @@ def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
 
     levels = ((slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
-    nearness = Nearness({"text": np.array([1.0, 0.0], dtype=np.float32)}, encode)
-    [(_, (chain, cosines))] = first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.9, nested=True))
-    assert [candidate.text for candidate in chain] == ["b", "b x"], "a is a paraphrase"
-    assert cosines == (0.7, 0.6)
+    similarity = Similarity({"text": np.array([1.0, 0.0], dtype=np.float32)}, encode)
+    [choice] = first_that_hold([(some, some.chains((1, 2), True))], (1, 2), similarity, 0.9)
+    assert [candidate.text for candidate in choice.chain] == ["b", "b x"], "a is a paraphrase"
+    assert choice.cosines == (0.7, 0.6)
     assert asked == ["a", "b", "b x"], "nor is what comes after a text that does not hold"
-    assert first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.3, nested=True)) == []
+    assert first_that_hold([(some, some.chains((1, 2), True))], (1, 2), similarity, 0.3) == []
     some = query(levels, l1=["b"], l2=["b x"])
     rising = {"b": 0.7, "b x": 0.8}
-    nearness = Nearness(nearness.positives, lambda texts: np.array([[rising[t], 0.0] for t in texts], np.float32))
-    assert first_that_hold([(some, some.chains((1, 2), True))], nearness, Rules(0.9, True)) == [], "it does not fall"
+    similarity = Similarity(similarity.queries, lambda texts: np.array([[rising[t], 0.0] for t in texts], np.float32))
+    assert first_that_hold([(some, some.chains((1, 2), True))], (1, 2), similarity, 0.9) == [], "it does not fall"
 
 
 def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]]) -> None:
@@ -151,7 +156,7 @@ def test_what_people_say_is_more_plausible(parsed: list[list[dict[str, object]]]
         human.add(f"v{i}", tokens)
     plausibility = Plausibility(human)
     texts = ["person washes the cup .", "person sofa the washes ."]
-    natural, odd = plausibility.read(texts, [text.split() for text in texts])
+    natural, odd = plausibility.score(texts, [text.split() for text in texts])
     assert natural > odd
 
 
@@ -197,21 +202,14 @@ def test_corpus_keeps_words_from_level_to_level_and_prefers_what_goes_together(
 def test_a_causal_model_reads_texts_in_any_order(tmp_path: Path) -> None:
     tiny_llama = build(tmp_path)
     texts = ["person opens the door.", "person", "a person closes the small door of the kitchen."]
-    scores = log_probability(texts, str(tiny_llama))
+    scores = causal_log_probability(texts, str(tiny_llama))
     assert (scores < 0).all()
-    assert log_probability(texts[::-1], str(tiny_llama))[::-1] == pytest.approx(scores, abs=1e-5)
-    assert log_probability(texts[:1], str(tiny_llama)) == pytest.approx(scores[:1], abs=1e-5), "padding changes nothing"
+    assert causal_log_probability(texts[::-1], str(tiny_llama))[::-1] == pytest.approx(scores, abs=1e-5)
+    assert causal_log_probability(texts[:1], str(tiny_llama)) == pytest.approx(scores[:1], abs=1e-5), (
+        "padding changes nothing"
+    )
 
 
 def test_a_causal_model_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CausalModelError, match="nothing-here"):
-        log_probability(["a"], str(tmp_path / "nothing-here"))
-
-
-def test_a_text_of_the_users_joins_both_halves(tmp_path: Path) -> None:
-    file = tmp_path / "more.txt"
-    file.write_text("person peels an orange.\n\nperson peels a banana.\n", encoding="utf-8")
-    human = human_text([], str(file), "penumbra")
-    assert [half.sentences for half in human.halves] == [2, 2]
-    with pytest.raises(TextError, match=r"missing\.txt"):
-        human_text([], str(tmp_path / "missing.txt"), "penumbra")
+    with pytest.raises(PenumbraError, match="nothing-here"):
+        causal_log_probability(["a"], str(tmp_path / "nothing-here"))

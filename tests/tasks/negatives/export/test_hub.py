@@ -14,11 +14,12 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.negatives.export.hub import HubError, push, write_folder
+from penumbra.tasks.negatives.export import push, write_folder
 from tests.hub_server import hub
 
 Row = dict[str, Any]
@@ -94,7 +95,7 @@ def built(store: Store) -> Artifact:
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
     told: list[str] = []
-    return write_folder(store, "mine", folder, "owner/name", told=told.append, **options), told
+    return write_folder(store, "mine", folder, "owner/name", warn=told.append, **options), told
 
 
 def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_a_hub_that_refuses_is_one_line_without_the_token(built: Artifact, tmp_p
         refused = send(service.address, tmp_path / "out")
     gone = send("http://127.0.0.1:9", tmp_path / "out")
     for told, reason in ((refused, "403 Forbidden"), (wrong, "401"), (gone, "Connection refused")):
-        assert isinstance(told.exception, HubError)
+        assert isinstance(told.exception, PenumbraError)
         line = str(told.exception)
         assert line.startswith("--push anna/cuts: ")
         assert reason in line
@@ -228,7 +229,7 @@ def test_a_hub_that_refuses_is_one_line_without_the_token(built: Artifact, tmp_p
 
 def test_without_a_token_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(HubError, match="--push anna/cuts needs HF_TOKEN, a token of the Hub that may write"):
+    with pytest.raises(PenumbraError, match="--push anna/cuts needs HF_TOKEN, a token of the Hub that may write"):
         push(tmp_path, "anna/cuts", ["README.md"])
 
 

@@ -19,9 +19,8 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import print_json_lines
-from penumbra.tasks.negatives.export.rows import WITHOUT_MASKS, export_rows, review_sheet, short
-from penumbra.tasks.negatives.export.tables import SCHEMA
-from penumbra.tasks.negatives.sentence_negatives.reading import read_entries
+from penumbra.tasks.negatives.export import SCHEMA, SENTENCE_FORMATS, export_rows, shortest_float
+from penumbra.tasks.negatives.files import read_entries
 
 SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]
@@ -155,7 +154,7 @@ def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> N
 def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> None:
     annotations = build(store, "annotations", [[annotation("a1")]])
     build(store, "negatives", [[negative("a1", 1)]], (annotations,))
-    for format_ in WITHOUT_MASKS:
+    for format_ in SENTENCE_FORMATS:
         [row] = export_rows(store, "scenes", format_)
         assert (row["masked_query"], row["negative"]) == (None, negative("a1", 1)["negative"])
     for format_ in ("shine", "hf"):
@@ -170,19 +169,6 @@ def test_sources_that_are_gone_are_named(built: Store) -> None:
     shutil.rmtree(annotations.path)
     with pytest.raises(ArtifactError, match=annotations.key):
         next(export_rows(built, "scenes", "shine"))
-
-
-def test_a_sheet_for_people_has_empty_answers(store: Store) -> None:
-    annotations = build(store, "annotations", [[annotation(qid) for qid in ("a1", "b1", "c1")]])
-    tags = build(store, "tags", [[{"qid": qid, "tokens": []} for qid in ("a1", "b1", "c1")]], (annotations,))
-    masks = build(store, "masks", [[masked(qid, level) for qid in ("a1", "b1", "c1") for level in (1, 2, 3)]], (tags,))
-    build(store, "negatives", [[negative(qid, level) for qid in ("a1", "b1", "c1") for level in (1, 2, 3)]], (masks,))
-    rows = list(csv.DictReader(io.StringIO(review_sheet(store, "scenes", 6, 0))))
-    assert [row["row"] for row in rows] == list("123456")
-    assert sorted(row["level"] for row in rows) == list("112233")
-    assert all(row["query"] == f"query {row['qid']} 🐶" for row in rows)
-    assert {row["false_of_this_moment"] + row["natural_english"] for row in rows} == {""}
-    assert review_sheet(store, "scenes", 6, 0) != review_sheet(store, "scenes", 6, 1)
 
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
@@ -206,7 +192,9 @@ def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, 
     expected = list(export_rows(built, "scenes", "jsonl"))
     if format_ == "parquet":
         assert pq.read_schema(file).equals(SCHEMA)
-        assert [row | {"similarity": short(row["similarity"])} for row in pq.read_table(file).to_pylist()] == expected
+        assert [
+            row | {"similarity": shortest_float(row["similarity"])} for row in pq.read_table(file).to_pylist()
+        ] == expected
         assert [path.name for path in tmp_path.glob("*out*")] == [file.name], "no draft is left"
     else:
         rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"))))
@@ -230,12 +218,7 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert row["negative"] == '\'@SUM(A1) "quoted"'
     assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
     [entry] = read_entries(file)
-    assert (entry.qid, entry.level, entry.positive, entry.text) == (
-        "a1",
-        1,
-        "=1+1 opens, the door",
-        '@SUM(A1) "quoted"',
-    )
+    assert (entry.qid, entry.level, entry.query, entry.text) == ("a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"')
 
 
 def test_a_file_stays_where_there_is_nothing_to_write(store: Store, tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.sentence_negatives.described import WholeNegatives
+from penumbra.tasks.negatives.sentence_negatives.stage import SentenceNegatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
 from penumbra.tasks.text.tags import Tagging, Tags
 
 VIDEOS = 60
-Kind = TypeVar("Kind", bound=WholeNegatives)
+Kind = TypeVar("Kind", bound=SentenceNegatives)
 
 
 def corner(charades: Path, folder: Path) -> Dataset:

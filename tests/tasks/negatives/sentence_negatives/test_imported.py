@@ -10,11 +10,10 @@ import pytest
 from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.parameters import NegativeSource
-from penumbra.tasks.negatives.quality.negative import NegativesError
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.sentence_negatives.imported import ImportedNegatives
-from penumbra.tasks.negatives.sentence_negatives.taking import take_negatives
+from penumbra.tasks.negatives.sentence_negatives.imported import ImportedNegatives, make_sentence_negatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 from tests.tasks.negatives.sentence_negatives.corner import described
@@ -120,5 +119,5 @@ def test_without_a_file_it_is_what_was_imported_last(make: Make, store: Store, t
     parents = stage.annotations, stage.tags, stage.dictionary, stage.embeddings
     newest = NegativeSource(source="imported"), Choosing(), Encoding()
     with pytest.raises(ArtifactError, match="no negatives of corner were imported: penumbra run import-negatives"):
-        take_negatives(*parents, *newest)
-    assert build(stage) == take_negatives(*parents, *newest)
+        make_sentence_negatives(*parents, *newest)
+    assert build(stage) == make_sentence_negatives(*parents, *newest)

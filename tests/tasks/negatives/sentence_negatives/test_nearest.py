@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.choosing.guard import normal_form
+from penumbra.tasks.negatives.choosing.checks import normal_form
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.sentence_negatives.nearest import TOO_FEW, Candidates, NearestNegatives
 from penumbra.tasks.stage import build
@@ -50,7 +50,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
     tests -= {normal_form(text) for text in training}
     said: defaultdict[str, set[str]] = defaultdict(set)
     for row in queries.values():
-        said[row["vid"]].add(stage.chooser.guard.lemmatised(row["query"]))
+        said[row["vid"]].add(stage.chooser.leakage.lemmatised(row["query"]))
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in store.table(made).to_pylist():
         found[row["qid"]].append(row)
@@ -59,7 +59,7 @@ def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, 
         assert [row["level"] for row in rows] == [1, 2, 3]
         assert {row["negative"] for row in rows} <= training
         assert not {normal_form(row["negative"]) for row in rows} & tests
-        assert not {stage.chooser.guard.lemmatised(row["negative"]) for row in rows} & said[queries[qid]["vid"]]
+        assert not {stage.chooser.leakage.lemmatised(row["negative"]) for row in rows} & said[queries[qid]["vid"]]
         nearness = [row["similarity"] for row in rows]
         assert 0.9 >= nearness[0] > nearness[1] > nearness[2]
         assert all({"same_video", "test_split", "ceiling", "falling"} <= set(row["checks"]) for row in rows)
@@ -70,7 +70,7 @@ def test_the_nearest_is_the_nearest(shared: Path, store: Store, tmp_path: Path) 
     stage = described(corner(shared / "data/charades-cg", tmp_path))(NearestNegatives, NegativeSource(source="nearest"))
     rows = [row for row in store.table(build(stage)).to_pylist() if row["level"] == 1]
     among, queries = stage.candidates, store.table(stage.annotations)
-    positives = stage.chooser.judge(queries).positives
+    positives = stage.chooser.context(queries).queries
     videos = dict(zip(queries["qid"].to_pylist(), queries["vid"].to_pylist(), strict=True))
     assert len(rows) > 100
     for row in rows:

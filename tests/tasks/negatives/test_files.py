@@ -4,10 +4,11 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from penumbra.tasks.negatives.quality.negative import NegativesError
-from penumbra.tasks.negatives.sentence_negatives.reading import Entry, read_entries
+from penumbra.tasks.negatives.files import NegativesError, inert, not_inert, read_entries
 
 SHINE = {"qid": "q", "query": "a person runs.", "recomposed_queries": ["a person sits.", "a dog sits.", "a dog eats."]}
 ONE = {"qid": "q", "level": 1, "query": "a person runs.", "negative": "a person sits."}
@@ -24,11 +25,14 @@ def test_the_release_is_read_whole(shared: Path) -> None:
     assert len(found) == 600
     assert not any(entry.fault for entry in found)
     text = "person stops watching television."
-    assert found[0] == Entry(f"level 1, line 1: {text}", "IGDIE_train_0", 1, text, "person starts watching television.")
+    first = found[0]
+    assert (first.value, first.qid, first.level) == (f"level 1, line 1: {text}", "IGDIE_train_0", 1)
+    assert (first.text, first.query, first.vid) == (text, "person starts watching television.", "IGDIE")
+    assert first.masked == "person <mask> watching television."
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "positive"),
+    ("name", "content", "query"),
     [
         ("a.jsonl", json.dumps(ONE), "a person runs."),
         ("a.jsonl", "\ufeff" + json.dumps(ONE) + "\r\n\r\n", "a person runs."),
@@ -41,9 +45,9 @@ def test_the_release_is_read_whole(shared: Path) -> None:
         ("a.TSV", "level\tqid\tquery\tpositive\n1\tq\ta person sits.\ta person runs.\n", "a person runs."),
     ],
 )
-def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str, positive: str) -> None:
+def test_one_negative_a_row_in_any_form(tmp_path: Path, name: str, content: str, query: str) -> None:
     [entry] = read_entries(written(tmp_path, content, name))
-    assert (entry.qid, entry.level, entry.text, entry.positive) == ("q", 1, "a person sits.", positive)
+    assert (entry.qid, entry.level, entry.text, entry.query) == ("q", 1, "a person sits.", query)
     assert not entry.fault
 
 
@@ -119,7 +123,7 @@ def test_a_file_that_is_none_is_named_at_once(tmp_path: Path, content: bytes, re
     [
         (json.dumps(SHINE).encode("utf-16"), "it is UTF-16: save it as UTF-8"),
         (gzip.compress(json.dumps(SHINE).encode(), mtime=0), "it is compressed: unpack it"),
-        (b"PAR1\x00", "it is Parquet: write its rows as JSON lines"),
+        (b"PAR1\x00", "it is Parquet: let its name end in .parquet"),
     ],
 )
 def test_a_file_of_another_kind_is_told_what_to_do(tmp_path: Path, content: bytes, remedy: str) -> None:
@@ -135,3 +139,24 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(NegativesError, match=f"{reason}: name one with --param file="):
             read_entries(path)
+
+
+def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
+    rows = [ONE | {"vid": "v", "masked_query": "a person <mask>.", "similarity": 0.5}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    lines = read_entries(written(tmp_path, json.dumps(rows[0])))
+    assert read_entries(tmp_path / "a.parquet") == lines
+    assert (lines[0].vid, lines[0].masked, lines[0].similarity) == ("v", "a person <mask>.", 0.5)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.parquet").rename(tmp_path / "folder" / "part-0.parquet")
+    assert read_entries(tmp_path / "folder") == lines
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "'=1", "''+1", '=cmd|" /C calc"!A0']
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "a person sits.", "'s", "", "a = b", "1", "'"])
+def test_no_cell_of_csv_is_a_formula_and_each_is_read_back(text: str) -> None:
+    assert not_inert(inert(text)) == text
+    assert not inert(text).startswith(("=", "+", "-", "@", "\t", "\r", "＝"))
+    assert (inert(text) == text) is (text not in FORMULAS)

@@ -1,0 +1,327 @@
+"""Write the newest negatives of a data set for others: rows as JSON lines, CSV or Parquet, or a folder for the Hub.
+
+FOLDER/README.md                 the card: how good the negatives are, how they were made, how to load them
+FOLDER/negatives/train.parquet   one negative in each row
+FOLDER/queries/SPLIT.parquet     every query with its windows
+"""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+from httpx2 import HTTPError
+
+from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table, plain
+from penumbra.artifacts.schemas import SCHEMAS
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.negatives.files import inert
+from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name
+
+LEVELS = (1, 2, 3)
+SENTENCE_FORMATS = ("jsonl", "csv", "parquet")  # don't need masked queries, which whole sentences lack
+SCHEMA = pa.schema(
+    [
+        ("qid", pa.string()),
+        ("vid", pa.string()),
+        ("level", pa.int8()),
+        ("query", pa.string()),
+        ("masked_query", pa.string()),
+        ("negative", pa.string()),
+        ("words", pa.list_(pa.string())),
+        ("provider", pa.string()),
+        ("model", pa.string()),
+        ("similarity", pa.float32()),
+    ]
+)
+ROWS = 50_000  # in memory at once
+NEGATIVES, QUERIES = "negatives", "queries"
+QUERY_COLUMNS = ["qid", "vid", "query", "duration", "windows"]
+CARD = """---
+{head}---
+
+# {title}
+
+Sentences that are false of their moment, three for each query, each less similar to the query than the one before,
+after [SHINE](https://arxiv.org/abs/2407.05118) (ECCV 2024). Made with Penumbra.
+
+{notes}## Load
+
+```python
+from datasets import load_dataset
+
+negatives = load_dataset("{name}", split="train")
+queries = load_dataset("{name}", "queries")
+```
+
+## Columns
+
+| column | what it is |
+| --- | --- |
+| `qid`, `vid` | the query, the video |
+| `level` | 1 to 3: how much of the query is replaced |
+| `query`, `masked_query`, `negative` | the sentence, its masks, and what is false of the moment |
+| `words`, `provider`, `model` | what fills the masks, and who filled them |
+| `similarity` | cosine of both sentences |
+
+`queries` has `qid`, `vid`, `query`, `duration` and `windows` (seconds) of every split.
+
+## How good they are
+
+{quality}
+
+## How they were made
+
+{stages}
+
+{inputs}
+
+With {software}.
+
+## Licence
+
+`{licence}`. The queries are those of {dataset}, and under its licence.
+"""
+Row = dict[str, Any]
+Warn = Callable[[str], None]
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def export_rows(store: Store, dataset: str, format_: str, warn: Warn = lambda line: None) -> Iterator[Row]:
+    """Return the rows of the newest negatives of a data set, in the order of its annotations.
+
+    `shine` gives the keys of the authors' release in their order, for queries that have all three levels; any other
+    format one negative in each row, whose masked query is None if it is a whole sentence. `warn` is told at the end how
+    many training queries are left out. Raises `ArtifactError` if that is all of them, before any row is asked for: no
+    file is overwritten with nothing.
+    """
+    rows = _rows(store, dataset, format_, warn)
+    return chain(list(islice(rows, 1)), rows)
+
+
+def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]:
+    negatives = store.newest(dataset, NEGATIVES)
+    sources = {parent.stage: parent for parent in store.manifest(negatives).parents}
+    if "annotations" not in sources:
+        raise ArtifactError(f"{negatives.path} does not name its annotations and masks: build it again")
+    if "masks" not in sources and format_ not in SENTENCE_FORMATS:
+        raise ArtifactError(
+            f"{negatives.path}, the newest, holds whole sentences, which have no masks, and SHINE's form and a data "
+            f"set of the hub need masks: choose another --format ({', '.join(SENTENCE_FORMATS)}), or build negatives "
+            "again"
+        )
+    queries, incomplete = 0, 0
+    read = [sources["annotations"], *([sources["masks"]] if "masks" in sources else []), negatives]
+    for annotations, *masks, chosen in zip(*map(store.parts, read), strict=True):
+        masked = {(row["qid"], row["level"]): row["masked_query"] for table in masks for row in table.to_pylist()}
+        filled = {(row["qid"], row["level"]): row for row in chosen.to_pylist()}
+        for query in annotations.to_pylist():
+            levels = [level for level in LEVELS if (query["qid"], level) in filled]
+            several = [(masked.get((query["qid"], level)), filled[query["qid"], level]) for level in levels]
+            is_complete = len(levels) == len(LEVELS)
+            queries += query["split"] == "train"
+            incomplete += query["split"] == "train" and not is_complete
+            if format_ != "shine":
+                yield from (_negative_row(query, *pair) for pair in several)
+            elif is_complete:
+                yield {
+                    "qid": query["qid"],
+                    "query": query["query"],
+                    "duration": query["duration"],
+                    "vid": query["vid"],
+                    "relevant_windows": query["windows"],
+                    "masked_queries": [mask for mask, _ in several],
+                    "recomposed_queries": [negative["negative"] for _, negative in several],
+                }
+    if incomplete == queries and not store.manifest(negatives).rows:
+        raise ArtifactError(f"{negatives.path} holds no negative: penumbra run build-negatives {dataset} says why")
+    if incomplete:
+        rest = "they are left out" if format_ == "shine" else "only what they have is written"
+        warn(f"{incomplete:,} of {queries:,} training queries have not all three levels: {rest}")
+
+
+def _negative_row(query: Row, masked: str | None, negative: Row) -> Row:
+    about = {"qid": query["qid"], "vid": query["vid"], "level": negative["level"], "query": query["query"]}
+    said = {name: negative[name] for name in ("negative", "words", "provider", "model")}
+    return about | {"masked_query": masked} | said | {"similarity": shortest_float(negative["similarity"])}
+
+
+def shortest_float(value: float) -> float:
+    """Return the number with the fewest digits that is the same float32: 0.8, not 0.800000011920929."""
+    return float(str(np.float32(value)))
+
+
+def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield rows as CSV: no cell is a formula for a spreadsheet, and lists are JSON."""
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for cells in chain([SCHEMA.names], ([row[name] for name in SCHEMA.names] for row in rows)):
+        texts = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list) else cell for cell in cells]
+        writer.writerow([inert(text) if isinstance(text, str) else text for text in texts])
+        yield line.getvalue()
+        line.seek(line.truncate(0))
+
+
+def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path) -> None:
+    """Write rows of `export_rows` as Parquet; no file is left if they, or writing, fail."""
+    left = iter(rows)
+    batches = iter(lambda: list(islice(left, ROWS)), [])
+    _write_tables((pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches), SCHEMA, file)
+
+
+def _write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path) -> None:
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        with draft.open("wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(table)
+        draft.replace(file)
+    except OSError as error:
+        raise PenumbraError(f"--output {file} can't be written ({error.strerror or error})") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# -- a folder for the Hub ---------------------------------------------------------------------------------------------
+
+
+def write_folder(
+    store: Store, dataset: str, folder: Path, name: str, licence: str = "unknown", warn: Warn = lambda line: None
+) -> list[str]:
+    """Write the newest negatives of a data set as `datasets` reads them, and return the names of the files.
+
+    `name` is what the card says to load; `warn` is as in `export_rows`. Raises what that raises.
+    """
+    notes: list[str] = []
+    rows = export_rows(store, dataset, "hf", notes.append)
+    negatives = store.newest(dataset, NEGATIVES)
+    files: dict[str, dict[str, str]] = {NEGATIVES: {"train": f"{NEGATIVES}/train.parquet"}, QUERIES: {}}
+    try:
+        for config in files:
+            (folder / config).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PenumbraError(f"--output {folder} can't be written ({error.strerror}): name a folder") from None
+    write_parquet(rows, folder / files[NEGATIVES]["train"])
+    annotations = next(it for it in store.manifest(negatives).parents if it.stage == "annotations")
+    schema = pa.schema([SCHEMAS["annotations"].field(column) for column in QUERY_COLUMNS])
+    splits = dict.fromkeys(split for part in store.parts(annotations, ["split"]) for split in part["split"].to_pylist())
+    for split in splits:
+        named = re.sub(r"\W", "_", split)  # `datasets` takes letters, digits and underscores
+        files[QUERIES][named] = f"{QUERIES}/{named}.parquet"
+        parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
+        queries = (part.filter(pc.equal(part["split"], split)).select(QUERY_COLUMNS).cast(schema) for part in parts)
+        _write_tables(queries, schema, folder / files[QUERIES][named])
+    card = _write_card(store, negatives, name, licence, files, notes)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    for note in notes:
+        warn(note)
+    return ["README.md", *(file for paths in files.values() for file in paths.values())]
+
+
+def _write_card(
+    store: Store,
+    negatives: Artifact,
+    name: str,
+    licence: str,
+    files: Mapping[str, Mapping[str, str]],
+    notes: Sequence[str],
+) -> str:
+    """Return README.md as the Hub shows it; `files` are those of each split by configuration."""
+    manifest = store.manifest(negatives)
+    title = f"{manifest.dataset}: hierarchical hard negatives for temporal grounding"
+    configs = [
+        {
+            "config_name": config,
+            "default": config == NEGATIVES,
+            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
+        }
+        for config, splits in files.items()
+    ]
+    head: Row = {"pretty_name": title, "license": licence, "language": ["en"]}
+    head |= {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"], "configs": configs}
+    made = [manifest, *(store.manifest(it) for several in store.ancestors(negatives).values() for it in several)]
+    stages = [(it.stage, f"`{it.key}`", f"{it.rows:,}", f"{it.ended:%Y-%m-%d}", _code(it.parameters)) for it in made]
+    inputs = {file: digest for it in made for file, digest in it.inputs.items()}
+    return CARD.format(
+        head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
+        title=plain(title),
+        notes="".join(f"- {plain(note)}\n" for note in notes) + "\n" * bool(notes),
+        name=name,
+        quality=_quality(store, negatives),
+        stages=markdown_table(("stage", "key", "rows", "finished", "parameters"), stages, cell=str),
+        inputs=markdown_table(
+            ("read", "SHA-256"), [(plain(_public(file)), f"`{digest}`") for file, digest in inputs.items()], cell=str
+        ),
+        software=", ".join(f"{package} {version}" for package, version in manifest.software.items()),
+        licence=licence,
+        dataset=plain(manifest.dataset),
+    )
+
+
+def _quality(store: Store, negatives: Artifact) -> str:
+    """Return the figures of the newest quality report on these negatives, or how to make one."""
+    for manifest in reversed(store.find(negatives.dataset, "quality")):
+        if any((parent.stage, parent.key) == (negatives.stage, negatives.key) for parent in manifest.parents):
+            figures = figures_by_name(store.table(store.reference(manifest)).to_pylist())
+            notes = "".join(f"- {plain(note)}\n" for note in manifest.notes)
+            tables = [f"### {plain(title)}\n\n{markdown_table(*table)}" for title, table in figure_tables(figures)]
+            return "\n\n".join(filter(None, [notes, *tables]))
+    return f"Not judged yet: `penumbra quality {negatives.dataset}/negatives`."
+
+
+def _code(parameters: Mapping[str, Any]) -> str:
+    return f"`{json.dumps(_public(dict(parameters)), ensure_ascii=False).replace('`', '')}`"
+
+
+def _public(value: Any) -> Any:
+    """Return a parameter without this machine's folders and without a password in an address."""
+    if isinstance(value, dict):
+        return {name: _public(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_public(inner) for inner in value]
+    if isinstance(value, str):
+        return PurePath(value).name if value.startswith(("/", "~")) else without_secrets(value)
+    return value
+
+
+def push(folder: Path, repository: str, files: list[str]) -> str:
+    """Send these files of a folder to a data set of the Hub, OWNER/NAME, and return its address.
+
+    A data set that does not exist is made, and is private. The token is that of `HF_TOKEN`, and no other.
+    """
+    token = os.environ.get("HF_TOKEN", "")
+    if not token:
+        raise PenumbraError(f"--push {repository} needs HF_TOKEN, a token of the Hub that may write")
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    hub = HfApi(token=token, library_name="penumbra")
+    try:
+        hub.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
+        hub.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            repo_type="dataset",
+            allow_patterns=files,
+            commit_message="Negatives exported by Penumbra",
+        )
+    except (HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled, OSError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PenumbraError(f"--push {repository}: {without_secrets(reason.replace(token, '…'))}") from None
+    return f"{hub.endpoint}/datasets/{repository}"

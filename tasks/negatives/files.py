@@ -1,0 +1,184 @@
+"""Read negatives from a file of any origin, row by row.
+
+| form | a row |
+| --- | --- |
+| SHINE's release | `qid`, `query`, and `recomposed_queries`, one for each level; `masked_queries`, `vid` if known |
+| one negative | `qid`, `level`, `negative`, `query`; `masked_query`, `vid`, `provider`, `similarity` if known |
+| the same, older | `qid`, `level`, and `query`: the negative; its own query may be called `positive` |
+
+A file is JSON lines, CSV or TSV, Parquet, or a folder of Parquet files. The second form is what `penumbra export`
+writes and what the table `negatives` holds; the third is what older versions of that table held. A row that can't be
+read is an entry with a fault; a file without any readable row is an error.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penumbra.artifacts.errors import PenumbraError
+
+SHINE = "recomposed_queries"
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+NOT_TEXT = "row is not UTF-8"
+WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # what a spreadsheet runs, and what `inert` made of it
+BEGINNINGS = {  # of files that can't be read, with the remedy
+    b"\xff\xfe": "it is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "it is UTF-16: save it as UTF-8",
+    b"\x1f\x8b": "it is compressed: unpack it",
+    b"PK\x03\x04": "it is compressed: unpack it",
+    b"PAR1": "it is Parquet: let its name end in .parquet",
+}
+FORMS = (
+    "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
+    "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
+)
+
+
+class NegativesError(PenumbraError):
+    """Negatives can't be read, imported or evaluated; the message names file, line and remedy."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One negative of a file; `fault` says why it can't be used, and `value` is what people see of it."""
+
+    value: str
+    qid: str = ""
+    level: int = 0
+    text: str = ""
+    query: str = ""
+    fault: str = ""
+    vid: str = ""
+    masked: str | None = None
+    provider: str = ""
+    similarity: float | None = None
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Return every negative of a file; raise `NegativesError` if the file, or every row of it, can't be read."""
+    if not path.is_file() and not (path.is_dir() and path != Path() and any(path.glob("*.parquet"))):
+        fault = f"{path} is no regular file" if path.exists() else f"{path} is not there"
+        fault = "no file of negatives is given" if path == Path() else fault
+        raise NegativesError(f"{fault}: name one with --param file=…")
+    try:
+        entries = [entry for number, row, fault in _rows(path) for entry in _entries(number, row, fault)]
+    except (OSError, pa.ArrowInvalid) as error:
+        raise NegativesError(f"{path} can't be read ({error}): {FORMS}") from None
+    if all(entry.fault for entry in entries):
+        first = f"{entries[0].value}: {entries[0].fault}" if entries else "it is empty"
+        raise NegativesError(f"{path} is no file of negatives ({first}): {FORMS}")
+    return entries
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any, str]]:
+    """Yield the number of each row from 1, the row, and its fault or ''."""
+    if path.is_dir() or path.suffix == ".parquet":
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        rows = (row for file in files for batch in pq.ParquetFile(file).iter_batches() for row in batch.to_pylist())
+        yield from ((number, row, "") for number, row in enumerate(rows, 1))
+        return
+    with path.open("rb") as file:
+        beginning = file.read(4)
+    for signature, remedy in BEGINNINGS.items():
+        if beginning.startswith(signature):
+            raise NegativesError(f"{path} is no file of negatives: {remedy}")
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        if path.suffix.lower() in DELIMITERS:
+            yield from _table_rows(path, csv.DictReader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True))
+            return
+        for number, line in enumerate(lines, 1):
+            if not _is_text(line):
+                yield number, None, NOT_TEXT
+            elif line.strip():
+                try:
+                    yield number, json.loads(line), ""
+                except (ValueError, RecursionError):
+                    yield number, None, "row is no JSON"
+
+
+def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, Any, str]]:
+    """Yield the rows of a table; raise `NegativesError` if its header lacks a column, or a quotation mark is open."""
+    last = 1
+    try:
+        columns = set(rows.fieldnames or ())
+        if not ({"qid", "level"} <= columns and {"negative", "query"} & columns):
+            named = ", ".join(map(repr, rows.fieldnames or ()))[:200]
+            raise NegativesError(
+                f"{path}: its first line names {named or 'nothing'}, not qid, level and query: {FORMS}"
+            )
+        for row in rows:
+            last = rows.line_num
+            fault = "row has more cells than the first line names" if None in row else ""
+            yield last, {name: not_inert(cell) for name, cell in row.items() if isinstance(cell, str)}, fault
+    except csv.Error as error:
+        raise NegativesError(
+            f"{path}: the row after line {last} can't be read ({error}): mend it, as what follows can't be told apart"
+        ) from None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
+    """Yield the negatives of a row, or its fault."""
+    line = f"line {number}"
+    if not fault and not isinstance(row, Mapping):
+        fault = "row is no object"
+    if not fault and not all(_is_text(value) for value in row.values() if isinstance(value, str)):
+        fault = NOT_TEXT
+    if fault:
+        yield Entry(line, fault=fault)
+        return
+    qid, several = "" if row.get("qid") is None else str(row["qid"]), row.get(SHINE)
+    is_single = "level" in row and bool({"negative", "query"} & row.keys())
+    if not qid or not (is_single or SHINE in row):
+        yield Entry(line, qid, fault="row lacks its qid, its level or its negative")
+    elif several is None and is_single:
+        query, negative = ("query", "negative") if "negative" in row else ("positive", "query")
+        yield _entry(number, row, row["level"], row.get(negative), row.get(query), row.get("masked_query"))
+    elif not isinstance(several, list) or not several:
+        yield Entry(line, qid, fault=f"{SHINE} is {'empty' if several == [] else 'no list'}")
+    elif row.get("negative") is not None:
+        yield Entry(line, qid, fault=f"row has both {SHINE} and a negative")
+    else:
+        masked = row.get("masked_queries")
+        masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
+        for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
+            yield _entry(number, row, level, text, row.get("query"), mask)
+
+
+def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any, masked: Any) -> Entry:
+    place, qid = f"level {str(level)[:20]}, line {line}", str(row["qid"])
+    if not _is_text(text):
+        return Entry(place, qid, fault="negative is no text")
+    whole, similarity = WHOLE.fullmatch(str(level).strip()), row.get("similarity")
+    return Entry(
+        f"{place}: {text}",
+        qid,
+        int(whole[1]) if whole else 0,
+        text.strip(),
+        query if _is_text(query) else "",
+        vid=str(row.get("vid") or qid),
+        masked=masked if _is_text(masked) else None,
+        provider=str(row.get("provider") or ""),
+        similarity=similarity if isinstance(similarity, float | int) else None,
+    )
+
+
+def inert(cell: str) -> str:
+    """Return a cell of CSV that no spreadsheet runs as a formula: an apostrophe goes before what would be one."""
+    return f"'{cell}" if FORMULA.match(cell) else cell
+
+
+def not_inert(cell: str) -> str:
+    """Return the cell that `inert` was given."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell

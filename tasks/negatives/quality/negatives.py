@@ -1,0 +1,234 @@
+"""The negatives that are evaluated, of an artifact or of a file, and the data set that they are evaluated against."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penumbra.artifacts.errors import MissingError
+from penumbra.artifacts.locations import data_folder
+from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import NAME, Store
+from penumbra.tasks.data.annotations import STAGE as ANNOTATIONS
+from penumbra.tasks.data.annotations import Annotations
+from penumbra.tasks.data.dataset import Dataset, DatasetError
+from penumbra.tasks.negatives.files import NegativesError, read_entries
+from penumbra.tasks.negatives.fills import FILLED
+from penumbra.tasks.negatives.providers import Slot
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.tags import SHIPPED_PIPELINE, Tagging, Tags, load_pipeline, tag_part
+from penumbra.tasks.text.tags import STAGE as TAGS
+
+TRAINING = "train"
+UNNAMED = "unnamed"  # the data set of a file that belongs to none
+STAGES = ("negatives", "fills")
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """One negative and its query; masked query, slots and similarity (cosine) if they are known."""
+
+    qid: str
+    vid: str
+    level: int
+    query: str
+    negative: str
+    provider: str
+    masked: str | None = None
+    slots: tuple[Slot, ...] | None = None
+    similarity: float | None = None
+
+
+@dataclass(frozen=True)
+class AnnotatedDataset:
+    """The queries of a data set and their tokens: artifacts of the store, or the queries of a file of negatives."""
+
+    store: Store
+    name: str
+    annotations: Artifact | None = None
+    tags: Artifact | None = None
+    embeddings: Artifact | None = None
+    tables: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, store: Store, annotations: Artifact, tags: Artifact) -> "AnnotatedDataset":
+        """Return the data set of these artifacts, with the newest embeddings of its queries if there are any."""
+        several = [m for m in store.find(annotations.dataset, "embeddings") if annotations in m.parents]
+        embeddings = store.reference(several[-1]) if several else None
+        return cls(store, annotations.dataset, annotations, tags, embeddings)
+
+    def annotated(self) -> Iterable[tuple[pa.Table, pa.Table]]:
+        """Return the tables `annotations` and `tags`, part by part."""
+        if self.annotations is None or self.tags is None:
+            return self.tables
+        return zip(self.store.parts(self.annotations), self.store.parts(self.tags), strict=True)
+
+
+@dataclass(frozen=True)
+class ArtifactNegatives:
+    """The rows of `negatives`, or the first fills of a provider, joined with their queries and masks."""
+
+    store: Store
+    artifact: Artifact
+
+    @property
+    def name(self) -> str:
+        """Data set, stage and key."""
+        return f"{self.artifact.dataset}/{self.artifact.stage}/{self.artifact.key}"
+
+    @cached_property
+    def ancestors(self) -> dict[str, list[Artifact]]:
+        """The artifacts that it was made from, by stage; raises `NegativesError` without annotations or tags."""
+        ancestors = self.store.ancestors(self.artifact)
+        lacking = [stage for stage in ("annotations", "tags") if stage not in ancestors]
+        if self.artifact.stage not in STAGES:
+            raise NegativesError(f"{self.name} holds no negatives: give DATASET/negatives or DATASET/fills")
+        if lacking:
+            raise NegativesError(f"{self.artifact.path} does not name its {' and '.join(lacking)}: build it again")
+        return ancestors
+
+    @property
+    def fills(self) -> list[Artifact]:
+        """The fills that the negatives were chosen from, or the artifact itself if it holds fills."""
+        return [self.artifact] if self.artifact.stage == "fills" else self.ancestors.get("fills", [])
+
+    @property
+    def masks(self) -> Artifact | None:
+        """The masks; None for negatives that are whole sentences."""
+        return next(iter(self.ancestors.get("masks", ())), None)
+
+    def dataset(self) -> AnnotatedDataset:
+        """Return the data set that the negatives were made from."""
+        return AnnotatedDataset.of(self.store, self.ancestors["annotations"][0], self.ancestors["tags"][0])
+
+    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
+        """Yield the rows of each part, of all queries or of these."""
+        wanted = None if queries is None else pa.array(queries, pa.string())
+        for index in range(len(self.store.manifest(self.artifact).parts)):
+            yield self.part(index, wanted)
+
+    def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
+        """Return the rows of a part, of all queries or of these; of the fills of a query and level the first."""
+
+        def read(artifact: Artifact, columns: list[str]) -> pa.Table:
+            rows = self.store.part(artifact, index, columns)
+            return rows if queries is None else rows.filter(pc.is_in(rows["qid"], queries))
+
+        is_chosen = self.artifact.stage == "negatives"
+        columns = ["qid", "level", "negative", "provider", "similarity" if is_chosen else "status"]
+        negatives = read(self.artifact, columns)
+        if not len(negatives):
+            return []
+        about = {row["qid"]: row for row in read(self.ancestors["annotations"][0], ["qid", "vid", "query"]).to_pylist()}
+        masks: dict[Any, tuple[str, tuple[Slot, ...]]] = {}
+        if self.masks:
+            tags = read(self.ancestors["tags"][0], ["qid", "tokens"])
+            lemmas = {row["qid"]: [token["lemma"] for token in row["tokens"]] for row in tags.to_pylist()}
+            for row in read(self.masks, ["qid", "level", "masked_query", "slots"]).to_pylist():
+                slots = tuple(Slot(**slot, lemma=lemmas[row["qid"]][slot["token"]]) for slot in row["slots"])
+                masks[row["qid"], row["level"]] = row["masked_query"], slots
+        rows = []
+        for row in (negatives if is_chosen else first_fills(negatives)).to_pylist():
+            query, (masked, own_slots) = about[row["qid"]], masks.get((row["qid"], row["level"]), (None, None))
+            place = row["qid"], query["vid"], row["level"], query["query"]
+            rows.append(Negative(*place, row["negative"], row["provider"], masked, own_slots, row.get("similarity")))
+        return rows
+
+
+def first_fills(fills: pa.Table) -> pa.Table:
+    """Return the first fill of each query and level that was filled."""
+    filled = fills.filter(pc.equal(fills["status"], FILLED))
+    places: dict[tuple[str, int], int] = {}
+    for index, place in enumerate(zip(filled["qid"].to_pylist(), filled["level"].to_pylist(), strict=True)):
+        places.setdefault(place, index)
+    return filled.take(pa.array(places.values(), pa.int64()))
+
+
+@dataclass(frozen=True)
+class FileNegatives:
+    """The rows of a file, or of the Parquet files of a folder."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    @cached_property
+    def rows(self) -> list[Negative]:
+        """All rows; raises `NegativesError` naming the first that is none."""
+        rows = []
+        for entry in read_entries(self.path):
+            fault = entry.fault or ("" if entry.query else "its query is missing")
+            fault = fault or ("" if entry.level else "level is no whole number from 1 on")
+            if fault or not entry.text:
+                place = entry.value.partition(": ")[0]
+                raise NegativesError(
+                    f"{self.path}, {place}: {fault or 'negative is empty'}: mend the row or take it out"
+                )
+            provider = entry.provider or "file"
+            rows.append(
+                Negative(
+                    entry.qid,
+                    entry.vid,
+                    entry.level,
+                    entry.query.strip(),
+                    entry.text,
+                    provider,
+                    entry.masked,
+                    None,
+                    entry.similarity,
+                )
+            )
+        return rows
+
+    def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
+        """Yield all rows at once, of all queries or of these."""
+        yield self.rows if queries is None else [row for row in self.rows if row.qid in queries]
+
+
+def dataset_named(store: Store, name: str) -> AnnotatedDataset:
+    """Return a data set by name: its files if there are any, tagged now if need be, else the newest in the store."""
+    if not NAME.match(name):
+        raise NegativesError(f"{name!r} is no name of a data set: give one as in --dataset charades-cg")
+    try:
+        dataset = Dataset(name=name)
+        dataset.split_files()
+    except (DatasetError, MissingError):
+        if not store.find(name, TAGS):
+            raise
+        tags = store.newest(name, TAGS)
+        annotations = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
+        return AnnotatedDataset.of(store, annotations, tags)
+    annotations = build(Annotations(dataset))
+    return AnnotatedDataset.of(store, annotations, build(Tags(annotations, Tagging())))
+
+
+def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:
+    """Return the data set that a file belongs to, or else the queries of the file."""
+    first = negatives.rows[0]
+    for manifest in reversed(store.find(stage=ANNOTATIONS)):
+        for part in store.parts(store.reference(manifest), ["qid", "query"]):
+            if (first.qid, first.query) in zip(part["qid"].to_pylist(), part["query"].to_pylist(), strict=True):
+                return dataset_named(store, manifest.dataset)
+    name = negatives.path.resolve().parent.name
+    if NAME.match(name) and (data_folder() / name).is_dir():
+        return dataset_named(store, name)
+    return _own_dataset(store, negatives.rows)
+
+
+def _own_dataset(store: Store, rows: Iterable[Negative]) -> AnnotatedDataset:
+    """Return the queries of a file of negatives as a data set: all of them training queries."""
+    nothing = {"duration": 0.0, "windows": [], "novel": [], "saliency": None}
+    queries = {
+        row.qid: {"qid": row.qid, "vid": row.vid, "split": TRAINING, "query": row.query, **nothing} for row in rows
+    }
+    annotations = table_of(ANNOTATIONS, list(queries.values()))
+    tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
+    return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])

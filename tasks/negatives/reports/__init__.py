@@ -1,1 +1,0 @@
-"""What a person wants to know of a run of build-negatives."""
