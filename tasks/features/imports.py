@@ -14,13 +14,10 @@ No file is trusted: no array is unpickled, no array larger than `MAX_BYTES` is r
 into another file.
 """
 
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -39,7 +36,7 @@ from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
-from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
+from penumbra.tasks.stage import Parameters, Stage, require_made, run
 
 ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"
@@ -48,22 +45,6 @@ MAX_BYTES = 1 << 30  # of a video's array
 LARGEST_HALF = float(np.finfo(np.float16).max)
 VIDEOS_FOR_DIMENSION = 9  # tell the dimension of a source
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-DAMAGE = (  # what numpy, zipfile and h5py raise for a damaged file
-    ArithmeticError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
 Array = npt.NDArray[Any]
 
 
@@ -159,7 +140,9 @@ class FeatureFolder:
                     return self._read_array(stream)
                 with zipfile.ZipFile(stream) as archive:
                     return self._read_member(archive)
-        except DAMAGE as error:
+        except VideoError:
+            raise
+        except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
             raise VideoError("file can't be read as .npy or .npz", f"{file.name}: {error}") from None
 
     def _read_member(self, archive: zipfile.ZipFile) -> Array:
@@ -190,7 +173,7 @@ class Hdf5File:
         self.path, self.key = path, key
         try:
             self._file = h5py.File(path, "r")
-        except DAMAGE as error:
+        except Exception as error:
             raise FeatureError(f"{path} is neither a folder nor an HDF5 file ({error})") from None
 
     def read(self, vid: str) -> Array | None:
@@ -211,7 +194,9 @@ class Hdf5File:
             check_header(item.shape or (), item.dtype)
             check_header(item.chunks or (), item.dtype)  # a chunk is read as a whole, even for a small array
             return np.asarray(item[()])
-        except DAMAGE as error:
+        except VideoError:
+            raise
+        except Exception as error:
             raise VideoError("array can't be read from the HDF5 file", f"{vid}: {error}") from None
 
 
@@ -263,7 +248,6 @@ class Importer:
         self, imports: Imports, clip_length: float, opened: Sequence[FeatureFolder | Hdf5File], vids: Sequence[str]
     ) -> None:
         self.imports, self.clip_length, self.opened = imports, clip_length, opened
-        self._logged: set[type[Exception]] = set()
         self.dimensions = [
             source.dimension or self._usual_dimension(place, vids)
             for source, place in zip(imports.sources, opened, strict=True)
@@ -273,7 +257,7 @@ class Importer:
         """Return the most frequent dimension among the first videos of a source."""
         seen: Counter[int] = Counter()
         for vid in vids:
-            with suppress(VideoError), self._only_video_errors(vid):
+            with suppress(VideoError):
                 array = place.read(vid)
                 if array is not None:
                     seen[check_matrix(array, 0).shape[1]] += 1
@@ -281,39 +265,25 @@ class Importer:
                 break
         return seen.most_common(1)[0][0] if seen else 0
 
-    @contextmanager
-    def _only_video_errors(self, vid: str) -> Iterator[None]:
-        """Turn any exception into a `VideoError` of this video; an unexpected one is logged in full, once."""
-        try:
-            yield
-        except VideoError:
-            raise
-        except Exception as error:
-            if type(error) not in self._logged:
-                self._logged.add(type(error))
-                logger().exception("%s: reading its features failed unexpectedly; the video is rejected", vid)
-            raise VideoError("reading failed unexpectedly", f"{type(error).__name__}: {error}") from None
-
     def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
-        """Return a video's features (clips, sum of dimensions) and notes on them; raise only `VideoError`."""
-        with self._only_video_errors(vid):
-            if not is_inside(vid):
-                raise VideoError("video id points outside the folder", vid)
-            matrices = []
-            for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
-                array = place.read(vid)
-                if array is None:
-                    raise VideoError(f"no features in {source.called()}")
-                matrices.append(check_matrix(array, dimension))
-            limits = [source.longest or None for source in self.imports.sources]
-            clips = min(len(matrix[:limit]) for matrix, limit in zip(matrices, limits, strict=True))
-            expected = check_length(clips, duration, self.clip_length, self.imports)
-            notes = {
-                "sources of different lengths cut to the shortest": len({len(matrix) for matrix in matrices}) > 1,
-                "a clip more or fewer than the duration asks for": clips != expected,
-            }
-            features = np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16)
-            return features, [note for note, holds in notes.items() if holds]
+        """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
+        if not is_inside(vid):
+            raise VideoError("video id points outside the folder", vid)
+        matrices = []
+        for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
+            array = place.read(vid)
+            if array is None:
+                raise VideoError(f"no features in {source.called()}")
+            matrices.append(check_matrix(array, dimension))
+        limits = [source.longest or None for source in self.imports.sources]
+        clips = min(len(matrix[:limit]) for matrix, limit in zip(matrices, limits, strict=True))
+        expected = check_length(clips, duration, self.clip_length, self.imports)
+        notes = {
+            "sources of different lengths cut to the shortest": len({len(matrix) for matrix in matrices}) > 1,
+            "a clip more or fewer than the duration asks for": clips != expected,
+        }
+        features = np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16)
+        return features, [note for note, holds in notes.items() if holds]
 
 
 def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:

@@ -1,4 +1,4 @@
-"""Features as training reads them: one contiguous float16 array for a whole data set, with the place of each row.
+"""Read the features of a data set into one contiguous float16 array, as training needs them.
 
 features = read_features(Store().newest("scenes", "video_features"))
 features["S0001"]                                # (clips, dimension), a view
@@ -33,8 +33,8 @@ class FeatureArrays:
     """All vectors of an artifact in one array.
 
     `values` (vectors, dimension) holds the vectors of row after row; row i, called `names[i]`, has
-    `values[offsets[i] : offsets[i + 1]]`. `pooled` (rows, dimension) is there for texts. `durations` and
-    `clip_length`, both in seconds, are there for videos.
+    `values[offsets[i] : offsets[i + 1]]`. Texts have `pooled` (rows, dimension); videos have `durations` and
+    `clip_length`, both in seconds.
     """
 
     values: Float16Array
@@ -50,26 +50,21 @@ class FeatureArrays:
         return {name: row for row, name in enumerate(self.names)}
 
     def __getitem__(self, name: str) -> Float16Array:
-        """The vectors of a video or text, a view; raises `KeyError` where there are none."""
+        """Return the vectors of a video or text, as a view; raise `KeyError` if there are none."""
         row = self.index[name]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def __contains__(self, name: str) -> bool:
-        """Whether there are features of a video or text."""
+        """Return whether a video or text has features."""
         return name in self.index
 
     def __len__(self) -> int:
-        """How many videos or texts there are."""
+        """Return the number of videos or texts."""
         return len(self.names)
 
 
 def read_features(artifact: Artifact) -> FeatureArrays:
-    """Read an artifact of `text_features` or `video_features` in one pass, its parts side by side.
-
-    Raises:
-        ArtifactError: there is no such artifact
-
-    """
+    """Read an artifact of `text_features` or `video_features`, several parts in parallel."""
     store, stage = Store(artifact.root), artifact.stage
     records = store.manifest(artifact).parts
     with ThreadPoolExecutor(READERS) as readers:
@@ -96,7 +91,7 @@ def read_features(artifact: Artifact) -> FeatureArrays:
 
 
 class _Part:
-    """One part: its small columns read, its features still where they lie."""
+    """One part: its small columns are read, its features are not."""
 
     def __init__(self, store: Store, artifact: Artifact, index: int) -> None:
         self._data = store.raw(artifact, index)
@@ -108,13 +103,13 @@ class _Part:
         self._read: dict[str, pa.Array] = {}
 
     def lengths(self, column: str) -> npt.NDArray[np.int64]:
-        """How many vectors each row has."""
+        """Return the number of vectors of each row."""
         if column not in self._lengths:
             self._lengths[column] = lengths(self._column(column))
         return np.array(self._lengths[column], np.int64)
 
     def dimension(self, column: str) -> int:
-        """How wide a vector is."""
+        """Return the dimension of a vector."""
         kind = self._file.schema_arrow.field(column).type
         width: int = (kind.value_type if pa.types.is_list(kind) else kind).list_size
         return width
@@ -125,7 +120,7 @@ class _Part:
         return self._read[column]
 
     def copy(self, column: str, target: Float16Array) -> None:
-        """Put a column's vectors into (vectors, dimension)."""
+        """Copy the vectors of a column into (vectors, dimension)."""
         start, batches = 0, self._file.iter_batches(BATCH, columns=[column])
         for vectors in [self._read[column]] if column in self._read else (batch[column] for batch in batches):
             matrix = matrix_of(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
@@ -134,19 +129,19 @@ class _Part:
 
 
 def matrix_of(vectors: pa.FixedSizeListArray, dimension: int) -> Float16Array:
-    """A column of vectors as (rows, dimension), without a copy."""
+    """Return a column of vectors as (rows, dimension), without a copy."""
     flat: Float16Array = vectors.flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(-1, dimension)
 
 
 def vectors_of(values: Float16Array) -> pa.FixedSizeListArray:
-    """(rows, dimension) as a column of vectors, without a copy."""
+    """Return (rows, dimension) as a column of vectors, without a copy."""
     flat = pa.array(np.ascontiguousarray(values, np.float16).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
 def lists_of(several: Sequence[Float16Array], dimension: int) -> pa.ListArray:
-    """Arrays (rows, dimension) as a column of lists of vectors."""
+    """Return arrays (rows, dimension) as a column of lists of vectors."""
     offsets = np.concatenate([[0], [len(values) for values in several]]).cumsum().astype(np.int32)
     values = np.concatenate(several) if several else np.zeros((0, dimension), np.float16)
     return pa.ListArray.from_arrays(pa.array(offsets), vectors_of(values))

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from penumbra.artifacts.charts import Bar, bars
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.markdown import code, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
@@ -19,7 +18,6 @@ from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "extract-features"
 SHOWN = 20  # rejected videos
-EDGES = (0, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1800, 3600)  # seconds
 UNUSED = "queries of videos without features: training leaves them out"
 
 Counts = npt.NDArray[np.int64]
@@ -45,15 +43,6 @@ def queries_without_features(store: Store, annotations: Artifact, videos: Artifa
         pairs = zip(part["vid"].to_pylist(), part["split"].to_pylist(), strict=True)
         missing.update(split for vid, split in pairs if vid not in featured)
     return missing
-
-
-def _duration_chart(durations: Seconds) -> str:
-    edges = [*EDGES, float("inf")]
-    counts, _ = np.histogram(durations, edges)
-    used = [i for i, count in enumerate(counts) if count]
-    lines = [Bar(f"{edges[i]:g} to {edges[i + 1]:g} s", counts[i] / len(durations)) for i in used]
-    high = max(0.05, 1.05 * max(line.value for line in lines))
-    return bars("durations", lines, high, [tick / 10 for tick in range(0, int(10 * high) + 1, 2)]).image()
 
 
 def _rejected(store: Store, artifact: Artifact) -> Iterator[tuple[str, str, str]]:
@@ -94,7 +83,6 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
         *(["## Frames", f"![frames](data:image/jpeg;base64,{b64encode(sheet).decode()})"] if sheet else []),
         "## Figures",
         markdown_table(("figure", "value"), rows),
-        *(["## Durations", _duration_chart(durations)] if len(durations) else []),
         f"## Videos without features: {len(rejected):,}",
         markdown_table(("reason", "videos"), Counter(reason for _, reason, _ in rejected).most_common()),
         *([markdown_table(("video", "reason", "details"), shown), *left] if shown else []),
