@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from penumbra.artifacts.locations import PROJECT
@@ -100,38 +99,6 @@ class Host:
             "30",
             *options,
         )
-
-    @contextmanager
-    def ray_head(self, port: int, cores: int, gpus: int = 0) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-        """A Ray cluster of one node that answers, and where its processes log."""
-        with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # short: its sockets lie there
-            head = self._ray(
-                "--head",
-                "--port",
-                str(port),
-                "--num-cpus",
-                str(cores),
-                "--num-gpus",
-                str(gpus),
-                "--include-dashboard",
-                "false",
-                "--disable-usage-stats",
-                "--temp-dir",
-                folder,
-            )
-            wait_until(lambda: answers(port))
-            yield head, Path(folder)
-            head.terminate()
-            head.wait(60)
-
-    def ray_node(self, port: int, cores: int) -> subprocess.Popen[str]:
-        """One more node of a Ray cluster, which has joined it."""
-        node = self._ray("--address", f"127.0.0.1:{port}", "--num-cpus", str(cores))
-        assert any("runtime started" in line for line in node.stdout or ())
-        return node
-
-    def _ray(self, *options: str) -> subprocess.Popen[str]:
-        return self.start("ray.scripts.scripts", "start", "--block", "--node-ip-address", "127.0.0.1", *options)
 
     def end(self) -> None:
         for process in self.processes:

@@ -132,9 +132,9 @@ def verify(
     finished = [artifact for artifact in folders if store.has(artifact)]
     number_of_faults = 0
     for artifact in finished:
-        missing = (parent.path for parent in store.missing_parents(artifact))
         faults = store.verify(artifact) or [
-            f"{artifact.path} was made from {path}, which is not there" for path in missing
+            f"{artifact.path} was made from {parent.path}, which is not there"
+            for parent in store.missing_parents(artifact)
         ]
         number_of_faults += len(faults)
         for fault in faults:

@@ -77,11 +77,6 @@ def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
     assert float(bar.attrib["x"]) + float(bar.attrib["width"]) < int(longest.attrib["width"])
 
 
-def test_bars_have_an_axis_in_per_cent() -> None:
-    picture = parsed(bars("x", [Bar("a", 0.5)], 1, (0, 0.25, 1)))
-    assert [node.text for node in picture.iter(f"{SVG}text")] == ["0%", "25%", "100%", "a", "50.0%"]
-
-
 def test_spans_lie_where_their_seconds_are() -> None:
     picture = parsed(spans("x", [Spans("true", [(2.5, 5.0)]), Spans("ends late", [(5.0, 99.0)])], 10.0))
     first, second = [node.attrib for node in picture.iter(f"{SVG}rect")][1:]

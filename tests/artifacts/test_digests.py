@@ -81,9 +81,3 @@ def test_without_a_memory_everything_is_read(tmp_path: Path, memory: Path, read:
     memory.write_text("no database")
     assert digests_of([path]) == digests_of([path])
     assert len(read) == 2
-
-
-def test_names_count_and_a_missing_file_is_told_apart_from_an_empty_one(tmp_path: Path) -> None:
-    empty, other = old(tmp_path / "a", ""), old(tmp_path / "b", "")
-    found = {named_digest(files) for files in ([("v", empty)], [("w", empty)], [("v", other)], [("v", None)])}
-    assert len(found) == 4

@@ -50,12 +50,6 @@ def test_features_of_one_length_are_not_spread_over_columns() -> None:
     assert [array.tolist() for array in frame_of(pooled)["pooled"]] == [[1, 2], [3, 4]]
 
 
-def test_an_empty_table_has_its_columns() -> None:
-    frame = frame_of(table_of("annotations", []))
-    assert list(frame.columns)[:2] == ["qid", "vid"]
-    assert frame_of(features()).shape == (0, 1)
-
-
 def test_a_reference_names_the_newest_or_one_by_its_key(store: Store) -> None:
     made = [
         store.build(Work("mine", "rejected", 1, {"n": number}), [lambda: Part(table_of("rejected", []), 0, 0)])

@@ -29,10 +29,3 @@ def test_a_program_ends_when_what_started_it_is_killed() -> None:
     starter.wait()
     _, left = psutil.wait_procs([program], timeout=30)
     assert left == []
-
-
-def test_a_program_ends_when_what_started_it_was_gone_before() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    program = subprocess.Popen([sys.executable, "-c", MAIN, str(gone.pid), "http.server", "--bind", "127.0.0.1", "0"])
-    program.wait(60)

@@ -25,8 +25,6 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine, chosen_engine, local_worker_count, use_engine, workers
-from penumbra.tasks.negatives.filling import PROVIDERS, Filling
-from penumbra.tasks.negatives.fills import Fills
 from penumbra.tasks.stage import PARTS_A_TASK, Parameters, Stage, planning, run, tasks_of
 from tests.cluster import free_port
 
@@ -133,23 +131,6 @@ def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_serve
     assert len(makers) == 2
     assert str(os.getpid()) not in makers
     assert sorted(tellings("shared")) == sorted([str(os.getpid()), *makers]), "once a process, not once a part"
-
-
-def test_what_a_part_fails_with_is_told_and_the_next_run_makes_what_is_missing(
-    store: Store, prefect_server: None
-) -> None:
-    with pytest.raises(ValueError, match="piece 3 is broken"):
-        made(Engine.processes, Toys(breaks=3))
-    assert store.find() == []
-    (artifact,) = store.folders()
-    there = {index for index in range(PARTS) if store.record(artifact, index)}
-    assert there
-    assert 3 not in there
-    before = {index: tellings(f"piece {index}") for index in range(PARTS)}
-    with pytest.raises(ValueError, match="piece 3 is broken"):
-        made(Engine.here, Toys(breaks=3))
-    for index in there:
-        assert tellings(f"piece {index}") == before[index], "no finished part is made twice"
 
 
 @pytest.mark.long
@@ -280,15 +261,3 @@ def test_workers_fit_into_the_memory(monkeypatch: pytest.MonkeyPatch, available:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": available}))
     monkeypatch.setattr("penumbra.tasks.engines.cores", lambda: 3)
     assert local_worker_count() == expected
-
-
-def test_one_model_and_one_run_s_answers_stay_in_one_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stage, "by_workers", True)
-    read = [
-        Artifact(root=str(store.root), dataset="d", stage=stage, key="0")
-        for stage in ("annotations", "tags", "masks", "dictionary")
-    ]
-    by_workers = {name for name in PROVIDERS if Fills(*read, name, Filling()).by_workers}
-    assert {"corpus", "random"} <= by_workers
-    assert by_workers.isdisjoint({"openai", "gemini"})
-    assert [name for name in by_workers if Fills(*read, name, Filling()).on_device] == ["llama"]

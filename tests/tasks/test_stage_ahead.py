@@ -1,8 +1,6 @@
 """Stages begun ahead in other processes: same bytes, several at once, what fails is told where it is waited for."""
 
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 
 import pytest
 from prefect import flow
-from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
@@ -88,48 +85,3 @@ def test_nothing_is_begun_in_one_process_or_in_a_plan(store: Store, tmp_path: Pa
         ahead(Toy(Tried(fails=True)))()
     with planning(), stages_ahead(2) as ahead:
         ahead(Toy(Tried(fails=True)))()
-
-
-def test_processes_end_with_the_one_that_began_them(prefect_server: None, tmp_path: Path) -> None:
-    toys = tmp_path / "toys"
-    toys.mkdir()
-    code = """
-from tests.tasks.test_stage_ahead import Toy, Tried, flow, stages_ahead
-
-@flow
-def long():
-    with stages_ahead(2) as ahead:
-        for wait in [ahead(Toy(Tried(number=number, seconds=600))) for number in range(2)]:
-            wait()
-
-if __name__ == "__main__":
-    long()
-"""
-    (tmp_path / "long.py").write_text(code)
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {
-        **os.environ,
-        "TOYS": str(toys),
-        "PENUMBRA_ARTIFACTS": str(tmp_path / "artifacts"),
-        "PYTHONPATH": path,
-        "PREFECT_API_URL": str(PREFECT_API_URL.value()),
-    }
-    process = subprocess.Popen([sys.executable, str(tmp_path / "long.py")], env=environment)
-    until = time.monotonic() + DEADLINE
-    while len(list(toys.iterdir())) < 2:
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    workers = [int(file.name) for file in toys.iterdir()]
-    process.kill()
-    process.wait()
-    while any(_lives(worker) for worker in workers):
-        assert time.monotonic() < until
-        time.sleep(0.2)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][:3]
-    except FileNotFoundError:
-        return False
