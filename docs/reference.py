@@ -5,29 +5,25 @@
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import typer
 import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
 from penumbra.flows.parameter_help import type_name
+from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.tasks.grounding import ablation
 from penumbra.tasks.grounding.training.presets import presets
 
-LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "at least", "pattern": "like"}
 WRITTEN = "*Generated from the code when this site is built.*"
-Row = tuple[str, ...]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -51,143 +47,35 @@ def first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
-# Parameters
-
-
-@dataclass
-class Group:
-    """The fields of a parameter group; `tag` selects it among the members of a union."""
-
-    name: str
-    about: str
-    tag: str = ""
-    rows: list[Row] = field(default_factory=list)
-
-
-def bare(annotation: Any) -> tuple[Any, list[FieldInfo]]:
-    """Return a type without its annotations, and those annotations that are pydantic's."""
-    annotation = getattr(annotation, "__value__", annotation)  # of an alias, `type X = …`
-    if get_origin(annotation) is Annotated:
-        inner, *notes = get_args(annotation)
-        kind, more = bare(inner)
-        return kind, more + [note for note in notes if isinstance(note, FieldInfo)]
-    return annotation, []
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the parameter groups in a type: one, the members of a union, or the items of a list."""
-    kind, _ = bare(annotation)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return [kind]
-    return [] if get_origin(kind) is Literal else [model for inner in get_args(kind) for model in models_in(inner)]
-
-
-def tag_of(model: type[BaseModel]) -> str:
-    """Return the literal that distinguishes a member of a union, as in `name: qd_detr`."""
-    said = ((name, bare(info.annotation)[0]) for name, info in model.model_fields.items())
-    return ", ".join(
-        f"{name}: {' or '.join(map(str, get_args(kind)))}" for name, kind in said if get_origin(kind) is Literal
-    ).split(", ")[0]
-
-
-def groups_of(
-    name: str, annotation: Any, default: Any, known: Mapping[type[BaseModel], str] = MappingProxyType({})
-) -> Iterator[Group]:
-    """Yield the groups below a parameter: one, or one for each member of a union, followed by nested unions.
-
-    A nested group whose heading is in `known` is linked and not repeated.
-    """
-    models = models_in(annotation)
-    for model in models:
-        own = default if isinstance(default, model) else None
-        group = Group(name, first_line(model), tag_of(model) if len(models) > 1 else "")
-        nested: list[Group] = []
-        _fill(group, nested, name, model, own, known)
-        yield group
-        yield from nested
-
-
-def _fill(
-    group: Group,
-    nested: list[Group],
-    prefix: str,
-    model: type[BaseModel],
-    own: BaseModel | None,
-    known: Mapping[type[BaseModel], str],
-) -> None:
-    for name, info in model.model_fields.items():
-        path, inner = f"{prefix}.{name}", models_in(info.annotation)
-        value = getattr(own, name) if own else info.get_default(call_default_factory=True)
-        listed = get_origin(bare(info.annotation)[0]) in (tuple, list, dict)
-        if len(inner) == 1 and inner[0] in known:
-            group.rows.append((f"`{path}.…`", "", "", f"As [`{known[inner[0]]}`](#{known[inner[0]]})."))
-            continue
-        if len(inner) == 1 and not listed:
-            if value is None:
-                group.rows.append((f"`{path}`", "", "`null`", info.description or ""))
-            _fill(group, nested, path, inner[0], value if isinstance(value, inner[0]) else None, known)
-            continue
-        kind = (
-            " or ".join(tag_of(kind) or kind.__name__ for kind in inner) if inner else f"`{type_name(info.annotation)}`"
-        )
-        group.rows.append((f"`{path}`", kind + _limits(info), code(value), info.description or ""))
-        if listed and len(inner) == 1:
-            _fill(group, nested, f"{path}[]", inner[0], None, known)
-        elif inner:
-            nested += groups_of(path, info.annotation, value, known)
-
-
-def _limits(info: FieldInfo) -> str:
-    said = [
-        f"{sign} {getattr(limit, name)}"
-        for limit in info.metadata
-        for name, sign in LIMITS.items()
-        if getattr(limit, name, None) is not None and name != "pattern"
-    ]
-    return ", " + ", ".join(said) if said else ""
-
-
-def parameters_page() -> str:
-    """Return the page of all parameters: each group once, with the flows that use it."""
-    users: dict[tuple[str, str], list[str]] = {}
-    places: dict[tuple[str, str], tuple[str, Any, Any]] = {}
-    lines = ["# Parameters", WRITTEN, __doc_of_parameters__, "## The flows"]
-    for flow_name in FLOWS:
-        flow = flow_of(flow_name)
-        rows: list[Row] = []
-        for name, parameter in inspect.signature(flow.fn).parameters.items():
-            _, notes = bare(parameter.annotation)
-            about = next((note.description for note in notes if note.description), "")
-            if models_in(parameter.annotation):
-                place = (name, repr(parameter.annotation))
-                users.setdefault(place, []).append(flow_name)
-                places.setdefault(place, (name, parameter.annotation, parameter.default))
-                rows.append((f"[`{name}`](#{name})", "", "", about or _about(models_in(parameter.annotation))))
-            else:
-                kind = f"`{type_name(parameter.annotation)}`"
-                rows.append((f"`{name}`", kind, code(parameter.default), about))
-        lines += [f"### {flow_name}", first_line(flow.fn), table(("parameter", "type", "default", ""), rows)]
-    known = {model: name for name, annotation, _ in places.values() for model in models_in(annotation)}
-    for place, (name, annotation, default) in places.items():
-        lines += [f"## {name}", f"Used by {', '.join(f'`{user}`' for user in users[place])}."]
-        for group in groups_of(name, annotation, default, known):
-            lines += [f"### {group.name} with {group.tag}" if group.tag else "", group.about]
-            lines.append(table(("parameter", "type", "default", "what it does"), group.rows))
-    return "\n\n".join(line for line in lines if line) + "\n"
-
-
-def _about(models: Sequence[type[BaseModel]]) -> str:
-    return first_line(models[0]) if len(models) == 1 else f"One of {', '.join(map(tag_of, models))}."
-
-
-__doc_of_parameters__ = (
+PARAMETERS = (
     "As in `penumbra run FLOW DATASET --param NAME=VALUE`, and in the form of the Prefect UI. The defaults are the "
     "code's; the data set's [deployment](deployments.md) or a [preset](presets.md) may override them, and explicit "
     "parameters override both. `penumbra run FLOW --help` prints the same in a terminal."
 )
 
 
-# Tables
+def parameters_page() -> str:
+    """Return the page of all parameters: each group once, with the flows that have it."""
+    lines = ["# Parameters", WRITTEN, PARAMETERS, "## The flows"]
+    users: dict[str, list[str]] = {}
+    groups: dict[str, dict[tuple[str, ...], list[str]]] = {}  # group → row → the models that have the parameter
+    for flow_name in FLOWS:
+        flow = flow_of(flow_name)
+        lines += [f"### {flow_name}", first_line(flow.fn)]
+        names = dict.fromkeys(it.path.split(".")[0].removesuffix("[]") for it in parameters_of(flow))
+        lines.append(", ".join(f"[`{name}`](#{name})" for name in names))
+        for name in names:
+            users.setdefault(name, []).append(flow_name)
+        for it in parameters_of(flow):
+            if not it.is_group:
+                row = (f"`{it.path}`", f"`{type_name(it.annotation)}`", code(it.default), it.description)
+                models = groups.setdefault(it.path.split(".")[0].removesuffix("[]"), {}).setdefault(row, [])
+                models += [it.model] if it.model and it.model not in models else []
+    for name, rows in groups.items():
+        cells = [(*row[:3], f"Of {', '.join(models)}. {row[3]}" if models else row[3]) for row, models in rows.items()]
+        lines += [f"## {name}", f"Used by {', '.join(f'`{user}`' for user in users[name])}."]
+        lines.append(table(("parameter", "type", "default", "what it does"), cells))
+    return "\n\n".join(line for line in lines if line) + "\n"
 
 
 def arrow_name(kind: pa.DataType) -> str:
@@ -218,9 +106,6 @@ def tables_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
-# The command
-
-
 def command_page() -> str:
     """Return the page of the console command with all arguments and options."""
     return "\n\n".join(["# The command", WRITTEN, *_command("penumbra", typer.main.get_command(app))]) + "\n"
@@ -246,9 +131,6 @@ def _command(name: str, command: Any) -> Iterator[str]:
         yield table(("", "description", "default"), rows)
     for inner, below in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {inner}", below)
-
-
-# What ships as YAML
 
 
 def presets_page() -> str:
