@@ -1,7 +1,7 @@
 """BM-DETR (Jung et al., "Background-aware Moment Detection for Video Moment Retrieval", WACV 2025).
 
-A query of the same video that means another moment says which clips are background: a clip's joint probability is
-that it fits the query and does not fit the negative one (Eq. 1 to 5).
+A negative query of the same video, whose moment is another one, tells which clips are background: a clip's joint
+probability is that it fits the query and does not fit the negative query (Eq. 1 to 5).
 """
 
 from typing import cast
@@ -10,20 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.layers import MLP
-from penumbra.models.outputs import Inputs, Outputs, StackedTexts
-from penumbra.models.positions import clip_positions
-from penumbra.models.settings import ModelSettings
+from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs, StackedTexts
 from penumbra.models.spans import inverse_sigmoid
-from penumbra.models.transformer.anchor_decoder import AnchorDecoder
-from penumbra.models.transformer.attention import padding_bias
-from penumbra.models.transformer.decoder import Decoder
-from penumbra.models.transformer.encoder import EncoderLayer
+from penumbra.models.transformer import MLP, AnchorDecoder, Decoder, EncoderLayer, clip_positions, padding_bias
 
 
 class Scorer(nn.Module):
-    """A number for each token: w2 · tanh(W1 x), without biases."""
+    """Score of each token: w2 · tanh(W1 x), without biases."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -37,7 +30,7 @@ class Scorer(nn.Module):
 
 
 class AttentivePooling(nn.Module):
-    """One vector of many tokens (Eq. 9): their sum, weighted by a softmax over scores, through a linear layer."""
+    """One vector for many tokens (Eq. 9): their sum, weighted by a softmax over scores, through a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -45,19 +38,19 @@ class AttentivePooling(nn.Module):
         self.out = nn.Linear(hidden, hidden)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Tokens [B, L, hidden] that the mask [B, L] calls valid, as [B, hidden]."""
+        """Pool the valid tokens [batch, length, hidden] of a mask [batch, length] to [batch, hidden]."""
         weights = self.scorer(tokens).masked_fill(~mask, -1e9).softmax(1)
         pooled: Tensor = self.out((weights[:, None].to(tokens.dtype) @ tokens)[:, 0])
         return pooled
 
 
 class BMDETR(GroundingModel):
-    """Clips and words side by side through an encoder, clips weighted by how probable they are, anchors decoded.
+    """Network that encodes clips and words together, weights clips by their probability, and decodes anchors.
 
-    What the paper adds to the encoder and decoder can be left out, as in its Table 7: the frame matcher
-    (`frame_matcher`), semantic alignment (`align_dim` 0) and learnable spans (`learnable_spans`; plain moment queries
-    in their place). As in the published code, and unlike the paper, the decoder sees the encoded tokens without their
-    weights; saliency and alignment see them with.
+    The paper's components can be left out, as in its Table 7: the frame matcher (`frame_matcher`), semantic alignment
+    (`alignment` 0) and learnable spans (`learnable_spans`; plain moment queries replace them). As in the published
+    code, and unlike the paper, the decoder sees the encoded tokens without weights; saliency and alignment see them
+    with weights.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -76,16 +69,16 @@ class BMDETR(GroundingModel):
             self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
         self.saliency_head = nn.Linear(s.hidden, 1)
         self.frame_matcher = Scorer(s.hidden, s.hidden // 2) if s.frame_matcher else None
-        parts = ("video", "text") if s.align_dim else ()
+        parts = ("video", "text") if s.alignment else ()
         self.pooling = nn.ModuleDict({part: AttentivePooling(s.hidden) for part in parts})
-        self.align_heads = nn.ModuleDict({part: nn.Linear(s.hidden, s.align_dim) for part in parts})
+        self.align_heads = nn.ModuleDict({part: nn.Linear(s.hidden, s.alignment) for part in parts})
         self.initialise([self.encoder, self.position_scale, self.decoder])
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """Ground every text in its video; `inputs.hard_text` holds the K negative queries of each.
 
-        A negative query without a token (its mask all False) counts as none. `negative` changes nothing: a text of
-        another video tells no background of this one.
+        A negative query without a token (its mask is all False) counts as none. `negative` changes nothing: a text of
+        another video says nothing about this video's background.
         """
         texts = self.project_texts(inputs, negative=False)
         batch, clips = inputs.video.shape[:2]
@@ -103,11 +96,11 @@ class BMDETR(GroundingModel):
     def encode(
         self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens [B, Lv + Lt, hidden], clips under the negative texts [(G - 1)·B, Lv, hidden]; positions, padding bias.
+        """Return tokens, the clips under the negative texts, unscaled positions and the padding bias.
 
-        Before each layer the positions are scaled by the tokens; words have none, unless they are learned. Positions
-        [B, Lv + Lt, hidden] come unscaled. Nothing reads the words of a negative text after the last layer, which
-        therefore doesn't make them.
+        Tokens and positions are [batch, clips + words, hidden], the clips [(groups - 1)·batch, clips, hidden]. Before
+        each layer the positions are scaled by the tokens; words have positions only if they are learned. The last layer
+        does not compute the words of negative texts, which nothing reads.
         """
         groups, (batch, clips) = texts.groups, video.shape[:2]
         tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
@@ -124,14 +117,14 @@ class BMDETR(GroundingModel):
         return last(tokens[:batch], scaled[:batch], bias[:batch]), background, placed[:batch], bias[:batch]
 
     def _scaled(self, placed: Tensor, tokens: Tensor, clips: int) -> Tensor:
-        """Positions times what a small network makes of the tokens; where words have none, of the clips alone."""
+        """Return positions times a small network's output for the tokens; words may have no positions."""
         if self.settings.text_positions:
             return placed * cast(Tensor, self.position_scale(tokens))
         scaled = placed[:, :clips] * self.position_scale(tokens[:, :clips])
         return functional.pad(scaled, (0, 0, 0, tokens.shape[1] - clips))
 
     def _decode(self, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Class logits and spans [1, B, Q, 2] of the last layer: the earlier ones have no loss of their own."""
+        """Return class logits and spans [1, batch, queries, 2] of the last layer: earlier layers have no loss."""
         if isinstance(self.decoder, Decoder):
             logits, moves = self.heads(self.decoder(self.queries, memory, positions, bias)[-1:])
             return logits, moves.sigmoid()
@@ -140,24 +133,24 @@ class BMDETR(GroundingModel):
         return logits, (moves + inverse_sigmoid(decoded.references[-1:])).sigmoid()
 
     def _probability(self, clips: Tensor, texts: StackedTexts, mask: Tensor) -> Tensor | None:
-        """Joint probability [B, Lv] of each clip, 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""
+        """Return the joint probability [batch, clips], 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""
         if self.frame_matcher is None:
             return None
-        each = self.frame_matcher(clips).sigmoid().view(texts.groups, texts.batch, -1)
+        each = self.frame_matcher(clips).sigmoid().view(texts.groups, texts.batch, -1)  # [groups, batch, clips]
         present = texts.mask.view(texts.groups, texts.batch, -1).any(-1, keepdim=True)
         background = each[1:].masked_fill(~present[1:], 0.0)
         joint: Tensor = each[0] * (1 - background).prod(0) * mask
         return joint
 
     def _weights(self, probability: Tensor, mask: Tensor) -> Tensor:
-        """Softmax [B, Lv] of the probabilities (Eq. 8); the published code gives padding a share too."""
+        """Return the softmax [batch, clips] of the probabilities (Eq. 8); the published code gives padding a share."""
         if self.settings.frame_weights == "official":
             return probability.softmax(1)
         return probability.masked_fill(~mask, -torch.inf).softmax(1)
 
     def _pool(self, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-        """Unit vectors [B, align_dim] of the weighted clips and of the words (Eq. 9 to 11)."""
-        if not self.settings.align_dim:
+        """Return unit vectors [batch, alignment] of the weighted clips and of the words (Eq. 9 to 11)."""
+        if not self.settings.alignment:
             return None
         video, text = (
             functional.normalize(self.align_heads[name](self.pooling[name](*part)).float(), dim=-1)

@@ -1,8 +1,7 @@
 """Official checkpoints of Moment-DETR, QD-DETR, SHINE, BM-DETR and MMN: their parameter names, and ours.
 
-The published files are dictionaries with the weights under "model" and a pickled namespace of options beside them.
-They are read with `weights_only=True`, the classes of options being replaced by a dictionary, so that no code of a
-file ever runs.
+The published files are dictionaries with the weights under "model" and a pickled namespace of options. They are read
+with `weights_only=True` and the classes of options replaced by a dictionary, so that no code of a file ever runs.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penumbra.models.settings import ModelSettings
+from penumbra.models.grounding import ModelSettings
 
 # (official, ours), tried in order on the whole name; groups are kept
 _NAMES = (
@@ -50,7 +49,7 @@ _NAMES = (
     (r"proposal_conv\.conv1x1_iou\.(?P<kind>\w+)", "cell_iou.{kind}"),
     (r"proposal_conv\.conv1x1_contrastive\.(?P<kind>\w+)", "cell_contrast.{kind}"),
 )
-_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT: here a text comes as features of its own encoder
+_TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, for which features of a text encoder stand here
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
 _PARTS = {"vid": "video", "txt": "text"}
 _HEADS = {
@@ -102,18 +101,18 @@ OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
 
 
 class CheckpointError(ValueError):
-    """A file is no checkpoint of this model; the message names what is missing, foreign or of another shape."""
+    """Error for a file that is no checkpoint of this model; the message names the parameters that do not fit."""
 
 
 def our_name(official: str) -> str:
-    """Our name of an official parameter; raises `CheckpointError` where there is none."""
+    """Return our name of an official parameter; raise `CheckpointError` if there is none."""
     name = official.removeprefix("module.")  # of a model that several devices trained
     if name == "query_embed.weight":
         return "queries"
     for pattern, form in _NAMES:
-        found = re.fullmatch(pattern, name)
-        if found:
-            return form.format(**_translated(found.groupdict()))
+        matched = re.fullmatch(pattern, name)
+        if matched:
+            return form.format(**_translated(matched.groupdict()))
     raise CheckpointError(f"no parameter {official!r} is known")
 
 
@@ -138,7 +137,7 @@ def _inside(name: str) -> str:
 
 
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official weights under our names.
+    """Return official weights under our names.
 
     A query table of two columns holds anchors; MMN's pointwise convolutions are linear layers here, and its text
     encoder is left out.
@@ -151,12 +150,12 @@ def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights under our names into a model; raises `CheckpointError` naming the first that do not fit."""
-    own = model.state_dict()
-    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    """Put weights under our names into a model; raise `CheckpointError` naming the first that do not fit."""
+    expected = model.state_dict()
+    missing, foreign = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     other = [
         f"{name} is {tuple(weights[name].shape)}, not {tuple(value.shape)}"
-        for name, value in own.items()
+        for name, value in expected.items()
         if name in weights and weights[name].shape != value.shape
     ]
     if missing or foreign or other:
@@ -167,9 +166,9 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights (under our names) and options of an official checkpoint file.
+    """Return the weights (under our names) and options of an official checkpoint file.
 
-    Raises `CheckpointError` where the file holds more than weights and options, or no weights.
+    Raise `CheckpointError` if the file holds more than weights and options, or no weights.
     """
     harmless: list[Any] = [(OrderedDict, name) for name in OPTION_CLASSES]
     with torch.serialization.safe_globals(harmless):
@@ -188,21 +187,21 @@ def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def official_settings(
     options: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None, **changes: Any
 ) -> ModelSettings:
-    """Model settings of an official checkpoint: its options, and what its weights (under our names) say better."""
-    found = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
+    """Return the model settings of an official checkpoint: its options, and sizes that its weights (our names) tell."""
+    sizes = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
     if options.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in options:  # Moment-DETR's, BM-DETR's
-        found["align_dim"] = options["contrastive_hdim"]
-    return ModelSettings(**{**found, **(_sizes(weights) if weights else {}), **changes})
+        sizes["alignment"] = options["contrastive_hdim"]
+    return ModelSettings(**{**sizes, **(_sizes(weights) if weights else {}), **changes})
 
 
 def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes that shapes tell; the number of heads is not among them."""
+    """Return the sizes that shapes tell; the number of heads is not among them."""
     layer = "encoder.0.feed_forward.linear1.weight"
     table = weights.get("queries", weights.get("anchors"))
     if "video_projection.stages.0.norm.weight" not in weights or layer not in weights or table is None:
         raise CheckpointError("weights of none of these models: there is no input projection, encoder or query")
     aligned = weights.get("align_heads.video.weight")
-    return ({} if aligned is None else {"align_dim": len(aligned)}) | {
+    return ({} if aligned is None else {"alignment": len(aligned)}) | {
         "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
         "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
         "feed_forward": weights[layer].shape[0],
@@ -216,5 +215,5 @@ def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _count(weights: Mapping[str, Tensor], pattern: str) -> int:
-    """How many layers of a kind there are."""
-    return len({found[1] for name in weights if (found := re.match(pattern, name))})
+    """Return the number of layers of a kind."""
+    return len({matched[1] for name in weights if (matched := re.match(pattern, name))})

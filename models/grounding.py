@@ -1,12 +1,237 @@
-"""What all DETR-style grounding models share: features projected, texts stacked, heads over moment queries."""
+"""What the DETR-style grounding models share: settings, inputs and outputs, projections, and heads."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from penumbra.models.layers import MLP, InputProjection
-from penumbra.models.outputs import Inputs, Outputs, StackedTexts, stack_texts
-from penumbra.models.positions import TextPositions
-from penumbra.models.settings import ModelSettings
+from penumbra.models.transformer import MLP, Dropout
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Sizes and options of a DETR-style model; the defaults are the papers'.
+
+    `video_dim` counts the two temporal endpoint channels. `longest_text` is the size of the text position table, which
+    official checkpoints hold even if `text_positions` leaves it unused.
+
+    `text_attention` is QD-DETR's. Its published code masks head h of sample n with the padding of sample
+    (n·heads + h) mod batch, so that a sample's output depends on its neighbours. "official" does the same, for parity
+    with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is that choice
+    for BM-DETR, whose published code gives padded clips a share of the weights of clips.
+
+    `frame_matcher`, `learnable_spans` and `alignment` (0: none) are BM-DETR's components; `alignment` is also the width
+    of Moment-DETR's optional alignment (`contrastive_hdim`, published as 64).
+    """
+
+    video_dim: int
+    text_dim: int
+    hidden: int = 256
+    heads: int = 8
+    feed_forward: int = 1024
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    queries: int = 10
+    projections: int = 2
+    dropout: float = 0.1
+    input_dropout: float = 0.5
+    longest_text: int = 32
+    text_positions: bool = False
+    text_attention: Literal["fixed", "official"] = "fixed"
+    alignment: int = 0
+    frame_matcher: bool = True
+    learnable_spans: bool = True
+    frame_weights: Literal["fixed", "official"] = "fixed"
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for sizes that no model can have."""
+        if self.hidden % self.heads or self.hidden % 4:
+            raise ValueError(f"hidden {self.hidden} must be a multiple of 4 and of heads {self.heads}")
+        if not 1 <= self.projections <= 3:
+            raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
+        if not {self.text_attention, self.frame_weights} <= {"fixed", "official"}:
+            raise ValueError("text_attention and frame_weights are fixed or official")
+        if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
+            raise ValueError("dimensions, layers and queries are at least 1")
+
+
+# -- inputs and outputs -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inputs:
+    """A batch of videos and texts. Masks are boolean, True where a clip or token is no padding.
+
+    Args:
+        video: [batch, clips, video_dim], features followed by the two temporal endpoint channels.
+        video_mask: [batch, clips].
+        text: [batch, words, text_dim].
+        text_mask: [batch, words].
+        hard_text: [levels, batch, hard words, text_dim], hard negatives of each query, mildest first.
+        hard_mask: [levels, batch, hard words].
+
+    """
+
+    video: Tensor
+    video_mask: Tensor
+    text: Tensor
+    text_mask: Tensor
+    hard_text: Tensor | None = None
+    hard_mask: Tensor | None = None
+
+
+class Alignment(NamedTuple):
+    """Unit vectors: moment queries [layers, batch, queries, C], words [batch, words, C], clips [batch, clips, C]."""
+
+    queries: Tensor
+    words: Tensor
+    clips: Tensor
+
+
+@dataclass
+class Outputs:
+    """What a model predicts for a batch.
+
+    Args:
+        logits: [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer.
+        spans: [layers, batch, queries, 2] as (centre, width).
+        saliency: [batch, clips].
+        saliency_negative: [batch, clips] under the next sample's text, if it was asked for.
+        saliency_hard: [levels, batch, clips] under the hard negatives, if the inputs hold any.
+        align: Moment-DETR's alignment, if it has one.
+        probability: BM-DETR's joint probability [batch, clips] of each clip.
+        pooled: BM-DETR's unit vectors [batch, channels] of the weighted clips and of the words.
+
+    """
+
+    logits: Tensor
+    spans: Tensor
+    saliency: Tensor
+    saliency_negative: Tensor | None = None
+    saliency_hard: Tensor | None = None
+    align: Alignment | None = None
+    probability: Tensor | None = None
+    pooled: tuple[Tensor, Tensor] | None = None
+
+    def split(self, branches: int) -> list["Outputs"]:
+        """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
+        if branches == 1:
+            return [self]
+        none = (None,) * branches
+        likely = none if self.probability is None else self.probability.chunk(branches)
+        pooled = none if self.pooled is None else zip(*(part.chunk(branches) for part in self.pooled), strict=True)
+        rows = (self.logits.chunk(branches, 1), self.spans.chunk(branches, 1), self.saliency.chunk(branches))
+        return [
+            Outputs(logits, spans, saliency, probability=p, pooled=vectors)
+            for logits, spans, saliency, p, vectors in zip(*rows, likely, pooled, strict=True)
+        ]
+
+    @property
+    def scores(self) -> Tensor:
+        """Foreground probability [batch, queries] of the last layer."""
+        return self.logits[-1].float().softmax(-1)[..., 0]
+
+
+@dataclass
+class StackedTexts:
+    """All texts of a step stacked along the batch: the positives, the batch's negatives, the hard negatives.
+
+    tokens [groups·batch, words, hidden] and mask [groups·batch, words]; each group has a text for every video.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    negative: bool
+    hard: int
+    batch: int
+
+    @property
+    def groups(self) -> int:
+        """Number of texts for each video."""
+        return 1 + self.negative + self.hard
+
+    def split(self, saliency: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return saliency [groups·batch, clips] as that of positives, negatives and hard negatives."""
+        each = saliency.view(self.groups, self.batch, -1)  # [groups, batch, clips]
+        negative = each[1] if self.negative else None
+        return each[0], negative, each[1 + self.negative :] if self.hard else None
+
+
+def stack_texts(inputs: Inputs, text: Tensor, hard: Tensor | None, negative: bool) -> StackedTexts:
+    """Stack projected texts [batch, words, hidden] and hard negatives [levels·batch, hard words, hidden].
+
+    A sample's negative is the next sample's text, the last one's the first's; a batch of one has none.
+    """
+    batch, negative = text.shape[0], negative and text.shape[0] > 1
+    tokens, masks = [text], [inputs.text_mask]
+    if negative:
+        tokens.append(text.roll(-1, 0))
+        masks.append(inputs.text_mask.roll(-1, 0))
+    levels = 0
+    if hard is not None and inputs.hard_mask is not None:
+        levels = inputs.hard_mask.shape[0]
+        tokens.append(hard)
+        masks.append(inputs.hard_mask.flatten(0, 1))
+    longest = max(mask.shape[1] for mask in masks)
+    padded = [functional.pad(token, (0, 0, 0, longest - token.shape[1])) for token in tokens]
+    masks = [functional.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
+    return StackedTexts(torch.cat(padded), torch.cat(masks), negative, levels, batch)
+
+
+# -- projections and the base class -----------------------------------------------------------------------------------
+
+
+class ProjectionStage(nn.Module):
+    """LayerNorm, dropout, linear, and ReLU in all stages but the last."""
+
+    def __init__(self, width: int, out: int, dropout: float, relu: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+        self.linear = nn.Linear(width, out)
+        self.relu = relu
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[..., width] to [..., out]."""
+        out: Tensor = self.linear(self.dropout(self.norm(values)))
+        return out.relu() if self.relu else out
+
+
+class InputProjection(nn.Module):
+    """Features of a video's clips or a text's tokens, projected to the model's width."""
+
+    def __init__(self, width: int, hidden: int, stages: int, dropout: float) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(
+            ProjectionStage(width if stage == 0 else hidden, hidden, dropout, relu=stage < stages - 1)
+            for stage in range(stages)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[batch, length, width] to [batch, length, hidden]."""
+        for stage in self.stages:
+            features = stage(features)
+        return features
+
+
+class TextPositions(nn.Module):
+    """Learned positions of words: LayerNorm(text + table). They hold the text itself, as in the published models."""
+
+    def __init__(self, longest: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(longest, hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Return positions [batch, words, hidden] of a text of that shape; raise `ValueError` if it is too long."""
+        length = text.shape[1]
+        if length > self.table.num_embeddings:
+            raise ValueError(f"a text of {length} tokens, but positions for {self.table.num_embeddings}")
+        placed: Tensor = self.dropout(self.norm(text + self.table.weight[:length]))
+        return placed
 
 
 class GroundingModel(nn.Module):
@@ -18,48 +243,45 @@ class GroundingModel(nn.Module):
         self.video_projection = InputProjection(s.video_dim, s.hidden, s.projections, s.input_dropout)
         self.text_projection = InputProjection(s.text_dim, s.hidden, s.projections, s.input_dropout)
         self.text_positions = TextPositions(s.longest_text, s.hidden, s.input_dropout)
-        self.text_positions.requires_grad_(s.text_positions)  # checkpoints hold them even where they are not used
+        self.text_positions.requires_grad_(s.text_positions)  # checkpoints hold them even if they are not used
         self.class_head = nn.Linear(s.hidden, 2)
         self.span_head = MLP(s.hidden, s.hidden, 2, 3)
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """Ground every text in its video.
 
-        With `negative`, saliency under the next sample's text comes too, and under the hard negatives where the
-        inputs hold any; these pass the encoder with the positives and never the decoder.
+        With `negative`, the outputs hold saliency under the next sample's text, too, and under the hard negatives if
+        the inputs hold any; these pass the encoder with the positives and never the decoder.
         """
         raise NotImplementedError
 
     def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
         """Project all texts of a step and stack them."""
-        self._check(inputs)
+        widths = inputs.video.shape[-1], inputs.text.shape[-1]
+        expected = self.settings.video_dim, self.settings.text_dim
+        if widths != expected:
+            raise ValueError(f"video and text features of {widths} channels, but the model takes {expected}")
         hard = None if inputs.hard_text is None else self.text_projection(inputs.hard_text.flatten(0, 1))
         return stack_texts(inputs, self.text_projection(inputs.text), hard, negative)
 
     def place_texts(self, texts: StackedTexts) -> Tensor:
-        """Positions [G·B, Lt, hidden]: zeros, or the positive text's for every text of a sample, as published."""
+        """Return positions [groups·batch, words, hidden]: zeros, or the positive text's for all, as published."""
         if not self.settings.text_positions:
             return torch.zeros((), device=texts.tokens.device)
         positions: Tensor = self.text_positions(texts.tokens[: texts.batch])
         return positions.repeat(texts.groups, 1, 1)
 
     def heads(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Class logits and span logits [layers, B, Q, 2] of decoder states, in float32 under autocast as well.
+        """Return class logits and span logits [layers, batch, queries, 2] of decoder states, always in float32.
 
-        Half precision knows a place in a video of 150 s to 0.3 s only.
+        Half precision resolves a place in a video of 150 s to 0.3 s only.
         """
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
             return self.class_head(states), self.span_head(states)
 
-    def _check(self, inputs: Inputs) -> None:
-        found = inputs.video.shape[-1], inputs.text.shape[-1]
-        wanted = self.settings.video_dim, self.settings.text_dim
-        if found != wanted:
-            raise ValueError(f"video and text features of {found} channels, but the model takes {wanted}")
-
     def initialise(self, transformer: list[nn.Module]) -> None:
-        """Xavier-uniform for every matrix of the transformer, PyTorch's defaults elsewhere."""
+        """Draw every matrix of the transformer Xavier-uniformly; the rest keeps PyTorch's defaults."""
         for module in transformer:
             for parameter in module.parameters():
                 if parameter.dim() > 1:

@@ -1,30 +1,30 @@
 """MMN (Wang et al., "Negative Sample Matters", AAAI 2022): sentences and candidate moments in two common spaces.
 
-In the one the cosine says how well a moment overlaps with the sentence's (IoU branch), in the other sentences and
-moments are each other's negatives (contrastive branch). The score of a candidate is made of both.
+In one space the cosine says how well a moment overlaps with the sentence's (IoU branch), in the other sentences and
+moments are each other's negatives (contrastive branch). The score of a candidate combines both.
+
+From top to bottom: settings, inputs and outputs, the convolutions over the map, and the network.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from penumbra.models.fft_convolution import convolve
 from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
-from penumbra.models.proposals import ProposalConvolution
 
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
-TextPooling = Literal["mean", "given"]
 
 
 @dataclass(frozen=True)
 class MMNSettings:
-    """What an MMN is built from; the defaults are those of Charades-STA.
+    """Sizes of an MMN; the defaults are those of Charades-STA.
 
     A video comes as `segments` means of its clips and is pooled to `clips` by windows of `pool` segments. `counts` is
-    the map's schedule (`moment_map.schedule`). `projected` is false where clips are pooled without the linear layer
-    before (VDI): video_dim is then the width of the map.
+    the map's schedule (`moment_map.schedule`). `projected` is false if clips are pooled without a linear layer before
+    (VDI): video_dim is then the width of the map.
     """
 
     video_dim: int
@@ -42,7 +42,7 @@ class MMNSettings:
     projected: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse sizes that give no map."""
+        """Raise `ValueError` for sizes that give no map."""
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:
             raise ValueError(f"{self.segments} segments, pooled by {self.pool}, do not give {self.clips} clips")
         if not self.projected and self.video_dim != self.hidden:
@@ -50,7 +50,7 @@ class MMNSettings:
 
     @property
     def stride(self) -> int:
-        """Segments between two clips."""
+        """Number of segments between two clips."""
         return self.segments // self.clips
 
 
@@ -58,9 +58,14 @@ class MMNSettings:
 class MapInputs:
     """Videos with all their sentences.
 
-    video [B, segments, video_dim]; text [S, Lt, text_dim] with text_mask [S, Lt], True where a token is no padding, of
-    the S sentences of all videos; video_of [S] is each sentence's video. hard_text [K, S, Lh, text_dim] and hard_mask
-    [K, S, Lh] are hard negatives of each sentence, mildest first.
+    Args:
+        video: [videos, segments, video_dim].
+        text: [sentences, words, text_dim], the sentences of all videos.
+        text_mask: [sentences, words], True where a token is no padding.
+        video_of: [sentences], the video of each sentence.
+        hard_text: [levels, sentences, hard words, text_dim], hard negatives of each sentence, mildest first.
+        hard_mask: [levels, sentences, hard words].
+
     """
 
     video: Tensor
@@ -73,9 +78,9 @@ class MapInputs:
 
 @dataclass
 class MapOutputs:
-    """Unit vectors in the two spaces: of the M candidates of each video [B, M, joint] and of each sentence [S, joint].
+    """Unit vectors in the two spaces: cells [videos, candidates, joint], sentences [sentences, joint].
 
-    hard_iou and hard_contrast [K, S, joint] are those of the hard negatives.
+    hard_iou and hard_contrast [levels, sentences, joint] are those of the hard negatives.
     """
 
     cell_iou: Tensor
@@ -86,26 +91,26 @@ class MapOutputs:
     hard_iou: Tensor | None = None
     hard_contrast: Tensor | None = None
 
-    def under(self, iou: Tensor, contrast: Tensor) -> "MapOutputs":
-        """The same videos with other sentences [S, joint] in the place of theirs."""
+    def with_sentences(self, iou: Tensor, contrast: Tensor) -> "MapOutputs":
+        """Return the same videos with other sentences [sentences, joint] in place of theirs."""
         return replace(self, sentence_iou=iou, sentence_contrast=contrast)
 
     def iou_logits(self) -> Tensor:
-        """Scaled cosine [S, M] between a sentence and the candidates of its video, in the IoU branch."""
+        """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
         return IOU_SCALE * self._own(self.cell_iou, self.sentence_iou)
 
     def hard_iou_logits(self) -> Tensor:
-        """The same [K, S, M] of each sentence's hard negatives."""
+        """Return `iou_logits` [levels, sentences, candidates] of each sentence's hard negatives."""
         if self.hard_iou is None:
             raise ValueError("no hard negatives were given")
         return IOU_SCALE * torch.einsum("smc,ksc->ksm", self.cell_iou[self.video_of], self.hard_iou)
 
     def contrast(self) -> Tensor:
-        """Cosine [S, M] in the contrastive branch."""
+        """Return the contrastive branch's cosine [sentences, candidates]."""
         return self._own(self.cell_contrast, self.sentence_contrast)
 
     def fused(self, power: float) -> Tensor:
-        """The score of every candidate [S, M]: (0.5 + 0.5 contrastive)^power times the IoU branch's."""
+        """Return the scores [sentences, candidates]: (0.5 + 0.5 contrastive)^power times the IoU branch's score."""
         share = (0.5 * self.contrast() + 0.5).clamp(min=0)  # a cosine may be a rounding below -1
         scores: Tensor = share**power * self.iou_logits().sigmoid()
         return scores
@@ -115,7 +120,7 @@ class MapOutputs:
 
 
 class SentenceEncoder(nn.Module):
-    """A sentence is the mean of its tokens, normalised; one linear layer takes it to each space."""
+    """Encoder of a sentence: the normalised mean of its tokens, through one linear layer for each space."""
 
     def __init__(self, width: int, joint: int) -> None:
         super().__init__()
@@ -124,14 +129,124 @@ class SentenceEncoder(nn.Module):
         self.contrast = nn.Linear(width, joint)
 
     def forward(self, text: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors [..., joint] of the IoU and the contrastive space for text [..., Lt, width] and mask [..., Lt]."""
-        total = (text * mask[..., None]).sum(-2)
+        """Return IoU and contrastive vectors [..., joint] of a text [..., words, width] with its mask [..., words]."""
+        total = (text * mask[..., None]).sum(-2)  # [..., width]
         sentence = self.norm(total / mask.sum(-1, keepdim=True).clamp(min=1))
         return self.iou(sentence), self.contrast(sentence)
 
 
+# -- convolutions over the map, normalised by how many candidates each sees (2D-TAN, MMN) -----------------------------
+
+
+class BorderedNorm(nn.Module):
+    """Batch normalisation that counts `outside` zero cells a channel and sample, a border that is never computed."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int, outside: int, momentum: float = 0.1, smallest: float = 1e-5) -> None:
+        super().__init__()
+        self.outside, self.momentum, self.smallest = outside, momentum, smallest
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, cells: Tensor, shift: Tensor) -> Tensor:
+        """Normalise cells [videos, channels, n, n] that lack `shift` [channels], as the border does.
+
+        The batch's own mean removes the shift, so that it moves the running mean only and has no gradient.
+        """
+        if self.training:
+            centred, variance = self._of_batch(cells, shift)
+        else:
+            centred, variance = cells - _each(self.running_mean - shift), self.running_var
+        return centred * _each(self.weight * (variance + self.smallest).rsqrt()) + _each(self.bias)
+
+    def _of_batch(self, cells: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cells less their mean, and their variance [channels]."""
+        border = cells.shape[0] * self.outside
+        count = cells.numel() // cells.shape[1] + border
+        mean = cells.sum((0, 2, 3)) / count
+        centred = cells - _each(mean)
+        variance = (centred.square().sum((0, 2, 3)) + border * mean.square()) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean + shift, self.momentum)
+            self.running_var.lerp_(variance * (count / max(count - 1, 1)), self.momentum)
+            self.num_batches_tracked += 1
+        return centred, variance
+
+
+class ProposalLayer(nn.Module):
+    """Convolution, batch normalisation, ReLU, and each cell times its weight.
+
+    The published code pads the whole map once, before the first layer, by all that the layers remove, and convolves and
+    normalises that border, too. Where no candidate is in reach the convolution gives its bias alone: such cells are
+    only counted here, and each layer pads as little as it can.
+    """
+
+    weights: Tensor
+
+    def __init__(self, width: int, out: int, kernel: int, padding: int, outside: int, weights: Tensor) -> None:
+        super().__init__()
+        self.convolution, self.padding = nn.Conv2d(width, out, kernel), padding
+        self.norm = BorderedNorm(out, outside)
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """[videos, width, n, n] to [videos, out, m, m], in float32 after the convolution."""
+        cells = convolve(cells, self.convolution.weight, self.padding)
+        with torch.autocast(cells.device.type, enabled=False):
+            shift = self.convolution.bias
+            normed: Tensor = self.norm(cells.float(), 0 if shift is None else shift.detach())
+            return normed.relu() * self.weights
+
+
+class ProposalConvolution(nn.Module):
+    """Layers of convolutions [videos, width, N, N] to [videos, out, N, N]; `mask` [N, N] is True for candidates."""
+
+    def __init__(self, width: int, out: int, kernel: int, layers: int, mask: Tensor) -> None:
+        super().__init__()
+        if (kernel - 1) * layers % 2:
+            raise ValueError(f"{layers} layers of kernel {kernel} change the size of the map")
+        border, seen = (kernel - 1) * layers // 2, mask.float()
+        stack = []
+        for number in range(layers):
+            padding = min(kernel - 1, border)
+            border -= padding
+            seen, weights = _normaliser(seen, kernel, padding)
+            outside = (len(seen) + 2 * border) ** 2 - seen.numel()
+            stack.append(ProposalLayer(out if number else width, out, kernel, padding, outside, weights))
+        self.layers = nn.ModuleList(stack)
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """Run all layers, channels last, which makes direct convolutions faster on CPUs and GPUs."""
+        cells = cells.contiguous(memory_format=torch.channels_last)
+        for layer in self.layers:
+            cells = layer(cells)
+        return cells
+
+
+def _normaliser(mask: Tensor, kernel: int, padding: int) -> tuple[Tensor, Tensor]:
+    """Return which cells see a candidate [m, m], and 1 over the number of candidates that they see, or 0."""
+    ones = torch.ones(1, 1, kernel, kernel)
+    count = functional.conv2d(mask[None, None], ones, padding=padding)[0, 0].round()
+    seen = count > 0
+    return seen.float(), torch.where(seen, 1 / count.clamp(min=1), 0.0)
+
+
+def _each(values: Tensor) -> Tensor:
+    """Return a number a channel [channels, 1, 1], broadcastable against cells [videos, channels, n, n]."""
+    return values[:, None, None]
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+
 class MMN(nn.Module):
-    """Clips on the map, convolutions over it, and every candidate in both spaces; sentences beside them."""
+    """Network that lays clips out on the map, convolves it, and embeds candidates and sentences in both spaces."""
 
     cells: Tensor
     places: Tensor
@@ -152,34 +267,34 @@ class MMN(nn.Module):
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
-        """Candidates of every video and sentences in both spaces."""
+        """Return candidates of every video and sentences in both spaces."""
         self._check(inputs)
-        proposals = self.proposals(self.map(self.pool(inputs.video)))
-        cells = proposals.permute(0, 2, 3, 1).flatten(1, 2)[:, self.places]
+        proposals = self.proposals(self.map(self.pool(inputs.video)))  # [videos, proposal, clips, clips]
+        cells = proposals.permute(0, 2, 3, 1).flatten(1, 2)[:, self.places]  # [videos, candidates, proposal]
         iou, contrast = self.sentences(inputs.text, inputs.text_mask)
-        found = MapOutputs(
+        outputs = MapOutputs(
             unit(self.cell_iou(cells)), unit(self.cell_contrast(cells)), unit(iou), unit(contrast), inputs.video_of
         )
         if inputs.hard_text is not None and inputs.hard_mask is not None:
-            found.hard_iou, found.hard_contrast = map(unit, self.sentences(inputs.hard_text, inputs.hard_mask))
-        return found
+            outputs.hard_iou, outputs.hard_contrast = map(unit, self.sentences(inputs.hard_text, inputs.hard_mask))
+        return outputs
 
     def pool(self, video: Tensor) -> Tensor:
-        """Segments [B, segments, video_dim] to clips [B, hidden, clips]."""
+        """[videos, segments, video_dim] to [videos, hidden, clips]."""
         if self.clip_projection is not None:
             video = self.clip_projection(video).relu()
         return functional.avg_pool1d(video.transpose(1, 2), self.settings.pool, self.settings.stride)
 
     def _check(self, inputs: MapInputs) -> None:
         s = self.settings
-        found = *inputs.video.shape[1:], inputs.text.shape[-1]
-        if found != (s.segments, s.video_dim, s.text_dim):
+        shape = *inputs.video.shape[1:], inputs.text.shape[-1]
+        if shape != (s.segments, s.video_dim, s.text_dim):
             raise ValueError(
-                f"{found[0]} segments of {found[1]} channels and texts of {found[2]}, but the model takes {s.segments} "
+                f"{shape[0]} segments of {shape[1]} channels and texts of {shape[2]}, but the model takes {s.segments} "
                 f"of {s.video_dim} and {s.text_dim}"
             )
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1, in float32 under autocast as well."""
+    """Return vectors of length 1, always in float32."""
     return functional.normalize(vectors.float(), dim=-1)

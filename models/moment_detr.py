@@ -1,20 +1,15 @@
-"""Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives where they are asked for."""
+"""Moment-DETR (Lei, Berg and Bansal, "QVHighlights", NeurIPS 2021), with SHINE's negatives if the inputs hold them."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.outputs import Alignment, Inputs, Outputs
-from penumbra.models.positions import clip_positions
-from penumbra.models.settings import ModelSettings
-from penumbra.models.transformer.attention import padding_bias
-from penumbra.models.transformer.decoder import Decoder
-from penumbra.models.transformer.encoder import EncoderLayer
+from penumbra.models.grounding import Alignment, GroundingModel, Inputs, ModelSettings, Outputs
+from penumbra.models.transformer import Decoder, EncoderLayer, clip_positions, padding_bias
 
 
 class MomentDETR(GroundingModel):
-    """Clips and words side by side through an encoder; learned queries decode moments; saliency is linear in a clip."""
+    """Network that encodes clips and words together; learned queries decode moments; saliency is linear in a clip."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__(settings)
@@ -26,8 +21,8 @@ class MomentDETR(GroundingModel):
         self.queries = nn.Parameter(torch.randn(s.queries, s.hidden))
         self.saliency_head = nn.Linear(s.hidden, 1)
         self.align_heads = (
-            nn.ModuleDict({part: nn.Linear(s.hidden, s.align_dim) for part in ("query", "text", "video")})
-            if s.align_dim
+            nn.ModuleDict({part: nn.Linear(s.hidden, s.alignment) for part in ("query", "text", "video")})
+            if s.alignment
             else None
         )
         self.initialise([self.encoder, self.decoder])
@@ -38,21 +33,21 @@ class MomentDETR(GroundingModel):
         video = self.video_projection(inputs.video)
         batch, clips, groups = *inputs.video.shape[:2], texts.groups
         places = clip_positions(inputs.video_mask, video.shape[-1])
-        tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)
+        tokens = torch.cat((video.repeat(groups, 1, 1), texts.tokens), dim=1)  # [groups·batch, clips + words, hidden]
         words = self.place_texts(texts).expand(texts.tokens.shape)
         positions = torch.cat((places.repeat(groups, 1, 1), words), dim=1)
         bias = padding_bias(torch.cat((inputs.video_mask.repeat(groups, 1), texts.mask), dim=1))
         for layer in self.encoder:
             tokens = layer(tokens, positions, bias)
-        saliency = texts.split(self.saliency_head(tokens[:, :clips])[..., 0])
+        saliency = texts.split(self.saliency_head(tokens[:, :clips])[..., 0])  # positive, negative, hard negatives
         memory = tokens[:batch]  # only the positive texts are decoded
-        states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])
+        states = self.decoder(self.queries, memory, positions[:batch], bias[:batch])  # [layers, batch, queries, hidden]
         logits, spans = self.heads(states)
         words = memory[:, clips : clips + inputs.text.shape[1]]  # hard negatives may be longer
         return Outputs(logits, spans.sigmoid(), *saliency, align=self._align(states, words, memory[:, :clips]))
 
     def _align(self, states: Tensor, words: Tensor, clips: Tensor) -> Alignment | None:
-        """Decoder states [layers, B, Q, hidden], encoded words and clips, projected for the alignment loss."""
+        """Project decoder states [layers, batch, queries, hidden], encoded words and clips for the alignment loss."""
         if self.align_heads is None:
             return None
         parts = {"query": states, "text": words, "video": clips}

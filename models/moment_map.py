@@ -1,6 +1,6 @@
 """The map of candidate moments (2D-TAN, AAAI 2020; MMN, AAAI 2022): cell (i, j) is the moment from clip i to clip j.
 
-Short moments are all there, long ones at coarser and coarser steps: only the cells of this schedule are candidates.
+All short moments are candidates, long moments at coarser and coarser steps: only the cells of this schedule exist.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from penumbra.models.spans import hull_iou
+
 Kind = Literal["pool", "conv"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step to longer moments: windows of `width`, `stride` apart, give the cells (start, start + offset)."""
+    """Step to longer moments: windows of `width`, `stride` apart, give the cells (start, start + offset)."""
 
     width: int
     stride: int
@@ -25,9 +27,9 @@ class Step:
 
 
 def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
-    """The steps of a map of so many clips: `counts[g]` steps of group g, each making moments 2^g clips longer.
+    """Return the steps of a map of `clips` clips: `counts[g]` steps of group g, each 2^g clips longer.
 
-    Raises ValueError where the moments get longer than the map is wide.
+    Raise `ValueError` if the moments get longer than the map is wide.
     """
     if clips <= sum(count * 2**group for group, count in enumerate(counts)):
         raise ValueError(f"a map of {clips} clips is too narrow for steps {tuple(counts)}")
@@ -43,23 +45,23 @@ def schedule(clips: int, counts: Sequence[int]) -> list[Step]:
 
 
 def candidate_cells(clips: int, counts: Sequence[int]) -> Tensor:
-    """First and last clip [M, 2] of every candidate, in the order of the map's rows."""
-    found = {(clip, clip) for clip in range(clips)}
-    found |= {(start, start + step.offset) for step in schedule(clips, counts) for start in step.starts}
-    return torch.tensor(sorted(found))
+    """Return the first and last clip [candidates, 2] of every candidate, in the order of the map's rows."""
+    cells = {(clip, clip) for clip in range(clips)}
+    cells |= {(start, start + step.offset) for step in schedule(clips, counts) for start in step.starts}
+    return torch.tensor(sorted(cells))
 
 
 def candidate_windows(cells: Tensor, clips: int, durations: Tensor) -> Tensor:
-    """Windows [S, M, 2] in seconds of the candidates `cells` [M, 2] in videos of `durations` [S]."""
+    """Return windows [sentences, candidates, 2] in seconds of `cells` [candidates, 2]; durations [sentences]."""
     bounds = cells + cells.new_tensor([0, 1])
     return bounds * durations[:, None, None].float() / clips
 
 
 class MomentMap(nn.Module):
-    """Clips [B, hidden, N] laid out on the map [B, hidden, N, N]: the diagonal, then longer and longer moments.
+    """Module that lays clips out on the map: the diagonal, then longer and longer moments.
 
-    "pool" takes the maximum over a moment's clips, "conv" learns the same steps as convolutions. What is no candidate
-    is 0.
+    "pool" takes the maximum over a moment's clips, "conv" learns the same steps as convolutions. Cells that are no
+    candidate are 0.
     """
 
     places: Tensor
@@ -78,14 +80,36 @@ class MomentMap(nn.Module):
         self.register_buffer("places", index, persistent=False)
 
     def forward(self, clips: Tensor) -> Tensor:
-        """[B, hidden, N] to [B, hidden, N, N]."""
-        values, found = clips, [clips]
+        """[batch, hidden, clips] to [batch, hidden, clips, clips]."""
+        values, levels = clips, [clips]
         for number, step in enumerate(self.steps):
             if self.convolutions is None:
                 values = functional.max_pool1d(values, step.width, step.stride)
             else:
                 values = self.convolutions[number](values)
-            found.append(values)
-        everything = torch.cat(found, dim=-1)
+            levels.append(values)  # [batch, hidden, starts]
+        everything = torch.cat(levels, dim=-1)  # [batch, hidden, candidates]
         empty = everything.new_zeros(*clips.shape[:2], self.clips**2)
         return empty.index_copy(2, self.places, everything).view(*clips.shape[:2], self.clips, self.clips)
+
+
+def candidate_overlap(cells: Tensor, clips: int, durations: Tensor, windows: Tensor, present: Tensor) -> Tensor:
+    """Return the best hull IoU [sentences, candidates] of `cells` with windows [sentences, windows, 2] in seconds."""
+    candidates = candidate_windows(cells, clips, durations)
+    overlap = hull_iou(candidates[:, :, None], windows[:, None])  # [sentences, candidates, windows]
+    return overlap.masked_fill(~present[:, None], 0).amax(-1)
+
+
+def segment_means(video: Tensor, lengths: Tensor, segments: int) -> Tensor:
+    """Return means [batch, segments, channels] of equal parts of videos [batch, clips, channels]; lengths [batch].
+
+    Bounds are i/segments of the length, rounded half to even and at most the last clip, so that the last clip of a
+    video with more clips than segments counts for nothing, as published. A segment without a clip is the clip at which
+    it begins: a video shorter than the map repeats its clips.
+    """
+    parts = torch.arange(segments + 1, device=video.device, dtype=torch.float64) / segments
+    bounds = (parts * lengths[:, None]).round().long().minimum(lengths[:, None] - 1)
+    first, after = bounds[:, :-1], bounds[:, 1:].maximum(bounds[:, :-1] + 1)
+    place = torch.arange(video.shape[1], device=video.device)
+    inside = (place >= first[..., None]) & (place < after[..., None])
+    return (inside / (after - first)[..., None]) @ video

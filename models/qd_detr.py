@@ -1,22 +1,20 @@
-"""QD-DETR (Moon et al., "Query-Dependent Video Representation", CVPR 2023); with SHINE's losses it is SHINE's model."""
+"""QD-DETR (Moon et al., "Query-Dependent Video Representation", CVPR 2023); with SHINE's losses it is SHINE's model.
+
+The network is here, its layers are in `transformer`, its losses and the matching in `losses`.
+"""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.outputs import Inputs, Outputs, StackedTexts
-from penumbra.models.positions import clip_positions
-from penumbra.models.settings import ModelSettings
+from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs, StackedTexts
 from penumbra.models.spans import inverse_sigmoid
-from penumbra.models.transformer.anchor_decoder import AnchorDecoder
-from penumbra.models.transformer.attention import padding_bias
-from penumbra.models.transformer.encoder import EncoderLayer, TextToVideoLayer
+from penumbra.models.transformer import AnchorDecoder, EncoderLayer, TextToVideoLayer, clip_positions, padding_bias
 
 
 class QDDETR(GroundingModel):
-    """Clips read the text, then an encoder of clips and a global token, then anchors decode moments.
+    """Network in which clips read the text, clips and a global token are encoded, and anchors decode moments.
 
     A clip's saliency is the scaled product of its projection and the global token's.
     """
@@ -37,28 +35,28 @@ class QDDETR(GroundingModel):
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
         """See `GroundingModel.forward`."""
-        texts = self.project_texts(inputs, negative)
+        texts = self.project_texts(inputs, negative)  # tokens [groups·batch, words, hidden]
         batch = inputs.video.shape[0]
-        positions = clip_positions(inputs.video_mask, self.settings.hidden)
+        positions = clip_positions(inputs.video_mask, self.settings.hidden)  # [batch, clips, hidden]
         whole, clips = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
-        saliency = texts.split(self.saliency(whole, clips))
+        saliency = texts.split(self.saliency(whole, clips))  # positive, negative, hard negatives
         bias = padding_bias(inputs.video_mask)
-        decoded = self.decoder(self.anchors, clips[:batch], positions, bias)
-        logits, moves = self.heads(decoded.states)
+        decoded = self.decoder(self.anchors, clips[:batch], positions, bias)  # the positive texts alone
+        logits, moves = self.heads(decoded.states)  # [layers, batch, queries, 2]
         spans = (moves + inverse_sigmoid(decoded.references)).sigmoid()
         return Outputs(logits, spans, *saliency)
 
     def encode(
         self, video: Tensor, video_mask: Tensor, positions: Tensor, texts: StackedTexts
     ) -> tuple[Tensor, Tensor]:
-        """The global token [G·B, hidden] and the clips [G·B, Lv, hidden] of every video under every text."""
+        """Return global tokens [groups·batch, hidden] and clips [groups·batch, clips, hidden], under every text."""
         groups, clips = texts.groups, video.shape[1]
         keys = texts.tokens + self.place_texts(texts)
         bias = self._text_bias(video_mask, texts)
         for layer in self.text_to_video:  # the first layer's videos are the same under every text
-            video = layer(video, positions, texts.tokens, keys, bias)
+            video = layer(video, positions, texts.tokens, keys, bias)  # [groups·batch, clips, hidden]
         positions = positions.repeat(groups, 1, 1)
-        tokens = torch.cat((self._each(self.global_token, video), video), dim=1)
+        tokens = torch.cat((self._each(self.global_token, video), video), dim=1)  # [groups·batch, 1 + clips, hidden]
         positions = torch.cat((self._each(self.global_position, video), positions), dim=1)
         mask = torch.cat((torch.ones_like(video_mask[:, :1]), video_mask), dim=1).repeat(groups, 1)
         bias = padding_bias(mask)
@@ -68,12 +66,12 @@ class QDDETR(GroundingModel):
         return whole[:, 0], memory
 
     def saliency(self, whole: Tensor, clips: Tensor) -> Tensor:
-        """Saliency [N, Lv] of the clips [N, Lv, hidden]: <W1 m + b1, W2 g + b2> / sqrt(hidden).
+        """Return the saliency [n, clips] of clips [n, clips, hidden]: <W1 m + b1, W2 g + b2> / sqrt(hidden).
 
-        The product with W1 is taken on the one global token's side, <m, W1' (W2 g + b2)>, and not for every clip.
+        The product with W1 is taken on the side of the one global token, <m, W1' (W2 g + b2)>, not for every clip.
         """
-        seen = self.global_saliency(whole)
-        direction, shift = seen @ self.clip_saliency.weight, seen @ self.clip_saliency.bias
+        projected = self.global_saliency(whole)  # [n, hidden]
+        direction, shift = projected @ self.clip_saliency.weight, projected @ self.clip_saliency.bias
         scores: Tensor = (clips @ direction[..., None])[..., 0] + shift[:, None]
         return scores / math.sqrt(clips.shape[-1])
 
@@ -82,7 +80,7 @@ class QDDETR(GroundingModel):
         return vector.expand(tokens.shape[0], 1, -1)
 
     def _text_bias(self, video_mask: Tensor, texts: StackedTexts) -> Tensor:
-        """Logits that hide padded words: [G·B, 1, 1, Lt], or [G·B, heads, Lv, Lt] with the published indexing."""
+        """Return logits that hide padding: [groups·batch, 1, 1, words], or [..., heads, clips, words] as published."""
         bias = padding_bias(texts.mask)
         if self.settings.text_attention == "fixed":
             return bias
@@ -92,7 +90,7 @@ class QDDETR(GroundingModel):
         return torch.cat([self._misplaced(part) for part in shared]) + bias
 
     def _misplaced(self, padding: Tensor) -> Tensor:
-        """Head h of sample n gets the mask of sample (n·heads + h) mod B: the published code tiles heads outermost."""
+        """Return logits in which head h of sample n has the mask of sample (n·heads + h) mod batch, as published."""
         batch, heads = padding.shape[0], self.settings.heads
         index = torch.arange(batch * heads, device=padding.device) % batch
         chosen = padding[:, 0][index].view(batch, heads, *padding.shape[2:])

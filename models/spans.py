@@ -1,36 +1,40 @@
-"""Spans of a video: (centre, width) and [start, end] as fractions of its length, and their overlap."""
+"""Spans of a video, their overlap, and ranked windows in seconds as the published inference makes them.
 
-from torch import Tensor, stack, where
+A span is (centre, width), a window [start, end], both as fractions of the video unless a docstring says seconds.
+"""
+
+import torch
+from torch import Tensor
 
 SMALLEST = 1e-3  # of the inverse sigmoid, everywhere in the DETR family
 
 
 def to_windows(spans: Tensor) -> Tensor:
-    """(centre, width) [..., 2] to [start, end] [..., 2]."""
+    """Return [start, end] [..., 2] of spans (centre, width) [..., 2]."""
     centre, width = spans.unbind(-1)
-    return stack((centre - 0.5 * width, centre + 0.5 * width), dim=-1)
+    return torch.stack((centre - 0.5 * width, centre + 0.5 * width), dim=-1)
 
 
 def to_spans(windows: Tensor) -> Tensor:
-    """[start, end] [..., 2] to (centre, width) [..., 2]."""
+    """Return (centre, width) [..., 2] of windows [start, end] [..., 2]."""
     start, end = windows.unbind(-1)
-    return stack((0.5 * (start + end), end - start), dim=-1)
+    return torch.stack((0.5 * (start + end), end - start), dim=-1)
 
 
 def iou(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over union of windows [..., 2], broadcast against each other."""
+    """Return the intersection over union of windows [..., 2], broadcast against each other."""
     return _overlap(first, second)[0]
 
 
 def hull_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Intersection over the hull of windows [..., 2], which is their IoU where they meet; 0 where the hull is empty."""
+    """Return the intersection over the hull of windows [..., 2], their IoU if they meet; 0 where the hull is empty."""
     inter = (first[..., 1].minimum(second[..., 1]) - first[..., 0].maximum(second[..., 0])).clamp(min=0)
     hull = first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
-    return where(hull == 0, 0.0, inter / hull)
+    return torch.where(hull == 0, 0.0, inter / hull)
 
 
 def generalised_iou(first: Tensor, second: Tensor) -> Tensor:
-    """IoU less the share of the hull that neither window covers (Rezatofighi et al., CVPR 2019), in one dimension."""
+    """Return the IoU less the share of the hull that neither window covers (Rezatofighi et al., CVPR 2019)."""
     overlap, union = _overlap(first, second)
     hull = first[..., 1].maximum(second[..., 1]) - first[..., 0].minimum(second[..., 0])
     return overlap - (hull - union) / hull
@@ -43,6 +47,54 @@ def _overlap(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inverse_sigmoid(fraction: Tensor) -> Tensor:
-    """The logit of a fraction, which is kept 0.001 away from 0 and 1."""
+    """Return the logit of a fraction, which is kept 0.001 away from 0 and 1."""
     fraction = fraction.clamp(0, 1)
     return (fraction.clamp(min=SMALLEST) / (1 - fraction).clamp(min=SMALLEST)).log()
+
+
+# -- ranked windows in seconds ----------------------------------------------------------------------------------------
+
+
+def rank_windows(spans: Tensor, scores: Tensor, durations: Tensor) -> Tensor:
+    """Return rows (start s, end s, score) [batch, queries, 3], best first, in float64 with four decimals.
+
+    spans [batch, queries, 2] are fractions of the duration [batch] (the labels are fractions of all clips, which may be
+    a little longer: the published models differ there, too). Equal scores keep the order of the moment queries.
+    """
+    windows = to_windows(spans.float()) * durations.to(spans.device, torch.float32)[:, None, None]
+    rows = torch.cat((windows, scores.float()[..., None]), dim=-1)  # [batch, queries, 3]
+    order = scores.float().argsort(dim=1, descending=True, stable=True)
+    return _four_decimals(rows.gather(1, order[..., None].expand(-1, -1, 3)).double().cpu())
+
+
+def snap_windows(ranked: Tensor, clip_length: float, longest: float | None) -> Tensor:
+    """Return rows [batch, queries, 3] clamped to [0, longest] seconds and rounded to clips, half to even."""
+    windows, scores = ranked[..., :2].float(), ranked[..., 2:]
+    windows = (windows.clamp(0, longest) / clip_length).round() * clip_length
+    return torch.cat((windows.double(), _four_decimals(scores.float().double())), dim=-1)
+
+
+def suppress(ranked: Tensor, threshold: float, before: int = 10, after: int = 10) -> list[Tensor]:
+    """Return the rows [at most `after`, 3] of each query that greedy temporal non-maximum suppression keeps.
+
+    Of the `before` best rows those are dropped whose intersection with a kept row, over their hull, is above the
+    threshold. Equal scores stay as torch's default sort leaves them, as in MMN's published code; that sort is not
+    stable.
+    """
+    rows = ranked[:, :before]
+    order = rows[..., 2].argsort(dim=1, descending=True)
+    rows = rows.gather(1, order[..., None].expand(-1, -1, 3))
+    left = torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
+    chosen = torch.zeros_like(left)
+    for _ in range(min(after, rows.shape[1])):
+        next_row = left & (left.cumsum(1) == 1)  # the first row left of each query
+        best = (rows * next_row[..., None]).sum(1, keepdim=True)  # [batch, 1, 3]
+        chosen |= next_row
+        left &= ~next_row & (hull_iou(best[..., :2], rows[..., :2]) <= threshold)
+    return [kept[flags] for kept, flags in zip(rows, chosen, strict=True)]
+
+
+def _four_decimals(values: Tensor) -> Tensor:
+    """Return every number as "%.4f" prints it: rounding by multiplication differs in the last bit."""
+    printed = [float(f"{value:.4f}") for value in values.flatten().tolist()]
+    return torch.tensor(printed, dtype=torch.float64).view(values.shape)

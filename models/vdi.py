@@ -5,7 +5,7 @@ and CLIP's text encoder, which is trained, gives the query's feature and those o
 (`penumbra.tasks.text.visual_dynamic_queries`). Two losses inject what frames show into the dynamic part; prediction
 needs neither.
 
-What the paper leaves open, and is chosen here:
+Choices where the paper leaves something open:
 
 - Words are dropped, not masked: CLIP has no mask token. A query that can't be split takes no part in either loss.
 - Both transformers have one layer, 8 heads and dropout 0.1, post-norm, as the other models' layers are.
@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.losses.injection import context_loss, dynamics_loss
+from penumbra.models.map_losses import context_loss, dynamics_loss
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 
 Sequence = Literal["lstm", "transformer"]
@@ -32,7 +32,7 @@ Sequence = Literal["lstm", "transformer"]
 
 @dataclass(frozen=True)
 class InjectionSettings:
-    """The injections' sizes; `grid` patches of `patch_dim` channels a frame, 0 for none: then there is no motion."""
+    """Sizes of the injections; `grid` patches of `patch_dim` channels a frame, 0 for none: then there is no motion."""
 
     width: int
     patch_dim: int = 0
@@ -45,7 +45,7 @@ class InjectionSettings:
 
 @dataclass
 class Patches:
-    """features [B, F, D] and patches [B, F, grid, patch_dim] of F frames, mask [B, F]: True where a frame is there."""
+    """Frames [videos, frames, D] with their patches [videos, frames, grid, patch_dim]; mask [videos, frames]."""
 
     frames: Tensor
     patches: Tensor
@@ -54,7 +54,7 @@ class Patches:
 
 @dataclass
 class Injected:
-    """What VDI's losses compare: dynamic queries [S, D] and visual contexts [S, D]; the same for motion [B, D]."""
+    """Vectors that VDI's losses compare: queries and visual contexts [sentences, D]; queries and motion [videos, D]."""
 
     dynamic: Tensor
     context: Tensor
@@ -63,7 +63,7 @@ class Injected:
 
 
 class VisualContext(nn.Module):
-    """A static query finds in the frames what it speaks of (section 3.3, Eq. 1)."""
+    """Decoder with which a static query attends to the frames (section 3.3, Eq. 1)."""
 
     def __init__(self, settings: InjectionSettings) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class VisualContext(nn.Module):
         self.dynamic = nn.Linear(s.width, s.width)
 
     def forward(self, static: Tensor, dynamic: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Dynamic queries and visual contexts [S, D] of queries [S, D] and their videos' frames [S, F, D]."""
+        """Return dynamic queries and visual contexts [sentences, D]; frames [sentences, frames, D]."""
         return self.dynamic(dynamic), self.decoder(static[:, None], frames)[:, 0]
 
 
 class SpatialDynamics(nn.Module):
-    """How the place of what a frame is about moves from frame to frame (section 3.4, Eq. 3 and 4)."""
+    """Encoder of how the place of a frame's content moves from frame to frame (section 3.4, Eq. 3 and 4)."""
 
     def __init__(self, settings: InjectionSettings) -> None:
         super().__init__()
@@ -93,17 +93,17 @@ class SpatialDynamics(nn.Module):
         )
 
     def heat(self, seen: Patches) -> Tensor:
-        """How alike each patch is to its frame [B, F, grid]."""
+        """Return the similarity [videos, frames, grid] of each patch to its frame."""
         frames, patches = self.frame(seen.frames), self.patch(seen.patches)
-        found: Tensor = (patches @ frames[..., None])[..., 0] / math.sqrt(frames.shape[-1])
-        return found
+        similarity: Tensor = (patches @ frames[..., None])[..., 0] / math.sqrt(frames.shape[-1])
+        return similarity
 
     def forward(self, seen: Patches) -> Tensor:
-        """The motion [B, D] of each video: mean over its frames."""
+        """Return the motion [videos, D] of each video, the mean over its frames."""
         places = self.place(self.heat(seen))
-        nothing = ~seen.mask.any(1, keepdim=True)  # a video without frames: `injection_losses` leaves it out
+        nothing = ~seen.mask.any(1, keepdim=True)  # videos without frames, which `injection_losses` leaves out
         if isinstance(self.sequence, nn.LSTM):
-            states = self.sequence(places)[0]  # frames that are not there come last and change nothing before
+            states = self.sequence(places)[0]  # padding comes last and changes nothing before it
         else:
             states = self.sequence(places, src_key_padding_mask=~(seen.mask | nothing))
         weight = seen.mask[..., None].to(states.dtype)
@@ -113,9 +113,10 @@ class SpatialDynamics(nn.Module):
 
 @dataclass
 class InjectedInputs:
-    """Videos and sentences as MMN takes them, but texts as token ids: text [S, Lt] with text_mask [S, Lt].
+    """Inputs of MMN with texts as token ids: text and text_mask [sentences, tokens].
 
-    `static` and `dynamic` are the ids and masks [S, L] of the sentences' two parts, `split` [S] says who has them.
+    `static` and `dynamic` are the ids and masks [sentences, tokens] of the sentences' two parts; `split` [sentences]
+    says which sentences have them.
     """
 
     map: MapInputs
@@ -126,7 +127,7 @@ class InjectedInputs:
 
 
 class VDI(nn.Module):
-    """MMN on frame features, a text encoder from ids [S, L] and their mask to features [S, D], and the injections."""
+    """MMN on frame features, the injections, and a text encoder: ids, mask [sentences, tokens] to [sentences, D]."""
 
     def __init__(self, settings: MMNSettings, injection: InjectionSettings, text_encoder: nn.Module) -> None:
         super().__init__()
@@ -135,12 +136,12 @@ class VDI(nn.Module):
         self.dynamics = SpatialDynamics(injection) if injection.patch_dim else None
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
-        """Candidates and sentences in both spaces, for prediction; texts are ids."""
-        found: MapOutputs = self.grounding(self.encoded(inputs))
-        return found
+        """Return candidates and sentences in both spaces, for prediction; texts are ids."""
+        outputs: MapOutputs = self.grounding(self.encode(inputs))
+        return outputs
 
-    def encoded(self, inputs: MapInputs) -> MapInputs:
-        """The inputs with every text as one feature."""
+    def encode(self, inputs: MapInputs) -> MapInputs:
+        """Return the inputs with every text as one feature."""
         text = self.text_encoder(inputs.text, inputs.text_mask)[:, None]
         hard = mask = None
         if inputs.hard_text is not None and inputs.hard_mask is not None:
@@ -148,27 +149,27 @@ class VDI(nn.Module):
             flat = self.text_encoder(inputs.hard_text.flatten(0, 1), inputs.hard_mask.flatten(0, 1))
             hard = flat.unflatten(0, (levels, -1))[:, :, None]
             mask = torch.ones_like(hard[..., 0], dtype=torch.bool)
-        there = torch.ones_like(text[..., 0], dtype=torch.bool)
-        return replace(inputs, text=text, text_mask=there, hard_text=hard, hard_mask=mask)
+        text_mask = torch.ones_like(text[..., 0], dtype=torch.bool)
+        return replace(inputs, text=text, text_mask=text_mask, hard_text=hard, hard_mask=mask)
 
     def inject(self, inputs: InjectedInputs) -> Injected:
-        """What the two losses compare."""
+        """Return the vectors that the two losses compare."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
         words, context = self.context(static, dynamic, inputs.map.video[inputs.map.video_of])
-        found = Injected(words, context)
+        injected = Injected(words, context)
         if self.dynamics is not None and inputs.seen is not None:
-            found.dynamic_motion, found.motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)
+            injected.dynamic_motion, injected.motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)
         if self.injection.fixed_target:
-            found.context = found.context.detach()
-            found.motion = None if found.motion is None else found.motion.detach()
-        return found
+            injected.context = injected.context.detach()
+            injected.motion = None if injected.motion is None else injected.motion.detach()
+        return injected
 
 
-def injection_losses(found: Injected, inputs: InjectedInputs) -> dict[str, Tensor]:
-    """Both losses before their weights; that of motion is left out where no patch features are there."""
-    terms = {"visual_context": context_loss(found.dynamic, found.context, inputs.split)}
-    if found.motion is not None and found.dynamic_motion is not None and inputs.seen is not None:
+def injection_losses(injected: Injected, inputs: InjectedInputs) -> dict[str, Tensor]:
+    """Return both losses before their weights; that of motion is left out without patch features."""
+    terms = {"visual_context": context_loss(injected.dynamic, injected.context, inputs.split)}
+    if injected.motion is not None and injected.dynamic_motion is not None and inputs.seen is not None:
         video_of = inputs.map.video_of
         counted = inputs.split & inputs.seen.mask.any(1)[video_of]
-        terms["spatial_dynamics"] = dynamics_loss(found.dynamic_motion, found.motion, video_of, counted)
+        terms["spatial_dynamics"] = dynamics_loss(injected.dynamic_motion, injected.motion, video_of, counted)
     return terms

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from penumbra.models.losses.settings import LossSettings
+from penumbra.models.loss_settings import LossSettings
 from penumbra.tasks.grounding.families.detr import DETRConfig
 from penumbra.tasks.grounding.training.presets import MODELS
 

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penumbra.models.losses.candidates import MapTargets
-from penumbra.models.losses.mmn import MMNLossSettings
+from penumbra.models.map_losses import MapTargets, MMNLosses
 from penumbra.models.mmn import IOU_SCALE, MMN, MapInputs, MapOutputs, unit
 from penumbra.models.spans import iou
 
@@ -85,7 +84,7 @@ def outputs(net: MMN, norms: Norms, inputs: MapInputs) -> MapOutputs:
     )
 
 
-def total(found: MapOutputs, targets: MapTargets, s: MMNLossSettings) -> Tensor:
+def total(found: MapOutputs, targets: MapTargets, s: MMNLosses) -> Tensor:
     """The three losses of a batch, sentence by sentence."""
     cross, among_sentences, among_moments = [], [], []
     for number, vector in enumerate(found.sentence_contrast):

@@ -3,22 +3,127 @@
 `penumbra.tasks.grounding.training.presets` joins them to the settings of a run.
 """
 
-from typing import Annotated, Any, Literal
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError, what_there_is
 from penumbra.tasks.stage import Parameters
 
 
-class ModelConfig(Parameters):
-    """The parameters of a model: sizes, switches, and its losses in a group of their own.
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """Options of a model that has none."""
 
-    Users type the names of these fields: `model.losses.shine`.
+
+class ModelConfig(Parameters):
+    """A model as users ask for it: its name, the settings that they change, and its losses in a group.
+
+    What only the papers' ablations and presets change is in `ablation`, by name. `options` and `loss_options` are the
+    dataclasses that declare these settings with types and defaults: of the network and its data, and of the losses.
+    Runs of older versions have all of them as fields of the model and of `losses`; such settings are read, too.
     """
+
+    options: ClassVar[type] = NoOptions
+    loss_options: ClassVar[type] = NoOptions
 
     name: str
     losses: Parameters = Parameters()
+    ablation: dict[str, Any] = Field(
+        {}, description="Settings that only the papers' ablations and presets change, by name (docs/guides)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_ablation(cls, values: Any) -> Any:
+        """Check `ablation`, with the settings that older versions have as fields."""
+        if not isinstance(values, Mapping):
+            return values
+        values, ablation = dict(values), dict[str, Any]()
+        groups = [(values, cls.options, cls)]
+        if isinstance(values.get("losses"), Mapping):
+            values["losses"] = dict(values["losses"])
+            groups.append((values["losses"], cls.loss_options, type(cls.model_fields["losses"].default)))
+        for group, declared, config in groups:
+            older = [name for name in group if name in _names(declared) and name not in config.model_fields]
+            ablation |= {name: group.pop(name) for name in older}
+        if ablation or "ablation" in values:
+            ablation |= values.get("ablation") or {}
+            values["ablation"] = {name: cls._checked(name, value) for name, value in ablation.items()}
+        return values
+
+    @classmethod
+    def _checked(cls, name: str, value: Any) -> Any:
+        declared = cls.declaration_of(name)
+        if declared is None:
+            names = sorted({*_names(cls.options), *_names(cls.loss_options)} - cls._fields())
+            raise ValueError(f"ablation has no setting {name!r}; {what_there_is(name, names)}")
+        try:
+            return TypeAdapter(get_type_hints(declared)[name]).validate_python(value)
+        except ValidationError as error:
+            raise ValueError(f"ablation.{name}: {error.errors()[0]['msg']}") from None
+
+    @classmethod
+    def _fields(cls) -> set[str]:
+        return {*cls.model_fields, *type(cls.model_fields["losses"].default).model_fields}
+
+    @classmethod
+    def declaration_of(cls, name: str) -> type | None:
+        """Return the dataclass that declares a setting of `ablation`; None if there is no such setting."""
+        for declared in (cls.options, cls.loss_options):
+            if name in _names(declared) and name not in cls._fields():
+                return next(
+                    kind for kind in reversed(declared.__mro__) if name in vars(kind).get("__annotations__", {})
+                )
+        return None
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        _ = self.loss_settings
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise `ValueError` if no network has these settings."""
+
+    @property
+    def released_changes(self) -> dict[str, Any]:
+        """Settings of `ablation` that `as_published: released` changes."""
+        return {}
+
+    def _declared(self, declared: type) -> dict[str, Any]:
+        return {
+            name: value for name, value in (self.released_changes | self.ablation).items() if name in _names(declared)
+        }
+
+    @property
+    def network_options(self) -> Any:
+        """The settings of the network and its data that are in no field, an instance of `options`."""
+        return self.options(**self._declared(self.options))
+
+    @property
+    def loss_settings(self) -> Any:
+        """Weights and options of the losses, an instance of `loss_options`."""
+        chosen = {name: value for name, value in self.losses if name in _names(self.loss_options)}
+        return self.loss_options(**{**self._declared(self.loss_options), **chosen})
+
+    def determines(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, as they enter a run's key.
+
+        The form is that of the first version, in which every setting was a field: a run keeps its key.
+        """
+        fields = self.model_dump(mode="json", exclude={"ablation", "as_published", "losses"}, exclude_defaults=True)
+        losses = self.losses.model_dump(mode="json", exclude_defaults=True) | _changed(self.loss_settings)
+        return {"name": self.name, **fields, **_changed(self.network_options), **({"losses": losses} if losses else {})}
+
+    def non_defaults(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, as users write them."""
+        fields = self.model_dump(mode="json", exclude={"ablation"}, exclude_defaults=True)
+        changed = _changed(self.network_options) | _changed(self.loss_settings)
+        ablation = {name: changed[name] for name in self.ablation if name in changed}
+        return {"name": self.name, **fields, **({"ablation": ablation} if ablation else {})}
 
     @property
     def label(self) -> str:
@@ -53,6 +158,17 @@ class ModelConfig(Parameters):
     def patches_of(self) -> str | None:
         """The encoder whose patch features training reads, or None."""
         return None
+
+
+def _names(declared: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(declared)]
+
+
+def _changed(options: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance that differ from their defaults, as JSON has them."""
+    defaults, kind = type(options)(), type(options)
+    values: dict[str, Any] = TypeAdapter(kind).dump_python(options, mode="json")
+    return {name: values[name] for name in _names(kind) if getattr(options, name) != getattr(defaults, name)}
 
 
 class Training(Parameters):

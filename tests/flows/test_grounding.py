@@ -31,7 +31,7 @@ from penumbra.tasks.grounding.evaluation.compare import compare, predictions_of,
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
-from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
+from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import RunError, run_folder, trained_runs
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
@@ -176,7 +176,7 @@ def world(
 
 def train(folder: Path, shine: bool = True, inputs: dict[str, Any] | None = None, **training: Any) -> Artifact:
     groups = (
-        QDDETRConfig(**SMALL, losses=DETRLosses(shine=shine)),
+        QDDETRConfig(**SMALL, losses=LossConfig(shine=shine)),
         Training(**{**TRAINING, **training}),
         Inputs(**inputs or {}),
     )
@@ -310,7 +310,7 @@ def named(parents: dict[str, Artifact]) -> dict[str, Any]:
 def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     world: Path, trained: Artifact, evaluated: Artifact
 ) -> None:
-    groups = {"dataset": dataset(world), "model": QDDETRConfig(**SMALL, losses=DETRLosses(shine=True))}
+    groups = {"dataset": dataset(world), "model": QDDETRConfig(**SMALL, losses=LossConfig(shine=True))}
     said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
     there = len(Store().find())
     found = list(plan_flow("train-grounding", "tiny", {**said, "training": TRAINING}))

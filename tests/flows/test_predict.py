@@ -39,7 +39,7 @@ from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.predictions import newest_negatives, predict_model, sources_of_run
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
-from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
+from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.prediction.grounder import FRAMES
@@ -115,7 +115,7 @@ def dataset(films: Path) -> Dataset:
 def train(films: Path, shine: bool) -> Artifact:
     training = Training(epochs=2, batch_size=8, evaluate_every=1, validation=0.3)
     found: Artifact = train_grounding(
-        dataset(films), None, QDDETRConfig(**SMALL, losses=DETRLosses(shine=shine)), training
+        dataset(films), None, QDDETRConfig(**SMALL, losses=LossConfig(shine=shine)), training
     )
     return found
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import convert, load_weights, official_settings
-from penumbra.models.losses.settings import LossSettings
-from penumbra.models.losses.targets import Targets
-from penumbra.models.matching import MatchingCosts
+from penumbra.models.grounding import Inputs
+from penumbra.models.loss_settings import LossSettings, MatchingCosts
+from penumbra.models.losses import Targets
 from penumbra.models.moment_detr import MomentDETR
-from penumbra.models.outputs import Inputs
 from penumbra.models.qd_detr import QDDETR
 from tests.losses import losses_of
 
@@ -84,7 +83,7 @@ class Golden:
     def shifted_targets(self) -> Targets:
         """The truth of `shifted_inputs`."""
         shifted = self._targets("tgt.shifting.", "in.shifted_vid_mask")
-        return self._targets("tgt.", "in.src_vid_mask").beside(shifted)
+        return self._targets("tgt.", "in.src_vid_mask").stack(shifted)
 
     def _targets(self, prefix: str, mask_key: str) -> Targets:
         mask = self.tensor(mask_key) > 0

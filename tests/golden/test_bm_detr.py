@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from penumbra.models.checkpoints import load_weights
-from penumbra.models.losses.total import compute_losses
-from penumbra.models.matching import match
-from penumbra.models.outputs import Outputs
+from penumbra.models.grounding import Outputs
+from penumbra.models.losses import compute_losses, match
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS
 from penumbra.tasks.grounding.configs import Inputs as InputSettings
 from penumbra.tasks.grounding.families import system_of
@@ -106,7 +105,7 @@ def test_an_official_checkpoint_is_one_to_start_from(path: Path, tmp_path: Path)
     sizes = golden.model().settings
     names = ("hidden", "heads", "feed_forward", "encoder_layers", "decoder_layers", "queries", "frame_weights")
     chosen = Settings(
-        model=BMDETRConfig(alignment=sizes.align_dim, **{name: getattr(sizes, name) for name in names}),
+        model=BMDETRConfig(alignment=sizes.alignment, **{name: getattr(sizes, name) for name in names}),
         inputs=InputSettings(longest_text=args["max_q_l"]),
     )
     net = system_of(chosen).build(args["v_feat_dim"] - ENDPOINTS, args["t_feat_dim"])

@@ -10,13 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from penumbra.models.checkpoints import convert, load_weights, our_name
-from penumbra.models.losses.candidates import MapTargets, candidate_overlap
-from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
-from penumbra.models.losses.total import Losses
+from penumbra.models.losses import Losses
+from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_windows
-from penumbra.models.postprocessing import suppress
-from penumbra.models.segments import segment_means
+from penumbra.models.moment_map import candidate_overlap, candidate_windows, segment_means
+from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.metrics import align, score_queries
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
@@ -86,7 +84,7 @@ def targets(golden: Golden, net: MMN) -> MapTargets:
 
 def losses(golden: Golden, net: MMN, late: bool = False) -> Losses:
     o = options(golden)["LOSS"]
-    weights = MMNLossSettings(
+    weights = MMNLosses(
         o["MIN_IOU"],
         o["MAX_IOU"],
         o["NUM_POSTIVE_VIDEO_PROPOSAL"],

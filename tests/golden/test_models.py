@@ -7,12 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from penumbra.models.checkpoints import our_name
-from penumbra.models.losses.coarse import inter, intra
-from penumbra.models.losses.fine import divergence, fine_terms
-from penumbra.models.losses.settings import LossSettings
-from penumbra.models.losses.total import compute_losses
-from penumbra.models.matching import match
-from penumbra.models.outputs import Outputs
+from penumbra.models.grounding import Outputs
+from penumbra.models.loss_settings import LossSettings
+from penumbra.models.losses import coarse_inter, coarse_intra, compute_losses, divergence, fine_hinges, match
 from tests.golden.reading import DRIFT, GRADIENTS, OUTPUTS, Golden, close, golden_files, read_golden
 
 FILES = [path for model in ("moment_detr", "qd_detr", "shine") for path in golden_files(model)]
@@ -132,15 +129,15 @@ def test_shine_terms(path: Path) -> None:
     assert outputs.saliency_negative is not None
     positive, negative, hard = outputs.saliency, outputs.saliency_negative, outputs.saliency_hard
     found = {
-        "coarse_intra": intra(positive, targets, settings.coarse_margins[0], settings.quotient),
-        "coarse_inter": inter(positive, negative, targets, settings.coarse_margins[1], settings.quotient),
+        "coarse_intra": coarse_intra(positive, targets, settings.coarse_margins[0], settings.quotient),
+        "coarse_inter": coarse_inter(positive, negative, targets, settings.coarse_margins[1], settings.quotient),
         "d_Y_Sp": divergence(targets.clip_scores, positive, targets.video_mask),
         "d_Sp_Sn": divergence(positive.sigmoid(), negative, targets.video_mask),
     }
     for level in range(3):
         found[f"d_Sp_Shn{level + 1}"] = divergence(positive.sigmoid(), hard[level], targets.video_mask)
     for ranking, short in (("relative", "red"), ("absolute", "abd")):
-        terms = fine_terms(positive, hard, negative, targets, settings.fine_margins, ranking)  # type: ignore[arg-type]
+        terms = fine_hinges(positive, hard, negative, targets, settings.fine_margins, ranking)  # type: ignore[arg-type]
         found |= {f"fine_{short}_{index + 1}": term for index, term in enumerate(terms)}
         found[f"fine_{short}"] = sum(terms, torch.zeros(()))
     for name, value in found.items():

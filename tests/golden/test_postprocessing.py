@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penumbra.models.postprocessing import rank_windows, snap_windows, suppress
-from penumbra.models.spans import generalised_iou, iou, to_spans, to_windows
+from penumbra.models.spans import generalised_iou, iou, rank_windows, snap_windows, suppress, to_spans, to_windows
 from tests.golden.reading import FOLDER, OUTPUTS, close
 
 FILE = FOLDER / "postprocessing.npz"

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from penumbra.models.losses.probability import frame_probability
-from penumbra.models.losses.semantic import semantic_alignment
-from penumbra.models.losses.total import compute_losses
-from penumbra.models.outputs import Inputs, Outputs
+from penumbra.models.grounding import Inputs, Outputs
+from penumbra.models.losses import compute_losses, frame_probability, semantic_alignment
 from tests.losses import losses_of
 from tests.models.test_losses import targets
 from tests.models.test_models import CLIPS, alone, inputs, model
@@ -51,7 +49,7 @@ def test_without_a_negative_the_query_decides_alone() -> None:
 
 
 def test_probability_and_pooled_vectors_do_not_depend_on_neighbours() -> None:
-    net, batch = model("bm_detr", align_dim=6).eval(), inputs()
+    net, batch = model("bm_detr", alignment=6).eval(), inputs()
     together: Outputs = net(batch)
     assert together.pooled is not None
     for sample, clips in enumerate(CLIPS):
@@ -72,7 +70,7 @@ def test_published_frame_weights_depend_on_padding() -> None:
 @pytest.mark.parametrize(
     ("change", "gone"),
     [
-        ({"align_dim": 0}, ("pooling", "align_heads")),
+        ({"alignment": 0}, ("pooling", "align_heads")),
         ({"frame_matcher": False}, ("frame_matcher",)),
         ({"learnable_spans": False}, ("anchors", "decoder.scale_head")),
         ({}, ("queries",)),
@@ -81,11 +79,11 @@ def test_published_frame_weights_depend_on_padding() -> None:
 def test_every_component_can_be_left_out_and_what_is_there_learns(
     change: dict[str, Any], gone: tuple[str, ...]
 ) -> None:
-    net = model("bm_detr", **{"align_dim": 6, "dropout": 0.1, **change})
+    net = model("bm_detr", **{"alignment": 6, "dropout": 0.1, **change})
     assert not [name for name, _ in net.named_parameters() if name.startswith(gone)]
     found: Outputs = net(with_negative(inputs()))
     assert (found.probability is None) == ("frame_matcher" in change)
-    assert (found.pooled is None) == (change == {"align_dim": 0})
+    assert (found.pooled is None) == (change == {"alignment": 0})
     values = [found.logits, found.spans, found.saliency, found.probability, *(found.pooled or ())]
     weight = torch.Generator().manual_seed(2)
     torch.stack([(v * torch.randn(v.shape, generator=weight)).sum() for v in values if v is not None]).sum().backward()

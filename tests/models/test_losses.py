@@ -10,15 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penumbra.models.losses.coarse import inter, intra, top_mean
-from penumbra.models.losses.contrastive import alignment
-from penumbra.models.losses.fine import fine_terms
-from penumbra.models.losses.saliency import negative_pair
-from penumbra.models.losses.settings import LossSettings
-from penumbra.models.losses.targets import Targets
-from penumbra.models.losses.total import compute_losses
-from penumbra.models.matching import MatchingCosts, _assign, cost_matrix, match
-from penumbra.models.outputs import Alignment, Outputs
+from penumbra.models.grounding import Alignment, Outputs
+from penumbra.models.loss_settings import MatchingCosts, MomentDETRLosses, ShineLosses
+from penumbra.models.losses import (
+    Targets,
+    alignment,
+    assign,
+    coarse_inter,
+    coarse_intra,
+    compute_losses,
+    cost_matrix,
+    fine_hinges,
+    match,
+    negative_pair,
+    top_mean,
+)
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.losses import losses_of
 
@@ -55,7 +61,7 @@ def test_one_window_is_matched_on_the_device_as_scipy_would() -> None:
     torch.manual_seed(1)
     logits, spans, truth = torch.randn(50, 10, 2), torch.rand(50, 10, 2), torch.rand(50, 1, 2)
     present = torch.ones(50, 1, dtype=torch.bool)
-    wanted = _assign(cost_matrix(logits, spans, truth, MatchingCosts()), present)
+    wanted = assign(cost_matrix(logits, spans, truth, MatchingCosts()), present)
     assert torch.equal(match(logits, spans, truth, present, MatchingCosts()), wanted)
 
 
@@ -140,7 +146,7 @@ def test_a_batch_without_negative_leaves_out_what_needs_one(model: str) -> None:
 def test_wrong_settings_are_refused() -> None:
     for change in ({"ranking": "both"}, {"variant": "theirs"}, {"coarse_terms": ("outer",)}, {"fine_margins": (1.0,)}):
         with pytest.raises(ValueError, match=r"ranking|variant|terms|margin"):
-            LossSettings(**change)  # type: ignore[arg-type]
+            ShineLosses(**change)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'qd_detr', 'moment_detr', 'bm_detr'"):
         Settings.model_validate({"model": {"name": "bert"}})
 
@@ -150,7 +156,7 @@ def test_wrong_settings_are_refused() -> None:
 
 def hinges(hard: Tensor, truth: Targets, **changes: Any) -> list[Tensor]:
     ranking = changes.get("ranking", "relative")
-    return fine_terms(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, ranking)
+    return fine_hinges(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, ranking)
 
 
 def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
@@ -179,7 +185,7 @@ def test_the_absolute_ranking_compares_with_the_first_level() -> None:
 def test_a_moment_that_covers_the_video_is_compared_with_clip_0() -> None:
     truth = targets(clip_scores=torch.ones(B, L))
     saliency = outputs().saliency.requires_grad_()
-    found = intra(saliency, truth, 1.0, 8)
+    found = coarse_intra(saliency, truth, 1.0, 8)
     wanted = (1.0 + saliency[:, 0] - top_mean(saliency, truth.inside, 8)).relu().mean()
     torch.testing.assert_close(found, wanted)
     found.backward()
@@ -189,7 +195,7 @@ def test_a_moment_that_covers_the_video_is_compared_with_clip_0() -> None:
 def test_a_query_without_a_relevant_clip_makes_no_infinity() -> None:
     truth = targets(clip_scores=torch.zeros(B, L))
     saliency = outputs().saliency.requires_grad_()
-    total = intra(saliency, truth, 1.0, 8) + inter(saliency, outputs().saliency_hard[0], truth, 2.0, 8)  # type: ignore[index]
+    total = coarse_intra(saliency, truth, 1.0, 8) + coarse_inter(saliency, outputs().saliency_hard[0], truth, 2.0, 8)  # type: ignore[index]
     total.backward()
     assert torch.isfinite(total)
     assert torch.isfinite(saliency.grad).all()  # type: ignore[arg-type]
@@ -234,7 +240,7 @@ def test_alignment_is_the_published_formula() -> None:
 
 def test_every_decoder_layer_is_aligned_by_its_own_matching() -> None:
     truth, found = targets(windows=2), aligned()
-    settings, without = LossSettings(align=0.02), LossSettings()
+    settings, without = MomentDETRLosses(align=0.02), MomentDETRLosses()
     losses = compute_losses(found, truth, settings)
     assert found.align is not None
     for layer, name in ((0, "align_0"), (1, "align")):

@@ -7,14 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from penumbra.models.losses.candidate_iou import candidate_iou_loss
-from penumbra.models.losses.candidates import MapTargets, candidate_overlap
-from penumbra.models.losses.hard_moments import hard_order
-from penumbra.models.losses.mmn import MMNLossSettings, mmn_losses
+from penumbra.models.map_losses import MapTargets, MMNLosses, candidate_iou_loss, hard_order, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_cells, candidate_windows, schedule
-from penumbra.models.postprocessing import suppress
-from penumbra.models.segments import segment_means
+from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
+from penumbra.models.spans import suppress
 from tests import plain_mmn
 
 SENTENCES = (3, 1, 2, 4)
@@ -60,7 +56,7 @@ def targets(net: MMN) -> MapTargets:
 @pytest.mark.parametrize("positives", [1, 3])
 def test_loss_and_gradients_are_those_of_plain_loops(positives: int) -> None:
     net, other = model(), model()
-    weights = MMNLossSettings(positives=positives, lowest=0.3, highest=0.9, removal_overlap=0.3)
+    weights = MMNLosses(positives=positives, lowest=0.3, highest=0.9, removal_overlap=0.3)
     loss = mmn_losses(net(inputs()), targets(net), weights).total
     norms = plain_mmn.norms_of(other)
     plain = plain_mmn.total(plain_mmn.outputs(other, norms, inputs()), targets(other), weights)
@@ -141,10 +137,10 @@ def test_hard_negatives_count_where_they_are_there() -> None:
     net, batch = model(), inputs(hard=True)
     found: MapOutputs = net(batch)
     truth = targets(net)
-    without = mmn_losses(found, truth, MMNLossSettings()).terms["among_sentences"]
+    without = mmn_losses(found, truth, MMNLosses()).terms["among_sentences"]
     count = sum(SENTENCES)
     none = replace(truth, hard_present=torch.zeros(3, count, dtype=torch.bool))
-    chosen = MMNLossSettings(hard=True, hard_order=1.0)
+    chosen = MMNLosses(shine=True, hard_order=1.0)
     torch.testing.assert_close(mmn_losses(found, none, chosen).terms["among_sentences"], without)
     assert mmn_losses(found, none, chosen).terms["hard_order"] == 0
     with_all = replace(truth, hard_present=torch.ones(3, count, dtype=torch.bool))
@@ -166,8 +162,8 @@ def test_the_order_of_hard_negatives_costs_where_it_is_broken() -> None:
 def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
     net, batch = model(), inputs(hard=True)
     found, truth = net(batch), targets(net)
-    weighed = mmn_losses(found, truth, MMNLossSettings(hard=True, hard_overlap=0.5))
-    terms, plain = weighed.terms, mmn_losses(found, truth, MMNLossSettings(hard=True))
+    weighed = mmn_losses(found, truth, MMNLosses(shine=True, hard_overlap=0.5))
+    terms, plain = weighed.terms, mmn_losses(found, truth, MMNLosses(shine=True))
     torch.testing.assert_close(weighed.total, plain.total + 0.5 * terms["hard_overlap"])
     assert batch.hard_text is not None
     assert batch.hard_mask is not None
@@ -177,7 +173,7 @@ def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
     nothing = [candidate_iou_loss(other.iou_logits(), truth.overlap * 0, 0.5, 1.0) for other in sentences]
     torch.testing.assert_close(terms["hard_overlap"], torch.stack(nothing).mean())
     first = torch.zeros(3, sum(SENTENCES), dtype=torch.bool).index_fill(0, torch.tensor([0]), True)
-    there = mmn_losses(found, replace(truth, hard_present=first), MMNLossSettings(hard_overlap=1.0))
+    there = mmn_losses(found, replace(truth, hard_present=first), MMNLosses(shine=True, hard_overlap=1.0))
     torch.testing.assert_close(there.terms["hard_overlap"], nothing[0])
     with pytest.raises(ValueError, match="no hard negatives were given"):
         net(inputs()).hard_iou_logits()
@@ -187,7 +183,7 @@ def test_listed_negatives_of_a_video_alone_are_told_apart() -> None:
     net = model()
     found, truth = net(inputs()), targets(net)
     count = sum(SENTENCES)
-    chosen = MMNLossSettings(removal_overlap=1.0)
+    chosen = MMNLosses(removal_overlap=1.0)
     listed = replace(truth, negative_of=torch.ones(count, count, dtype=torch.bool))
     none = replace(truth, negative_of=torch.zeros(count, count, dtype=torch.bool))
     all_of_them = mmn_losses(found, truth, chosen).terms["among_sentences"]
@@ -201,7 +197,7 @@ def test_a_video_with_one_sentence_and_a_batch_of_one_have_a_loss() -> None:
     one = MapInputs(batch.video[:1], batch.text[:1], batch.text_mask[:1], torch.zeros(1).long())
     truth = targets(net)
     single = MapTargets(truth.overlap[:1], truth.windows[:1], truth.window_mask[:1])
-    terms = mmn_losses(net(one), single, MMNLossSettings()).terms
+    terms = mmn_losses(net(one), single, MMNLosses()).terms
     assert terms["among_sentences"] == 0  # there is nothing to tell it from
     assert torch.isfinite(terms["among_moments"])
 
@@ -248,4 +244,4 @@ def test_what_is_no_map_is_refused() -> None:
     with pytest.raises(ValueError, match="16 segments of 6 channels and texts of 5, but the model takes 16 of 9 and 5"):
         model(video_dim=9)(inputs())
     with pytest.raises(ValueError, match="lowest < highest"):
-        MMNLossSettings(lowest=1.0)
+        MMNLosses(lowest=1.0)

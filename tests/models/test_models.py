@@ -11,12 +11,10 @@ from torch import nn
 
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.losses.contrastive import alignment
+from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
+from penumbra.models.losses import alignment
 from penumbra.models.moment_detr import MomentDETR
-from penumbra.models.outputs import Inputs, Outputs
 from penumbra.models.qd_detr import QDDETR
-from penumbra.models.settings import ModelSettings
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
 
 SIZES: dict[str, Any] = {
@@ -150,7 +148,7 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
 
 def test_alignment_is_of_unit_vectors_and_changes_nothing_else() -> None:
     """The projections that the loss reads learn; that of the clips is published, and no loss reads it."""
-    net, plain, batch = model("moment_detr", align_dim=7), model("moment_detr"), inputs()
+    net, plain, batch = model("moment_detr", alignment=7), model("moment_detr"), inputs()
     load_weights(plain, {name: value for name, value in net.state_dict().items() if "align" not in name})
     longer = replace(batch, hard_text=torch.randn(1, 4, 9, 6), hard_mask=torch.ones(1, 4, 9).bool())
     found: Outputs = net(longer)

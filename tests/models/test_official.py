@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from penumbra.models.checkpoints import CheckpointError, convert, official_settings, read_official
+from penumbra.models.grounding import ModelSettings
 from penumbra.models.qd_detr import QDDETR
-from penumbra.models.settings import ModelSettings
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import train
 from penumbra.tasks.grounding.training.stage import read_weights

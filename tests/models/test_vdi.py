@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penumbra.models.losses.injection import context_loss, dynamics_loss
+from penumbra.models.map_losses import context_loss, dynamics_loss
 from penumbra.models.mmn import MapInputs, MMNSettings
 from penumbra.models.vdi import VDI, InjectedInputs, InjectionSettings, Patches, injection_losses
 

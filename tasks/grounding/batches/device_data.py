@@ -1,25 +1,25 @@
 """A data set on the device: features in one tensor, batches gathered and padded without a loop over samples.
 
-Lengths are kept on the host as well, so that a batch's own longest video and text are known before anything is asked
-of the device, and a step never waits for it.
+The host keeps the lengths, too, so that a batch's longest video and text are known without waiting for the device.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penumbra.models.losses.targets import Targets
-from penumbra.models.outputs import Inputs
+from penumbra.models.grounding import Inputs
+from penumbra.models.losses import Targets
+from penumbra.models.spans import to_spans
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 
-ENDPOINTS = 2  # channels of a clip beside its features
+ENDPOINTS = 2  # channels of a clip in addition to its features
 BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
 MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.fast_cpu_matmul`)
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
 
 
 class Ragged:
-    """Rows of many items in one tensor on the device; on a CPU it is the one that is given, and not copied."""
+    """Rows of many items in one tensor on the device; on a CPU the given tensor is not copied."""
 
     def __init__(self, values: Tensor, offsets: Tensor, device: torch.device) -> None:
         self.values = (values if len(values) else values.new_zeros(1, *values.shape[1:])).to(device)
@@ -27,31 +27,31 @@ class Ragged:
         self.host_lengths = offsets.diff().numpy()
 
     def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
-        """Rows of the longest item among some, rounded up to a multiple, but to no more than any item has."""
+        """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
         longest = int(self.host_lengths[rows].max())
         return min(longest + -longest % multiple, int(self.host_lengths.max()))
 
     def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Items [...] of the device as [..., longest, channels], zeros for padding, and their mask [..., longest]."""
+        """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
         place = torch.arange(longest, device=items.device)
         mask = place < self.lengths[items][..., None]
-        found = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
-        padding = ~mask.view(mask.shape + (1,) * (found.dim() - mask.dim()))
-        return found.masked_fill_(padding, 0), mask
+        rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
+        padding = ~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim()))
+        return rows.masked_fill_(padding, 0), mask
 
 
 def endpoint_features(mask: Tensor) -> Tensor:
-    """Temporal endpoint features [B, Lv, 2]: where clip t of n begins and ends, t/n and t/n + 1/n; 0 for padding."""
+    """Return temporal endpoints [batch, clips, 2]: clip t of n begins at t/n and ends at t/n + 1/n; 0 for padding."""
     count = mask.sum(1, keepdim=True)
     start = torch.arange(mask.shape[1], device=mask.device) / count
     return torch.stack((start, start + 1 / count), dim=-1) * mask[..., None]
 
 
 def draw_pairs(relevant: Tensor, mask: Tensor, extremes: Tensor) -> tuple[Tensor, Tensor]:
-    """Two pairs of clips [B, 2] for the saliency hinge: inside, and outside.
+    """Return two pairs of clips for the saliency hinge: those inside [batch, 2] and those outside [batch, 2].
 
-    Where clips have scores (`extremes` [B, 2] is not -1) the first pair is the highest and the lowest relevant clip
-    and the second a random relevant and a random irrelevant one; otherwise both are random, inside and outside.
+    If clips have scores (`extremes` [batch, 2] is not -1) the first pair is the highest and the lowest relevant clip
+    and the second a random relevant and a random irrelevant clip; otherwise both pairs are random, inside and outside.
     A moment that covers the video has no clip outside: both sides are then the same clips, which teaches nothing.
     """
     inside, outside = relevant & mask, mask & ~relevant
@@ -66,20 +66,20 @@ def draw_pairs(relevant: Tensor, mask: Tensor, extremes: Tensor) -> tuple[Tensor
 
 
 def _two_of(flags: Tensor, noise: Tensor) -> Tensor:
-    """Two distinct random places [B, 2] of each row's flags; the only one twice where there is one."""
+    """Return two distinct random places [batch, 2] of each row's flags; the only one twice if there is one."""
     chosen = noise.masked_fill(~flags, -1.0).topk(min(2, flags.shape[1]), dim=1).indices
     first, second = chosen[:, :1], chosen[:, -1:]
     return torch.cat((first, torch.where(flags.sum(1, keepdim=True) > 1, second, first)), dim=1)
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
-    """The order of the training queries in an epoch: a function of seed and epoch, so that a resumed run has it too."""
+    """Return the order of the training queries in an epoch, as a function of seed and epoch."""
     generator = torch.Generator().manual_seed((seed + 1) * 1_000_003 + epoch)
     return torch.randperm(count, generator=generator)
 
 
 def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """The rows of each batch of an epoch, in random order, each batch of queries whose videos are of like length.
+    """Return the rows of each batch of an epoch, in random order, each of queries whose videos are of like length.
 
     The epoch's order is cut into groups of `BATCHES_A_GROUP` batches, and each group is sorted by length.
     """
@@ -102,7 +102,6 @@ class DeviceData:
         *,
         batch_size: int = 32,
         hard: bool = False,
-        fixed_size: bool = False,
         group_by_length: bool = False,
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
@@ -114,15 +113,14 @@ class DeviceData:
         names = ("video", "text", "hard", "hard_present", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
         self.host = {name: getattr(examples, name).numpy() for name in ("video", "text", "hard")}
-        self.fixed = self._sizes(np.arange(len(examples)), hard=True) if fixed_size and len(examples) else None
 
     def __len__(self) -> int:
-        """How many queries."""
+        """Return the number of queries."""
         return len(self.examples)
 
     @property
     def video_dim(self) -> int:
-        """Width of a model's video input: the features and the two temporal endpoint channels."""
+        """Width of a model's video input: the features and the two temporal endpoints."""
         return self.videos.values.shape[1] + ENDPOINTS
 
     @property
@@ -131,7 +129,7 @@ class DeviceData:
         return self.texts.values.shape[1]
 
     def _sizes(self, rows: np.ndarray, hard: bool) -> tuple[int, int]:
-        """Longest video and longest text of some queries; the same for all batches where shapes must not change."""
+        """Return the longest video and the longest text of some queries."""
         multiple = MULTIPLE if self.group_by_length else 1
         texts = self.texts.longest(self.host["text"][rows], multiple)
         if hard:
@@ -139,8 +137,8 @@ class DeviceData:
         return self.videos.longest(self.host["video"][rows], multiple), texts
 
     def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
-        """Gather the queries `rows` [B] (on the CPU), with their hard negatives or without."""
-        longest, words = self.fixed or self._sizes(rows.numpy(), hard)
+        """Gather the queries `rows` [batch] (on the CPU), with their hard negatives or without."""
+        longest, words = self._sizes(rows.numpy(), hard)
         index = rows.to(self.device, non_blocking=True)
         video, video_mask = self.videos.gather(self.columns["video"][index], longest)
         video = torch.cat((video.float(), endpoint_features(video_mask)), dim=-1)
@@ -151,13 +149,13 @@ class DeviceData:
         return Inputs(video, video_mask, text.float(), text_mask, hard_text.float(), hard_mask)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """The rows of each batch of an epoch."""
+        """Return the rows of each batch of an epoch."""
         if self.group_by_length:
             return length_groups(self.videos.host_lengths[self.host["video"]], self.batch_size, seed, epoch)
         return list(torch.split(epoch_order(len(self), seed, epoch), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
-        """The inputs and the truth of the queries `rows` [B] (on the CPU)."""
+        """Return inputs and targets of the queries `rows` [batch] (on the CPU)."""
         inputs = self.inputs(rows, self.hard)
         index = rows.to(self.device, non_blocking=True)
         mask = inputs.video_mask
@@ -165,13 +163,12 @@ class DeviceData:
         high, low = draw_pairs(relevant > 0, mask, self.columns["extremes"][index])
         windows, present = self._windows(index)
         seconds = mask.sum(1)[:, None] * self.clip_length
-        start, end = windows[..., 0] / seconds, windows[..., 1] / seconds
-        spans = torch.stack((0.5 * (start + end), end - start), dim=-1)
+        spans = to_spans(windows / seconds[..., None])  # [batch, windows, 2]
         missing = self.columns["hard_present"][:, index] if self.hard else None
         return inputs, Targets(spans, present, scores, mask, high, low, missing)
 
     def _windows(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Windows [B, W, 2] and which are there [B, W], W at most five."""
+        """Return windows [batch, windows, 2] and which exist [batch, windows], at most five a query."""
         windows, count = self.columns["windows"][index], self.columns["window_count"][index]
         present = torch.arange(windows.shape[1], device=self.device) < count[:, None]
         if windows.shape[1] <= MOST_WINDOWS:

@@ -1,7 +1,7 @@
-"""Families of models, one file a family: what may be said of them, their losses, what they read, how they predict.
+"""Families of models, one file a family: their configs, what they read, how they train and predict.
 
-A family is a `System` whose `models` are the settings of its models. One more is a file here and its class in
-`SHIPPED`; one of another package is an entry point of that package, in the group `penumbra.families`:
+A family is a `System` whose `models` are the configs of its models. To add one, add a file here and its class to
+`SHIPPED`; a family of another package is an entry point of that package, in the group `penumbra.families`:
 
     [project.entry-points."penumbra.families"]
     mine = "my_package.my_family:MySystem"
@@ -31,10 +31,10 @@ def _families() -> Iterator[type[System[Any]]]:
 
 @cache
 def families() -> dict[type[ModelConfig], type[System[Any]]]:
-    """The family of each model's settings, those of other packages too; they are imported only now."""
+    """Return the family of each config, including those of other packages."""
     return {model: family for family in _families() for model in family.models}
 
 
 def system_of(settings: BaseSettings) -> System[Any]:
-    """The family that the settings' model is of."""
+    """Return the family of the settings' model."""
     return families()[type(settings.model)](settings)

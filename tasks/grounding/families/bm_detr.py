@@ -1,4 +1,7 @@
-"""BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction."""
+"""BM-DETR (Jung et al., WACV 2025): negative queries and temporal shifting in training, neither in prediction.
+
+From top to bottom: the config, negative queries drawn anew for every batch, the system, and temporal shifting.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -8,99 +11,83 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.models import bm_detr
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.losses.probability import mean_over
-from penumbra.models.losses.settings import LossSettings
-from penumbra.models.losses.targets import Targets
-from penumbra.models.matching import MatchingCosts
-from penumbra.models.outputs import Inputs
-from penumbra.models.settings import ModelSettings
+from penumbra.models.bm_detr import BMDETR
+from penumbra.models.grounding import GroundingModel, Inputs
+from penumbra.models.loss_settings import BMDETRLosses
+from penumbra.models.losses import Targets, mean_over
 from penumbra.models.spans import to_spans, to_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, draw_pairs
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families.base import Prediction
-from penumbra.tasks.grounding.families.detr import DETRConfig, DETRSystem, SaliencyLosses, outputs_of, predict
+from penumbra.tasks.grounding.families.detr import DETRConfig, DETROptions, DETRSystem, outputs_of, predict
+from penumbra.tasks.stage import Parameters
 
-
-@dataclass(frozen=True)
-class Shifting:
-    """Which videos are shifted: those shorter than `below` seconds (None: all); and whether endpoints move along."""
-
-    below: float | None = 60.0
-    moves_endpoints: bool = False
-
-
-NEARLY = 1e-4  # of a clip: so near to a clip's border is on it
-
-
-def touched(spans: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """First and last clip [B] that a window touches, and the window [B, 2] in clips, cut to them.
-
-    spans [B, 2] as (centre, width), fractions of a video of `length` [B] clips.
-    """
-    start, end = (to_windows(spans) * length[:, None]).unbind(-1)
-    first = (start + NEARLY).floor().long().clamp(min=0).minimum(length - 1)
-    last = ((end - NEARLY).ceil().long() - 1).maximum(first).minimum(length - 1)
-    return first, last, torch.stack((start.maximum(first), end.minimum(last + 1)), dim=-1)
-
-
-def moved(first: Tensor, count: Tensor, begin: Tensor, length: Tensor, places: int) -> Tensor:
-    """Where each clip of the shifted video comes from [B, places], if `count` clips from `first` on begin at `begin`.
-
-    All [B]; `length` counts a video's clips, and padding stays where it is.
-    """
-    first, count, begin = first[:, None], count[:, None], begin[:, None]
-    place = torch.arange(places, device=first.device).expand(len(first), -1)
-    other = torch.where(place < begin, place, place - count)  # its number among the clips that stay
-    other = torch.where(other < first, other, other + count)
-    source = torch.where((place >= begin) & (place < begin + count), place - begin + first, other)
-    return torch.where(place < length[:, None], source, place)
-
-
-def shift(
-    inputs: Inputs, targets: Targets, extremes: Tensor, clip_length: float, shifting: Shifting
-) -> tuple[Inputs, Targets]:
-    """The batch with its moments elsewhere. Queries with several windows or graded clips stay as they are.
-
-    extremes [B, 2] are -1 where clips have no grades (`Examples`).
-    """
-    mask, length = targets.video_mask, targets.video_mask.sum(1)
-    first, last, window = touched(targets.spans[:, 0], length)
-    count = last - first + 1
-    movable = (targets.span_mask.sum(1) == 1) & (extremes[:, 0] < 0) & (count < length)
-    if shifting.below is not None:
-        movable = movable & (length * clip_length < shifting.below)
-    rest = length - count
-    drawn = (torch.rand(len(length), device=length.device) * (rest + 1)).long().minimum(rest)
-    begin = torch.where(movable, drawn, first)
-    source = moved(first, count, begin, length, mask.shape[1])
-    channels = inputs.video.shape[-1] - (0 if shifting.moves_endpoints else ENDPOINTS)
-    features = inputs.video[..., :channels].gather(1, source[..., None].expand(-1, -1, channels))
-    video = torch.cat((features, inputs.video[..., channels:]), dim=-1)
-    window = to_spans((window + (begin - first)[:, None]) / length[:, None])
-    spans = torch.where(movable[:, None, None], window[:, None], targets.spans)
-    scores = torch.where(movable[:, None], _inside(targets, first, last).gather(1, source), targets.clip_scores)
-    high, low = draw_pairs(scores > 0, mask, extremes)
-    return replace(inputs, video=video), replace(
-        targets, spans=spans, clip_scores=scores, high_clips=high, low_clips=low
-    )
-
-
-def _inside(targets: Targets, first: Tensor, last: Tensor) -> Tensor:
-    """The moment's clips [B, Lv] among those that move: all of these where a window within one clip has none."""
-    place = torch.arange(targets.clip_scores.shape[1], device=first.device)
-    moving = (place >= first[:, None]) & (place <= last[:, None])
-    inside = targets.inside & moving
-    return torch.where(inside.any(1, keepdim=True), inside, moving).to(targets.clip_scores.dtype)
-
-
+FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
+NEARLY = 1e-4  # of a clip: a time this near to a clip's border is on it
 Negatives = Literal["in_video", "generated", "both", "none"]
 MissingNegativePolicy = Literal["none", "other_video"]
 
 
+class BMDETRLossConfig(Parameters):
+    """Which negative queries BM-DETR's losses take."""
+
+    negatives: Negatives = Field(
+        "in_video", description="Queries of other moments of the video, generated hard negatives, both, or none."
+    )
+
+
+@dataclass(frozen=True)
+class BMDETROptions(DETROptions):
+    """Settings of BM-DETR that only ablations (its Table 7) and presets change.
+
+    "official" `frame_weights` gives padding a share of the clips' weights, as published. Videos shorter than
+    `shift_below` seconds are shifted (None: all); with `shift_endpoints` temporal endpoints move with the clips, as
+    published.
+    """
+
+    frame_matcher: bool = True  # clips are weighted by how probably they fit the query
+    learnable_spans: bool = True  # moment queries are anchors; otherwise plain vectors
+    alignment: int = 256  # width of the semantic alignment; 0: without it
+    frame_weights: Literal["fixed", "official"] = "fixed"
+    shift_below: float | None = 60.0
+    shift_endpoints: bool = False
+
+
+class BMDETRConfig(DETRConfig):
+    """BM-DETR (Jung et al., WACV 2025)."""
+
+    network, options, loss_options = BMDETR, BMDETROptions, BMDETRLosses
+
+    name: Literal["bm_detr"] = Field("bm_detr", description="Which model.")
+    shifting: bool = Field(False, description="A second branch whose moments are moved within their videos.")
+    losses: BMDETRLossConfig = BMDETRLossConfig()
+
+    @property
+    def released_changes(self) -> dict[str, Any]:
+        """See `ModelConfig.released_changes`."""
+        changes = {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
+        return changes if self.as_published == "released" else {}
+
+    @property
+    def reads_negatives(self) -> bool:
+        """See `ModelConfig.reads_negatives`."""
+        return self.losses.negatives in ("generated", "both")
+
+    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
+        """See `ModelConfig.on_hard_negatives`: its own negatives join the queries of the same video, or do not."""
+        return {"losses": {"negatives": "both" if wanted else "in_video"}}
+
+    @property
+    def reads_in_video(self) -> bool:
+        """See `ModelConfig.reads_in_video`."""
+        return self.losses.negatives in ("in_video", "both")
+
+
+# -- negative queries -------------------------------------------------------------------------------------------------
+
+
 def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor]:
-    """Rows of the texts that may be each query's negative, one query after the other, and their offsets [N + 1]."""
+    """Return rows of the texts that may be each query's negative, query by query, and their offsets [n + 1]."""
     number = torch.arange(len(examples))
     owners, rows = [number[:0]], [number[:0]]
     if kind in ("in_video", "both"):
@@ -117,11 +104,10 @@ def negative_pools(examples: Examples, kind: Negatives) -> tuple[Tensor, Tensor]
 
 
 def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-    """The rows of each batch of an epoch: every query once, no two of a video together, sizes apart by at most one.
+    """Return the rows of each batch of an epoch: every query once, no two of a video in a batch, sizes nearly equal.
 
-    Queries are laid out video after video, in random order, and dealt out like cards to as many batches as are
-    needed: by their number, or by the video with the most queries. (The published code drops a drawn query whose video
-    is in the batch already.)
+    Queries are ordered by video, at random, and dealt out in turn to as many batches as their number, or the video with
+    the most queries, needs. (The published code drops a drawn query whose video is in the batch already.)
     """
     if not len(video):
         return []
@@ -134,7 +120,10 @@ def distinct_videos(video: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 class BackgroundData(DeviceData):
-    """Training queries of BM-DETR on one device. `lonely` is what a query without a negative of its own gets."""
+    """Training queries of BM-DETR on one device. A batch never holds two queries of one video.
+
+    `without_negative` says whether a query that has no negative gets another video's query.
+    """
 
     def __init__(
         self,
@@ -145,12 +134,11 @@ class BackgroundData(DeviceData):
         *,
         batch_size: int,
         negatives: Negatives,
-        lonely: MissingNegativePolicy = "none",
-        shifting: Shifting | None = None,
-        fixed_size: bool = False,
+        without_negative: MissingNegativePolicy = "none",
+        shifting: BMDETROptions | None = None,
     ) -> None:
-        super().__init__(examples, videos, texts, device, batch_size=batch_size, fixed_size=fixed_size)
-        self.negatives, self.lonely, self.shifting = negatives, lonely, shifting
+        super().__init__(examples, videos, texts, device, batch_size=batch_size)
+        self.negatives, self.without_negative, self.shifting = negatives, without_negative, shifting
         rows, offsets = negative_pools(examples, negatives)
         self.pool = torch.cat((rows, rows.new_zeros(1))).to(device)  # never empty
         self.pool_starts, self.pool_sizes = offsets[:-1].to(device), offsets.diff().to(device)
@@ -158,19 +146,17 @@ class BackgroundData(DeviceData):
         ends = np.minimum(offsets[:-1].numpy(), len(rows))
         longest = np.maximum.reduceat(lengths, ends) if len(ends) else lengths
         self.pool_longest = np.where(offsets.diff().numpy() > 0, longest, 1)
-        if self.fixed:
-            self.fixed = self.fixed[0], max(self.fixed[1], int(self.pool_longest.max()))
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         """See `distinct_videos`."""
         return distinct_videos(self.host["video"], self.batch_size, seed, epoch)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
-        """Queries and their negatives beside the videos as they are and, where shifting is on, shifted."""
+        """Return queries with their negatives; with shifting, shifted videos are a second branch."""
         inputs, targets = super().batch(rows)
         index = rows.to(self.device, non_blocking=True)
         inside = self.clips.gather(index, targets.video_mask.shape[1])[0][..., 1]
-        targets = replace(targets, clip_scores=inside)  # where clips are graded, all relevant ones count alike
+        targets = replace(targets, clip_scores=inside)  # all relevant clips count alike, graded or not
         if self.negatives != "none":
             inputs = self.with_negatives(inputs, rows, first=False)
         if self.shifting is None:
@@ -180,31 +166,31 @@ class BackgroundData(DeviceData):
         )
 
     def with_negatives(self, inputs: Inputs, rows: Tensor, first: bool) -> Inputs:
-        """A negative drawn for each query, or the first it has; a query that has none gets a text without a token."""
+        """Return inputs with a negative drawn for each query, or its first; one without negatives gets no token."""
         index = rows.to(self.device, non_blocking=True)
         size = self.pool_sizes[index]
         share = torch.zeros(len(rows), device=self.device) if first else torch.rand(len(rows), device=self.device)
         chosen = (share * size).long().minimum((size - 1).clamp(min=0))
         places = (self.pool_starts[index] + chosen).clamp(max=len(self.pool) - 1)
-        longest = self.fixed[1] if self.fixed else int(self.pool_longest[rows.numpy()].max())
+        longest = int(self.pool_longest[rows.numpy()].max())
         text, mask = self.texts.gather(self.pool[places], longest)
         text, mask = text.float(), mask & (size > 0)[:, None]
-        if self.lonely == "other_video" and not first and len(rows) > 1:
+        if self.without_negative == "other_video" and not first and len(rows) > 1:
             text, mask = _filled(text, mask, inputs.text.roll(-1, 0), inputs.text_mask.roll(-1, 0))
         return replace(inputs, hard_text=text[None], hard_mask=mask[None])
 
 
 def _filled(text: Tensor, mask: Tensor, other: Tensor, other_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts [B, L, channels] and masks; those without a token are replaced by another's."""
+    """Return texts [batch, words, channels] and masks; a text without a token is replaced by another's."""
     longest = max(text.shape[1], other.shape[1])
     text, other = (torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[1])) for x in (text, other))
     mask, other_mask = (torch.nn.functional.pad(x, (0, longest - x.shape[1])) for x in (mask, other_mask))
-    lonely = ~mask.any(1)
-    return torch.where(lonely[:, None, None], other, text), torch.where(lonely[:, None], other_mask, mask)
+    empty = ~mask.any(1)
+    return torch.where(empty[:, None, None], other, text), torch.where(empty[:, None], other_mask, mask)
 
 
 def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Targets) -> tuple[Inputs, Targets]:
-    """Two branches as one batch: they share texts."""
+    """Return two branches, which share texts, as one batch."""
     hard_text, hard_mask = inputs.hard_text, inputs.hard_mask
     stacked = Inputs(
         torch.cat((inputs.video, shifted.video)),
@@ -214,90 +200,24 @@ def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Tar
         None if hard_text is None else hard_text.repeat(1, 2, 1, 1),
         None if hard_mask is None else hard_mask.repeat(1, 2, 1),
     )
-    return stacked, (targets.beside(shifted_targets))
+    return stacked, (targets.stack(shifted_targets))
 
 
 FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
 
 
-class BMDETRLosses(SaliencyLosses):
-    """Which losses, with what weights, and which negatives they take; the defaults are the paper's."""
-
-    saliency: float = Field(4.0, ge=0, description="Weight of the frame margin loss.")
-    pair_hinge: bool = Field(True, description="The frame margin loss: a hinge of clip pairs.")
-    probability: float = Field(2.0, ge=0, description="Weight of the frame probability loss.")
-    semantic: float = Field(1.0, ge=0, description="Weight of the semantic alignment.")
-    class_error: float = Field(0.0, ge=0, description="1 adds the class error to the total, as published.")
-    negatives: Negatives = Field(
-        "in_video", description="Queries of other moments of the video, generated hard negatives, or either."
-    )
-    without_negative: MissingNegativePolicy = Field(
-        "none", description="A query that has no negative goes without, or takes another video's query."
-    )
-
-    def settings(self) -> LossSettings:
-        """The losses that a step adds up: no auxiliary ones, and GIoU before L1."""
-        costs = MatchingCosts(span=1.0, giou=8.0, label=8.0)
-        chosen = self.model_dump(exclude={"negatives", "without_negative"})
-        return LossSettings(costs.span, costs.giou, costs.label, costs=costs, auxiliary=False, **chosen)
-
-
-class BMDETRConfig(DETRConfig):
-    """BM-DETR, and what of it is left out, as in its Table 7."""
-
-    network = bm_detr.BMDETR
-
-    name: Literal["bm_detr"] = Field("bm_detr", description="Which model.")
-    frame_matcher: bool = Field(True, description="Clips weighted by how probably they fit the query.")
-    learnable_spans: bool = Field(True, description="Moment queries are anchors; otherwise plain vectors.")
-    alignment: int = Field(256, ge=0, description="Width of the semantic alignment; 0: without it.")
-    frame_weights: Literal["fixed", "official"] = Field(
-        "fixed", description="'official' gives padding a share of the clips' weights, as published."
-    )
-    shifting: bool = Field(False, description="A second branch whose moments are moved within their videos.")
-    shift_below: float | None = Field(60.0, gt=0, description="Only in videos shorter than so many seconds.")
-    shift_endpoints: bool = Field(False, description="Temporal endpoints move with the clips, as published.")
-    losses: BMDETRLosses = BMDETRLosses()
-
-    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
-        """See `DETRConfig.sizes`."""
-        own = {name: getattr(self, name) for name in ("frame_matcher", "learnable_spans", "frame_weights")}
-        return super().sizes(video_dim, text_dim, longest_text, align_dim=self.alignment, **own, **more)
-
-    @property
-    def loss_settings(self) -> LossSettings:
-        """See `BMDETRLosses.settings`."""
-        return self.losses.settings()
-
-    @property
-    def moves(self) -> Shifting | None:
-        """Which moments are moved, and how; None: none."""
-        return Shifting(self.shift_below, self.shift_endpoints) if self.shifting else None
-
-    @property
-    def reads_negatives(self) -> bool:
-        """See `ModelConfig.reads_negatives`."""
-        return self.losses.negatives in ("generated", "both")
-
-    def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """See `ModelConfig.on_hard_negatives`: beside queries of the same video, its own negatives, or without."""
-        return {"losses": {"negatives": "both" if wanted else "in_video"}}
-
-    @property
-    def reads_in_video(self) -> bool:
-        """See `ModelConfig.reads_in_video`."""
-        return self.losses.negatives in ("in_video", "both")
+# -- the system -------------------------------------------------------------------------------------------------------
 
 
 class BMDETRSystem(DETRSystem[BMDETRConfig]):
-    """Builds and trains as the DETR models do; its data, its figures and the end of a cut video are its own."""
+    """Family of BM-DETR, with its own data, figures, and end of a cut video."""
 
     models = (BMDETRConfig,)
-    has_static_shapes = False  # what share a batch are different videos, not videos of like length
+    has_static_shapes = False  # a batch holds different videos, not videos of like length
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> BackgroundData:
         """See `System.data`. A video that is cut to its first clips ends there."""
-        training, losses = self.settings.training, self.config.losses
+        training, losses = self.settings.training, self.config.loss_settings
         end = self._end(videos.clip_length)
         if end is not None:
             examples = replace(examples, duration=examples.duration.clamp(max=end))
@@ -308,8 +228,8 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
             device,
             batch_size=training.batch_size,
             negatives=losses.negatives,
-            lonely=losses.without_negative,
-            shifting=self.config.moves,
+            without_negative=losses.without_negative,
+            shifting=self.config.network_options if self.config.shifting else None,
         )
 
     def predict(self, model: nn.Module, data: BackgroundData) -> list[Prediction]:  # type: ignore[override]
@@ -320,24 +240,24 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         return predict(cast(GroundingModel, model), data, ranking, bf16=self.bf16)
 
     def figures(self, model: nn.Module, data: BackgroundData) -> dict[str, float]:  # type: ignore[override]
-        """The paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
+        """Return the paper's Table 9: mean probability of clips in and out of the moment, without and with a negative.
 
-        Over queries that have a negative (the first of theirs); empty for a model without the frame matcher.
+        The means are over queries that have a negative (their first); empty without the frame matcher.
         """
-        found = probabilities(cast(GroundingModel, model), data, self.settings.ranking.batch_size)
-        if not len(found):
+        rows = probabilities(cast(GroundingModel, model), data, self.settings.ranking.batch_size)
+        if not len(rows):
             return {}
-        means: list[float] = found.mean(0).tolist()
-        return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(len(found))}
+        means: list[float] = rows.mean(0).tolist()
+        return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(len(rows))}
 
     def _end(self, clip_length: float) -> float | None:
-        """Seconds that a video may have."""
+        """Return the longest duration that a video may have, in seconds."""
         clips = self.settings.inputs.longest_video
         return None if clips is None else clips * clip_length
 
 
 def probabilities(model: GroundingModel, data: BackgroundData, batch_size: int) -> np.ndarray:
-    """Mean probability inside and outside the moment [n, 4], without and with a negative, of queries that have one."""
+    """Return mean probabilities in and outside the moment [n, 4], without and with a negative, of queries with one."""
 
     def with_negatives(rows: Tensor) -> Inputs:
         return data.with_negatives(data.inputs(rows), rows, first=True)
@@ -354,3 +274,73 @@ def probabilities(model: GroundingModel, data: BackgroundData, batch_size: int) 
                 rows.append(torch.stack(means, dim=1)[data.pool_sizes[index] > 0].cpu())
         columns.append(torch.cat(rows))
     return torch.cat(columns, dim=1).double().numpy()
+
+
+# -- temporal shifting (section 3.4): a moment is cut out of its video and put in elsewhere ---------------------------
+#
+# Four things differ from the published code, on purpose. Its labels are clip numbers that are then read as seconds:
+# right at a clip length of 1 s but for the last clip, which is lost, and wrong at any other; here all clips that the
+# window touches move, and the window with them. Its moment never comes last; here every place is as likely. A moment
+# that covers the whole video makes it crash; here it stays. And it moves the temporal endpoint channels with the
+# features, so that a clip still says where it was; here they belong to the place, unless `shift_endpoints` is set.
+
+
+def touched(spans: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the first and last clip [batch] that a window touches, and the window [batch, 2] in clips, cut to them.
+
+    spans [batch, 2] as (centre, width), fractions of a video of `length` [batch] clips.
+    """
+    start, end = (to_windows(spans) * length[:, None]).unbind(-1)
+    first = (start + NEARLY).floor().long().clamp(min=0).minimum(length - 1)
+    last = ((end - NEARLY).ceil().long() - 1).maximum(first).minimum(length - 1)
+    return first, last, torch.stack((start.maximum(first), end.minimum(last + 1)), dim=-1)
+
+
+def moved(first: Tensor, count: Tensor, begin: Tensor, length: Tensor, places: int) -> Tensor:
+    """Return the source [batch, places] of each clip of the shifted video: `count` clips from `first` move to `begin`.
+
+    All arguments are [batch]; `length` is the number of a video's clips, and padding stays in place.
+    """
+    first, count, begin = first[:, None], count[:, None], begin[:, None]
+    place = torch.arange(places, device=first.device).expand(len(first), -1)
+    other = torch.where(place < begin, place, place - count)  # number among the clips that stay
+    other = torch.where(other < first, other, other + count)
+    source = torch.where((place >= begin) & (place < begin + count), place - begin + first, other)
+    return torch.where(place < length[:, None], source, place)
+
+
+def shift(
+    inputs: Inputs, targets: Targets, extremes: Tensor, clip_length: float, options: BMDETROptions
+) -> tuple[Inputs, Targets]:
+    """Return the batch with its moments moved. Queries with several windows or graded clips stay as they are.
+
+    extremes [batch, 2] are -1 if clips have no grades (`Examples`).
+    """
+    mask, length = targets.video_mask, targets.video_mask.sum(1)
+    first, last, window = touched(targets.spans[:, 0], length)
+    count = last - first + 1
+    movable = (targets.span_mask.sum(1) == 1) & (extremes[:, 0] < 0) & (count < length)
+    if options.shift_below is not None:
+        movable = movable & (length * clip_length < options.shift_below)
+    rest = length - count
+    drawn = (torch.rand(len(length), device=length.device) * (rest + 1)).long().minimum(rest)
+    begin = torch.where(movable, drawn, first)
+    source = moved(first, count, begin, length, mask.shape[1])
+    channels = inputs.video.shape[-1] - (0 if options.shift_endpoints else ENDPOINTS)
+    features = inputs.video[..., :channels].gather(1, source[..., None].expand(-1, -1, channels))
+    video = torch.cat((features, inputs.video[..., channels:]), dim=-1)
+    window = to_spans((window + (begin - first)[:, None]) / length[:, None])
+    spans = torch.where(movable[:, None, None], window[:, None], targets.spans)
+    scores = torch.where(movable[:, None], _inside(targets, first, last).gather(1, source), targets.clip_scores)
+    high, low = draw_pairs(scores > 0, mask, extremes)
+    return replace(inputs, video=video), replace(
+        targets, spans=spans, clip_scores=scores, high_clips=high, low_clips=low
+    )
+
+
+def _inside(targets: Targets, first: Tensor, last: Tensor) -> Tensor:
+    """Return the moment's clips [batch, clips] among those that move; all of these if a short window has none."""
+    place = torch.arange(targets.clip_scores.shape[1], device=first.device)
+    moving = (place >= first[:, None]) & (place <= last[:, None])
+    inside = targets.inside & moving
+    return torch.where(inside.any(1, keepdim=True), inside, moving).to(targets.clip_scores.dtype)

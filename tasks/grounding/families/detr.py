@@ -1,136 +1,56 @@
 """Moment-DETR and QD-DETR, with SHINE's losses or without; and what BM-DETR shares with them."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from penumbra.models import moment_detr, qd_detr
-from penumbra.models.grounding import GroundingModel
-from penumbra.models.losses.settings import LossSettings
-from penumbra.models.losses.targets import Targets
-from penumbra.models.losses.total import compute_losses
-from penumbra.models.outputs import Inputs, Outputs
-from penumbra.models.postprocessing import rank_windows, snap_windows
-from penumbra.models.settings import ModelSettings
+from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
+from penumbra.models.loss_settings import LossSettings, MomentDETRLosses, QDDETRLosses
+from penumbra.models.losses import Targets, compute_losses
+from penumbra.models.moment_detr import MomentDETR
+from penumbra.models.qd_detr import QDDETR
+from penumbra.models.spans import rank_windows, snap_windows
 from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
-from penumbra.tasks.grounding.families.base import HardNegativeLosses, HardNegativeModel, Prediction, System, autocast
+from penumbra.tasks.grounding.families.base import (
+    HardNegativeModel,
+    LossConfig,
+    Prediction,
+    System,
+    autocast,
+    evaluating,
+)
 from penumbra.tasks.grounding.metrics import ordering_metrics
-from penumbra.tasks.stage import Parameters
 
 
-class Objective(nn.Module):
-    """A DETR and its losses, so that what several processes share sees which weights a loss really reaches."""
+@dataclass(frozen=True)
+class DETROptions:
+    """Settings of a DETR that only ablations and presets change."""
 
-    def __init__(self, model: GroundingModel, losses: LossSettings, bf16: bool = False) -> None:
-        super().__init__()
-        self.model, self.losses, self.bf16 = model, losses, bf16
-
-    def forward(self, batch: tuple[Inputs, Targets]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The total with gradient, and all terms without."""
-        inputs, targets = batch
-        with autocast(inputs.video.device, self.bf16):
-            outputs = self.model(inputs, negative=self.losses.needs_negative)
-        found = compute_losses(outputs, targets, self.losses)
-        return found.total, found.terms
+    queries: int = 10  # moment queries
+    projections: int = 2  # layers of the input projections, 1 to 3
+    text_positions: bool = False  # learned positions of words
 
 
-def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
-    """Predict every query, in the data's order; saliency is rounded to halves.
+@dataclass(frozen=True)
+class MomentDETROptions(DETROptions):
+    """The same of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
 
-    Videos of a length share a batch, so that little is padded.
-    """
-    found: list[Prediction | None] = [None] * len(data)
-    for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
-        ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
-        windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
-        saliency = outputs.saliency.half().float().cpu().numpy()  # the published files hold halves, ties and all
-        lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
-        for place, row in enumerate(rows.tolist()):
-            found[row] = Prediction(data.examples.qids[row], windows[place].numpy(), saliency[place, : lengths[place]])
-    return [prediction for prediction in found if prediction is not None]
+    alignment: int = 0
 
 
-def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:
-    """Mean saliency inside the moment [N, 5] under the positive, the hard negatives and the next query's text.
+@dataclass(frozen=True)
+class QDDETROptions(DETROptions):
+    """The same of QD-DETR; "official" `text_attention` repeats the published mix-up of masks within a batch."""
 
-    NaN where a query lacks a hard negative, or a batch the next query.
-    """
-    result = np.full((len(data), 5), np.nan)
-    gather = partial(data.inputs, hard=True)
-    for rows, outputs in outputs_of(model, data, batch_size, gather, negative=True):
-        inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
-        parts = [outputs.saliency[None]]
-        if outputs.saliency_hard is not None:
-            parts.append(outputs.saliency_hard)
-        if outputs.saliency_negative is not None:
-            parts.append(outputs.saliency_negative[None])
-        means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)
-        present = data.columns["hard_present"][:, rows.to(data.device)]
-        means[1:4] = means[1:4].masked_fill(~present, torch.nan)
-        result[rows.numpy(), : len(parts[0]) + 3 + (outputs.saliency_negative is not None)] = means.T.cpu().numpy()
-    return result
-
-
-def outputs_of(
-    model: GroundingModel,
-    data: DeviceData,
-    size: int,
-    gather: Callable[[Tensor], Inputs],
-    *,
-    bf16: bool = False,
-    negative: bool = False,
-) -> Iterator[tuple[Tensor, Outputs]]:
-    """Rows of the data and what the model says of them in evaluation; `gather` gives the inputs of some rows."""
-    order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
-    was_training = model.training
-    model.eval()
-    try:
-        for first in range(0, len(order), size):
-            rows = torch.from_numpy(order[first : first + size])
-            with torch.no_grad(), autocast(data.device, bf16):
-                outputs = model(gather(rows), negative=negative)
-            yield rows, outputs
-    finally:
-        model.train(was_training)
-
-
-class SaliencyLosses(Parameters):
-    """How clips are ranked."""
-
-    saliency: float = Field(1.0, ge=0, description="Weight of all saliency losses together.")
-    pair_margin: float = Field(0.2, ge=0, description="Margin of the hinge of clip pairs.")
-
-
-class DETRLosses(SaliencyLosses, HardNegativeLosses):
-    """Which losses, with what weights; the defaults are the papers'."""
-
-    variant: Literal["paper", "released"] = Field(
-        "paper", description="'released' trains what SHINE's released criterion does: saliency alone, no localisation."
-    )
-    pair_hinge: bool | None = Field(None, description="Hinge of clip pairs; default: without shine.")
-    coarse: float = Field(1.0, ge=0, description="Weight of the coarse ranking (with shine).")
-    coarse_terms: tuple[Literal["intra", "inter"], ...] = Field(("intra", "inter"), description="Its terms.")
-    coarse_margins: tuple[float, float] = Field((1.0, 2.0), description="Margins h1 and h2.")
-    quotient: int = Field(8, ge=1, description="q: a moment of T clips is judged by its T/q best.")
-    fine: float = Field(1.0, ge=0, description="Weight of the fine ranking (with shine).")
-    fine_margins: tuple[float, float, float, float] = Field((0.25, 0.25, 0.25, 0.25), description="Its margins.")
-    fine_terms: tuple[bool, bool, bool, bool] = Field((True, True, True, True), description="Which of its hinges.")
-    ranking: Literal["relative", "absolute"] = Field("relative", description="Compared with the level before, or 1.")
-
-    def settings(self, **of_model: Any) -> LossSettings:
-        """The losses of a model; SHINE's intra term takes the place of the pair hinge (paper, 3.4)."""
-        shine = self.shine
-        chosen = self.model_dump(exclude={"shine"} if shine else {"shine", "coarse", "fine"})
-        hinge = not shine if self.pair_hinge is None else self.pair_hinge
-        return LossSettings(**{**chosen, "pair_hinge": hinge, **of_model})
+    text_attention: Literal["fixed", "official"] = "fixed"
 
 
 class DETRConfig(ModelConfig):
@@ -143,82 +63,77 @@ class DETRConfig(ModelConfig):
     feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
     encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
     decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
-    queries: int = Field(10, ge=1, description="Moment queries.")
-    projections: int = Field(2, ge=1, le=3, description="Layers of the input projections.")
     dropout: float = Field(0.1, ge=0, lt=1, description="Dropout inside the transformer.")
     input_dropout: float = Field(0.5, ge=0, lt=1, description="Dropout of the input projections.")
-    text_positions: bool = Field(False, description="Learned positions of words.")
+    as_published: Literal["paper", "released"] = Field(
+        "paper", description="Follow the paper, or the authors' released code where it differs (docs/guides)."
+    )
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "DETRConfig":
-        if self.hidden % self.heads or self.hidden % 4:
-            raise ValueError("model.hidden must be a multiple of 4 and of model.heads")
-        return self
+    def sizes(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
+        """Return the settings of the network for inputs of these widths."""
+        values = self.model_dump() | asdict(self.network_options)
+        known = {name: value for name, value in values.items() if name in ModelSettings.__dataclass_fields__}
+        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **known)
 
-    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
-        """What the network is built from for inputs of these widths; `more` are a model's own."""
-        shared = {name: getattr(self, name) for name in DETRConfig.model_fields if name not in ModelConfig.model_fields}
-        return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **shared, **more)
+    def check(self) -> None:
+        """See `ModelConfig.check`."""
+        self.sizes(1, 1, 1)
+
+
+class ShineDETRConfig(DETRConfig, HardNegativeModel):
+    """A DETR that SHINE's negatives can train. SHINE's released criterion trains saliency alone, no localisation."""
+
+    losses: LossConfig = LossConfig()
 
     @property
-    @abstractmethod
-    def loss_settings(self) -> LossSettings:
-        """The losses that a step adds up."""
+    def released_changes(self) -> dict[str, Any]:
+        """See `ModelConfig.released_changes`."""
+        return {"variant": "released"} if self.as_published == "released" and self.losses.shine else {}
 
 
-class MomentDETRLosses(DETRLosses):
-    """Moment-DETR's losses."""
-
-    align: float = Field(0.0, ge=0, description="Weight of the contrastive alignment, where the model has one.")
-
-
-class MomentDETRConfig(DETRConfig, HardNegativeModel):
+class MomentDETRConfig(ShineDETRConfig):
     """Moment-DETR (Lei et al., NeurIPS 2021)."""
 
-    network = moment_detr.MomentDETR
+    network, options, loss_options = MomentDETR, MomentDETROptions, MomentDETRLosses
 
     name: Literal["moment_detr"] = Field("moment_detr", description="Which model.")
-    alignment: int = Field(
-        0, ge=0, description="Width of the published, optional alignment of moment queries and words; 0: without it."
-    )
-    losses: MomentDETRLosses = MomentDETRLosses()
-
-    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
-        """See `DETRConfig.sizes`."""
-        return super().sizes(video_dim, text_dim, longest_text, align_dim=self.alignment, **more)
-
-    @property
-    def loss_settings(self) -> LossSettings:
-        """SHINE brings the negative-pair loss to it (paper, 3.4)."""
-        return self.losses.settings(negative_pair=self.losses.shine)
 
 
-class QDDETRConfig(DETRConfig, HardNegativeModel):
+class QDDETRConfig(ShineDETRConfig):
     """QD-DETR (Moon et al., CVPR 2023); with SHINE's losses it is SHINE's model."""
 
-    network = qd_detr.QDDETR
+    network, options, loss_options = QDDETR, QDDETROptions, QDDETRLosses
 
     name: Literal["qd_detr"] = Field("qd_detr", description="Which model.")
-    text_attention: Literal["fixed", "official"] = Field(
-        "fixed", description="'official' repeats the published code's mix-up of masks within a batch."
-    )
-    losses: DETRLosses = DETRLosses()
-
-    def sizes(self, video_dim: int, text_dim: int, longest_text: int, **more: Any) -> ModelSettings:
-        """See `DETRConfig.sizes`."""
-        return super().sizes(video_dim, text_dim, longest_text, text_attention=self.text_attention, **more)
 
     @property
-    def loss_settings(self) -> LossSettings:
-        """With its own contrastive loss over clips' ranks."""
-        return self.losses.settings(negative_pair=True, rank_contrastive=True)
+    def released_changes(self) -> dict[str, Any]:
+        """See `ModelConfig.released_changes`."""
+        released = self.as_published == "released"
+        return super().released_changes | ({"text_attention": "official"} if released else {})
 
 
 ADETR = TypeVar("ADETR", bound=DETRConfig)
 
 
+class Objective(nn.Module):
+    """A DETR and its losses as one module, so that DDP sees which weights a loss reaches."""
+
+    def __init__(self, model: GroundingModel, losses: LossSettings, bf16: bool = False) -> None:
+        super().__init__()
+        self.model, self.losses, self.bf16 = model, losses, bf16
+
+    def forward(self, batch: tuple[Inputs, Targets]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the total with gradient, and all terms without."""
+        inputs, targets = batch
+        with autocast(inputs.video.device, self.bf16):
+            outputs = self.model(inputs, negative=self.losses.needs_negative)
+        losses = compute_losses(outputs, targets, self.losses)
+        return losses.total, losses.terms
+
+
 class DETRSystem(System[ADETR]):
-    """Positives, the batch's negatives and hard negatives pass the encoder as one batch."""
+    """Family of the DETR models: positives, the batch's negatives and hard negatives are encoded as one batch."""
 
     models: ClassVar[tuple[type[ModelConfig], ...]] = (QDDETRConfig, MomentDETRConfig)  # the default first
 
@@ -259,5 +174,64 @@ class DETRSystem(System[ADETR]):
         return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)
 
     def figures(self, model: nn.Module, data: DeviceData) -> dict[str, float]:
-        """How often saliency inside the moment is in SHINE's order."""
+        """Return how often saliency inside the moment is in SHINE's order."""
         return ordering_metrics(saliency_inside(cast(GroundingModel, model), data, self.settings.ranking.batch_size))
+
+
+# -- prediction -------------------------------------------------------------------------------------------------------
+
+
+def predict(model: GroundingModel, data: DeviceData, ranking: Ranking, *, bf16: bool = False) -> list[Prediction]:
+    """Predict every query, in the data's order; saliency is rounded to float16, as the published files hold it."""
+    predictions: list[Prediction | None] = [None] * len(data)
+    for rows, outputs in outputs_of(model, data, ranking.batch_size, data.inputs, bf16=bf16):
+        ranked = rank_windows(outputs.spans[-1], outputs.scores, data.examples.duration[rows])
+        windows = snap_windows(ranked, data.clip_length, ranking.longest) if ranking.snap else ranked
+        saliency = outputs.saliency.half().float().cpu().numpy()
+        lengths = data.videos.host_lengths[data.host["video"][rows.numpy()]]
+        for place, row in enumerate(rows.tolist()):
+            clips = saliency[place, : lengths[place]]
+            predictions[row] = Prediction(data.examples.qids[row], windows[place].numpy(), clips)
+    return [prediction for prediction in predictions if prediction is not None]
+
+
+def saliency_inside(model: GroundingModel, data: DeviceData, batch_size: int) -> np.ndarray:
+    """Return the mean saliency inside the moment [n, 5] under the positive, the hard negatives and the next query.
+
+    It is NaN if a query lacks a hard negative, or a batch the next query.
+    """
+    result = np.full((len(data), 5), np.nan)
+    gather = partial(data.inputs, hard=True)
+    for rows, outputs in outputs_of(model, data, batch_size, gather, negative=True):
+        inside = data.clips.gather(rows.to(data.device), outputs.saliency.shape[1])[0][..., 1]
+        parts = [outputs.saliency[None]]
+        if outputs.saliency_hard is not None:
+            parts.append(outputs.saliency_hard)
+        if outputs.saliency_negative is not None:
+            parts.append(outputs.saliency_negative[None])
+        means: Tensor = (torch.cat(parts).float() * inside).sum(-1) / inside.sum(-1)  # [texts, batch]
+        present = data.columns["hard_present"][:, rows.to(data.device)]
+        means[1:4] = means[1:4].masked_fill(~present, torch.nan)
+        result[rows.numpy(), : len(means)] = means.T.cpu().numpy()
+    return result
+
+
+def outputs_of(
+    model: GroundingModel,
+    data: DeviceData,
+    size: int,
+    gather: Callable[[Tensor], Inputs],
+    *,
+    bf16: bool = False,
+    negative: bool = False,
+) -> Iterator[tuple[Tensor, Outputs]]:
+    """Yield rows of the data and the model's outputs in evaluation; `gather` gives the inputs of some rows.
+
+    Videos of a length share a batch, so that little is padded.
+    """
+    order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
+    for first in range(0, len(order), size):
+        rows = torch.from_numpy(order[first : first + size])
+        with evaluating(model, data.device, bf16):
+            outputs = model(gather(rows), negative=negative)
+        yield rows, outputs

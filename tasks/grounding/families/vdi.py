@@ -1,10 +1,11 @@
-"""VDI: MMN on CLIP's frames, CLIP's text encoder trained beside it, and the two injections (`penumbra.models.vdi`).
+"""VDI: MMN on CLIP's frames, with CLIP's text encoder trained, and the two injections (`penumbra.models.vdi`).
 
 Motion (`losses.spatial_dynamics`) takes `patch_features`; the frame that a patch is compared with is the clip of the
 video's features that it lies in. Prediction reads no patches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -13,52 +14,58 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models import vdi
-from penumbra.models.losses.candidates import MapTargets
-from penumbra.models.losses.mmn import mmn_losses
+from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
 from penumbra.models.mmn import MMNSettings
 from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches, injection_losses
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.grounding.batches.examples import Examples, FeatureError, Features
-from penumbra.tasks.grounding.families.base import autocast, trained
-from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MMNLosses, MMNSystem
+from penumbra.tasks.grounding.families.base import LossConfig, autocast, trained
+from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MapOptions, MMNSystem
 
 
-class VDILosses(MMNLosses):
-    """MMN's losses and the two injections'; the defaults are the paper's but for `spatial_dynamics`."""
+class VDILossConfig(LossConfig):
+    """SHINE's losses, and the weight of VDI's motion."""
 
-    visual_context: float = Field(0.5, ge=0, description="Weight of the visual context injection.")
     spatial_dynamics: float = Field(
         0.0, ge=0, description="Weight of the spatial dynamic injection, the paper's 0.01; it needs patch_features."
     )
 
 
+@dataclass(frozen=True)
+class VDIOptions(MapOptions):
+    """Settings of VDI that only ablations and presets change."""
+
+    motion: Literal["transformer", "lstm"] = "transformer"  # reads the frames in order in the spatial dynamic injection
+    injection_heads: int = 8
+    injection_dropout: float = 0.1
+    fixed_target: bool = False  # the visual side is a target without gradient
+
+
 class VDIConfig(MapConfig):
-    """VDI (Luo et al., CVPR 2023) on MMN, as wide as its CLIP: the text encoder that is trained, and the injections."""
+    """VDI (Luo et al., CVPR 2023) on MMN, as wide as its CLIP, whose text encoder is trained."""
+
+    options, loss_options = VDIOptions, VDILosses
 
     name: Literal["vdi"] = Field("vdi", description="Which model.")
     clip_encoder: str = Field(
         "openai/clip-vit-base-patch32",
         description="CLIP whose text encoder is trained, the same as that of the video features.",
     )
-    text_rate: float = Field(0.1, ge=0, description="Its share of the learning rate; 0: it is frozen.")
-    motion: Literal["transformer", "lstm"] = Field(
-        "transformer", description="What reads the frames in their order, in the spatial dynamic injection."
-    )
-    injection_heads: int = Field(8, ge=1, description="Attention heads of the injections.")
-    injection_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of the injections.")
-    fixed_target: bool = Field(False, description="Whether what is seen is a target without gradient.")
-    losses: VDILosses = VDILosses()
+    text_rate: float = Field(0.1, ge=0, description="The text encoder's share of the learning rate; 0: it is frozen.")
+    losses: VDILossConfig = VDILossConfig()
 
     def of_clip(self, width: int) -> MMNSettings:
-        """The map of frames of a CLIP's width, which no linear layer projects."""
+        """Return the map of frames of a CLIP's width, which no linear layer projects."""
         return self.sizes(width, width, hidden=width, projected=False)
 
     def injection(self, width: int, grid: int, patch_dim: int) -> InjectionSettings:
-        """The injections' sizes; `grid` patches a frame, of `patch_dim` channels."""
-        kind, heads, dropout = self.motion, self.injection_heads, self.injection_dropout
+        """Return the injections' sizes; `grid` patches a frame, of `patch_dim` channels."""
+        o = self.network_options
         if not self.losses.spatial_dynamics:
             grid, patch_dim = 0, 0
-        return InjectionSettings(width, patch_dim, grid, kind, heads, dropout, self.fixed_target)
+        return InjectionSettings(
+            width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.fixed_target
+        )
 
     @property
     def reads_parts(self) -> bool:
@@ -72,7 +79,7 @@ class VDIConfig(MapConfig):
 
 
 class ClipText(nn.Module):
-    """CLIP's text encoder: token ids [S, L] and their mask to features [S, D] in the space of its frames."""
+    """CLIP's text encoder: token ids and mask [sentences, tokens] to features [sentences, D] in the space of frames."""
 
     def __init__(self, encoder: str) -> None:
         super().__init__()
@@ -84,13 +91,13 @@ class ClipText(nn.Module):
         self.model.text_projection.load_state_dict(whole.text_projection.state_dict())
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See the class; what follows the end token changes nothing."""
-        found: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).text_embeds
-        return found
+        """Return features; tokens after the end token change nothing."""
+        features: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).text_embeds
+        return features
 
 
 def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
-    """Token ids of texts, start and end token among them, cut to the encoder's longest."""
+    """Return token ids of texts, with start and end token, cut to the encoder's longest."""
     names = list(texts)
     limit = encoder.model.config.text_config.max_position_embeddings
     whole: list[list[int]] = encoder.tokenizer(names, truncation=False, verbose=False)["input_ids"]
@@ -101,7 +108,7 @@ def token_ids(texts: Iterable[str], encoder: Encoder) -> Features:
 
 
 class VDIData(MapData):
-    """Queries by video, texts as token ids; a batch has the parts of its queries as well."""
+    """Queries by video, texts as token ids; a batch has the parts of its queries, too."""
 
     def __init__(
         self,
@@ -112,25 +119,15 @@ class VDIData(MapData):
         config: VDIConfig,
         batch_size: int,
     ) -> None:
-        losses = config.losses
         super().__init__(
-            examples,
-            videos,
-            ids,
-            device,
-            config.of_clip(videos.channels),
-            batch_size=batch_size,
-            full_epochs=losses.full_epochs,
-            most_sentences=losses.most_sentences,
-            hard=config.loss_settings.needs_hard,
-            in_video=losses.in_video,
+            examples, videos, ids, device, config.of_clip(videos.channels), config.loss_settings, batch_size
         )
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
         self.patches, self.clip_length = videos.patches if config.patches_of else None, videos.clip_length
 
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
-        """Videos `rows` with their sentences, these sentences' parts, and the truth."""
+        """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
         inputs, targets = super().batch(rows)
         host = np.concatenate([self.chosen[n] for n in rows.tolist()])
         parts = self.parts[host]
@@ -142,7 +139,7 @@ class VDIData(MapData):
         return InjectedInputs(inputs, static, dynamic, split, seen), targets
 
     def seen(self, videos: list[int]) -> Patches | None:
-        """Patches and frames of videos [B]; None where the motion takes no part."""
+        """Return patches and frames of videos [videos]; None without motion."""
         if self.patches is None:
             return None
         host = torch.tensor(videos)
@@ -160,26 +157,26 @@ class VDIObjective(nn.Module):
         self.model, self.losses, self.bf16 = model, losses, bf16
 
     def forward(self, batch: tuple[InjectedInputs, MapTargets]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The total with gradient, and all terms without."""
+        """Return the total with gradient, and all terms without."""
         inputs, targets = batch
         with autocast(inputs.map.video.device, self.bf16):
             outputs = self.model(inputs.map)
             injected = self.model.inject(inputs)
-        found = mmn_losses(outputs, targets, self.losses.settings())
+        losses = mmn_losses(outputs, targets, self.losses)
         terms = injection_losses(injected, inputs)
-        total = found.total + self.losses.visual_context * terms["visual_context"]
+        total = losses.total + self.losses.visual_context * terms["visual_context"]
         if "spatial_dynamics" in terms:
             total = total + self.losses.spatial_dynamics * terms["spatial_dynamics"]
-        return total, found.terms | {name: value.detach() for name, value in terms.items()}
+        return total, losses.terms | {name: value.detach() for name, value in terms.items()}
 
 
 class VDISystem(MMNSystem[VDIConfig]):
-    """VDI under given settings."""
+    """Family of VDI."""
 
     models = (VDIConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> vdi.VDI:
-        """See `System.build`; raises `FeatureError` where the frames are not of the encoder's space."""
+        """See `System.build`; raise `FeatureError` if the frames are not of the encoder's space."""
         encoder, text = self.config.clip_encoder, ClipText(self.config.clip_encoder)
         width = text.model.config.projection_dim
         if video_dim != width:
@@ -194,7 +191,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         return width, hidden
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> VDIData:
-        """See `System.data`; of `texts` the strings alone are used. Raises `FeatureError` for foreign patches."""
+        """See `System.data`; only the strings of `texts` are used. Raise `FeatureError` for another CLIP's patches."""
         encoder = load(Clip(encoder=self.config.clip_encoder, device="cpu"))
         side, width = patch_sizes(encoder)
         if videos.patches is not None and videos.patches.values.shape[1:] != (side**2, width):
@@ -206,12 +203,12 @@ class VDISystem(MMNSystem[VDIConfig]):
 
     def objective(self, model: nn.Module) -> VDIObjective:
         """See `System.objective`."""
-        return VDIObjective(cast(vdi.VDI, model), self.config.losses, self.bf16)
+        return VDIObjective(cast(vdi.VDI, model), self.config.loss_settings, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
-        """The text encoder learns more slowly than all else."""
+        """Return two groups: the text encoder learns at a share of the rate."""
         net = cast(vdi.VDI, model)
         text = list(trained(net.text_encoder))
-        own = {id(weight) for weight in text}
-        groups = [{"params": [w for w in trained(net) if id(w) not in own], "scale": 1.0}]
+        of_text = {id(weight) for weight in text}
+        groups = [{"params": [w for w in trained(net) if id(w) not in of_text], "scale": 1.0}]
         return [*groups, {"params": text, "scale": self.config.text_rate}] if text else groups

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
         not change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
         """
         left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
-        values = self.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+        values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
         training, inputs = values.get("training", {}), values.setdefault("inputs", {})
         if isinstance(training.get("milestones"), int):
             training["learning_rate_drop"] = training.pop("milestones")
@@ -72,7 +72,7 @@ class Settings(BaseSettings):
             inputs["video_encoders"] = encoders
         if self.inputs.text_features and not KEY.fullmatch(self.inputs.text_features):
             inputs["text_encoder"] = self.inputs.text_features
-        return {name: group for name, group in merge(values, {"model": {"name": self.model.name}}).items() if group}
+        return {name: group for name, group in ({"model": self.model.determines()} | values).items() if group}
 
     @classmethod
     def of_manifest(cls, parameters: Mapping[str, Any]) -> "Settings":
@@ -105,8 +105,8 @@ def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
         settings = Settings.of_manifest(parameters)
     except ValidationError:
         return dict(flat_settings(parameters))
-    values = settings.model_dump(mode="json", exclude_defaults=True)
-    return dict(flat_settings(merge({"model": {"name": settings.model.name}}, values)))
+    others = settings.model_dump(mode="json", exclude={"model"}, exclude_defaults=True)
+    return dict(flat_settings({"model": settings.model.non_defaults(), **others}))
 
 
 def flat_settings(groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -198,6 +198,8 @@ def _shared(values: Mapping[str, Any], first: type[Parameters], second: type[Par
         fields = [group.model_fields.get(name) for group in (first, second)]
         if fields[0] is None:
             kept[name] = value  # a mistake, which validation reports
+        elif name == "ablation" and issubclass(first, ModelConfig) and issubclass(second, ModelConfig):
+            kept[name] = {n: v for n, v in value.items() if first.declaration_of(n) is second.declaration_of(n)}
         elif fields[1] is not None and isinstance(value, Mapping):
             kept[name] = _shared(value, fields[0].annotation, fields[1].annotation)  # type: ignore[arg-type]
         elif fields[1] is not None and _owner(first, name) is _owner(second, name):

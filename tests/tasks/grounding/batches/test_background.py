@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from penumbra.models.losses.targets import Targets
-from penumbra.models.outputs import Inputs
+from penumbra.models.grounding import Inputs
+from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
 from penumbra.tasks.grounding.batches.examples import Examples, prepare
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.bm_detr import BackgroundData, Shifting, distinct_videos
+from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
 from tests.grounding_data import features, job, negatives, rows, settings, texts, train_together, videos
@@ -105,9 +105,9 @@ def test_a_negative_is_drawn_anew_from_what_the_query_has() -> None:
 
 def test_a_query_alone_in_its_video_goes_without_or_takes_another_videos() -> None:
     assert drawn(background(), 0, 5) == {""}
-    assert drawn(background(lonely="other_video"), 0, 5) == {""}  # a batch of one has no other video
+    assert drawn(background(without_negative="other_video"), 0, 5) == {""}  # a batch of one has no other video
     assert drawn(background(negatives="both"), 0) == {"text 0 1", "text 0 2", "text 0 3"}
-    found = background(lonely="other_video").batch(torch.tensor([0, 3, 1]))[0]
+    found = background(without_negative="other_video").batch(torch.tensor([0, 3, 1]))[0]
     assert found.hard_text is not None
     assert found.hard_mask is not None
     assert torch.equal(found.hard_text[0, 0][found.hard_mask[0, 0]], found.text[1][found.text_mask[1]])
@@ -124,7 +124,7 @@ def test_all_pairs_filtered_out_leave_the_query_alone(tmp_path: Path) -> None:
 
 def test_fixed_sizes_hold_the_longest_negative() -> None:
     sizes = set()
-    data = background(fixed_size=True, shifting=Shifting())
+    data = background(fixed_size=True, shifting=BMDETROptions())
     for batch in data.batches(0, 0):
         inputs = data.batch(batch)[0]
         assert inputs.hard_text is not None
@@ -148,7 +148,9 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
         "saliency": changes.pop("saliency", None),
     }
     examples = prepare([row], {}, video, texts(1))
-    return BackgroundData(examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=Shifting(**changes))
+    return BackgroundData(
+        examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes)
+    )
 
 
 def clips_of(batch: tuple[Inputs, Targets]) -> tuple[list[int], list[int], list[float]]:
@@ -194,7 +196,7 @@ def test_the_moment_moves_whole_and_its_window_with_it(
 
 def test_endpoints_stay_at_their_place_or_move_as_published() -> None:
     for moves in (False, True):
-        data = numbered([[2.0, 5.0]], 8, 1.0, moves_endpoints=moves)
+        data = numbered([[2.0, 5.0]], 8, 1.0, shift_endpoints=moves)
         seen = set()
         for _ in range(30):
             video = data.batch(torch.tensor([0]))[0].video
@@ -209,7 +211,7 @@ def test_endpoints_stay_at_their_place_or_move_as_published() -> None:
     [
         ([[0.0, 9.0]], {}),
         ([[0.0, 2.0], [5.0, 6.0]], {}),
-        ([[1.0, 3.0]], {"below": 8.0}),
+        ([[1.0, 3.0]], {"shift_below": 8.0}),
         ([[1.0, 3.0]], {"saliency": [{"clip": 1, "scores": [3, 2, 1]}, {"clip": 2, "scores": [1, 0, 1]}]}),
     ],
 )

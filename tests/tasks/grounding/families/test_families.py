@@ -4,18 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field, create_model
+from pydantic import Field, ValidationError, create_model
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import Sources
-from penumbra.tasks.grounding.configs import ModelConfig, Training
+from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
-from penumbra.tasks.grounding.families.detr import DETRLosses, QDDETRConfig
+from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.families.vdi import VDIConfig
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, presets, with_preset
@@ -156,7 +157,13 @@ def settings_that_repeat(said: dict[str, Any], group: Any) -> list[str]:
     found = []
     for name, value in said.items():
         default = getattr(group, name)
-        if isinstance(value, dict):
+        if name == "ablation":
+            found += [
+                inner
+                for inner in value
+                if inner not in group.model_copy(update={name: value}).non_defaults().get(name, {})
+            ]
+        elif isinstance(value, dict):
             found += [f"{name}.{inner}" for inner in settings_that_repeat(value, default)]
         elif name != "name" and (list(default) if isinstance(default, tuple) else default) == value:
             found.append(name)
@@ -170,35 +177,87 @@ def test_a_preset_repeats_no_default(name: str) -> None:
     assert [settings_that_repeat(said, usual[group]) for group, said in groups.items()] == [[]] * len(groups)
 
 
-def test_what_two_models_share_stays_where_another_is_named() -> None:
+def test_settings_that_two_models_share_stay_if_another_model_is_named() -> None:
     deep = with_preset("activitynet-cg-qd_detr-shine-readme", {"model": BMDETRConfig()})
     assert isinstance(deep.model, BMDETRConfig)
-    assert (deep.model.encoder_layers, deep.model.losses.pair_margin, deep.model.losses.pair_hinge) == (3, 1.0, True)
-    mapped = with_preset("charades-cg-qd_detr-shine", {"model": MMNConfig(clips=32, segments=64)})
+    assert (deep.model.encoder_layers, deep.model.ablation) == (3, {"pair_hinge": True, "pair_margin": 1.0})
+    mapped = with_preset("charades-cg-qd_detr-shine", {"model": MMNConfig(clips=32, ablation={"segments": 64})})
     assert isinstance(mapped.model, MMNConfig)
     assert (mapped.model.losses.shine, mapped.model.clips) == (True, 32)
     motion = with_preset("scenes-mmn", {"model": VDIConfig()})
     assert isinstance(motion.model, VDIConfig)
-    assert (motion.model.proposal, motion.model.losses.hard_order) == (64, 0.1)
+    assert (motion.model.proposal, motion.model.ablation) == (64, {"hard_order": 0.1})
 
 
-def test_a_models_settings_without_its_name_are_for_the_presets() -> None:
+def test_settings_of_a_model_without_its_name_are_for_the_presets_model() -> None:
     chosen = with_preset("scenes-bm_detr", {"model": QDDETRConfig(hidden=32)})
     assert isinstance(chosen.model, BMDETRConfig)
-    assert (chosen.model.hidden, chosen.model.alignment) == (32, 64)
-    with pytest.raises(ValueError, match=r"text_attention\n.*Extra inputs"):
-        with_preset("scenes-bm_detr", {"model": QDDETRConfig(text_attention="official")})
-    named = with_preset("scenes-bm_detr", {"model": QDDETRConfig(name="qd_detr", losses=DETRLosses(fine=2.0))})
+    assert (chosen.model.hidden, chosen.model.ablation) == (32, {"alignment": 64})
+    with pytest.raises(ValueError, match=r"ablation has no setting 'text_attention'; .*there is: .*frame_matcher"):
+        with_preset("scenes-bm_detr", {"model": QDDETRConfig(ablation={"text_attention": "official"})})
+    named = with_preset("scenes-bm_detr", {"model": QDDETRConfig(name="qd_detr", ablation={"fine": 2.0})})
     assert isinstance(named.model, QDDETRConfig)
-    assert (named.model.hidden, named.model.losses.fine) == (64, 2.0)
+    assert (named.model.hidden, named.model.loss_settings.fine) == (64, 2.0)
 
 
-def test_models_have_what_is_theirs_alone() -> None:
-    def fields(model: type[ModelConfig]) -> set[str]:
-        losses: Any = model.model_fields["losses"].annotation
-        return set(model.model_fields) | {f"losses.{name}" for name in losses.model_fields}
+# -- ablation ----------------------------------------------------------------------------------------------------------
 
-    assert not fields(QDDETRConfig) & {"frame_matcher", "clips", "shifting", "losses.semantic"}
-    assert not fields(BMDETRConfig) & {"text_attention", "losses.shine", "losses.coarse"}
-    assert not fields(MMNConfig) & {"heads", "losses.fine", "clip_encoder", "losses.visual_context"}
-    assert "hidden" not in fields(VDIConfig)
+OLDER = {
+    "qd_detr": {"queries": 5, "text_attention": "official", "losses": {"shine": True, "quotient": 4, "fine": 0.0}},
+    "moment_detr": {"alignment": 64, "losses": {"align": 0.02, "coarse_terms": ["intra"]}},
+    "bm_detr": {
+        "shift_below": None,
+        "losses": {"negatives": "both", "saliency": 1.0, "without_negative": "other_video"},
+    },
+    "mmn": {"segments": 16, "pool": 1, "losses": {"shine": True, "hard_order": 0.1, "most_sentences": 3}},
+    "vdi": {"motion": "lstm", "power": 1.0, "losses": {"spatial_dynamics": 0.01, "visual_context": 0.0}},
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
+    model = {"name": name, **OLDER[name]}
+    older = Settings.model_validate({"model": model})
+    assert older.determines() == {"model": model}
+    again = Settings.model_validate(older.model_dump(mode="json"))
+    assert again == older
+    losses = {"shine", "negatives", "spatial_dynamics"} & OLDER[name]["losses"].keys()
+    flat = {**OLDER[name], **OLDER[name]["losses"]}
+    newer = {key: value for key, value in flat.items() if key not in {"losses", *losses}}
+    chosen = {"name": name, "losses": {key: flat[key] for key in losses}, "ablation": newer}
+    assert Settings.model_validate({"model": chosen}) == older
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ({"name": "qd_detr"}, {"text_attention": "official"}),
+        ({"name": "qd_detr", "losses": {"shine": True}}, {"text_attention": "official", "variant": "released"}),
+        ({"name": "moment_detr"}, {}),
+        ({"name": "bm_detr"}, {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}),
+    ],
+)
+def test_as_published_is_short_for_the_settings_that_the_released_code_changes(
+    model: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    released = Settings.model_validate({"model": {**model, "as_published": "released"}})
+    assert released.determines() == Settings.model_validate({"model": {**model, "ablation": wanted}}).determines()
+    kept = Settings.model_validate({"model": {**model, "as_published": "released", "ablation": {"pair_margin": 1.0}}})
+    assert kept.model.loss_settings == replace(released.model.loss_settings, pair_margin=1.0)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "message"),
+    [
+        ({"quotien": 4}, "ablation has no setting 'quotien'; did you mean quotient"),
+        ({"hidden": 4}, "ablation has no setting 'hidden'"),
+        ({"semantic": 1.0}, "ablation has no setting 'semantic'"),
+        ({"quotient": "many"}, "ablation.quotient: Input should be a valid integer"),
+        ({"quotient": 0}, "quotient is at least 1"),
+        ({"ranking": "none"}, "ablation.ranking: Input should be 'relative' or 'absolute'"),
+        ({"queries": 0}, "layers and queries are at least 1"),
+    ],
+)
+def test_a_wrong_ablation_is_refused(ablation: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        QDDETRConfig(ablation=ablation)

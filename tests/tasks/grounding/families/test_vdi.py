@@ -12,7 +12,7 @@ from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.grounding.batches.examples import FeatureError, prepare
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILosses, token_ids
+from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILossConfig, token_ids
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.text.tags import load_pipeline, tag_texts
@@ -44,7 +44,9 @@ def test_a_query_is_split_where_it_has_both_parts(query: str, static: str | None
 
 def settings(**model: Any) -> Settings:
     return Settings(
-        model=VDIConfig(**SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILosses(shine=True), **model),
+        model=VDIConfig(
+            **SMALL, clip_encoder="tiny-clip", injection_heads=4, losses=VDILossConfig(shine=True), **model
+        ),
         training=Training(epochs=1, batch_size=4, learning_rate=1e-3, clip_norm=5.0, evaluate_every=1),
     )
 

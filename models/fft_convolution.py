@@ -1,8 +1,8 @@
-"""Square convolutions with large kernels over many channels, by way of spectra where that is quicker (on a CPU).
+"""Square convolutions, by way of spectra if that is quicker: on a CPU, with large kernels over many channels.
 
 A 5 × 5 kernel multiplies each number 25 times, spectra about twice (Mathieu, Henaff and LeCun, "Fast Training of
-Convolutional Networks through FFTs", ICLR 2014). The kernels' spectra are many times larger than the kernels, which is
-why they are made anew for a few frequencies at a time, by a matrix product that costs less than to read them would.
+Convolutional Networks through FFTs", ICLR 2014). The kernels' spectra are many times larger than the kernels, so they
+are computed for a few frequencies at a time, by a matrix product that costs less than reading them.
 """
 
 import math
@@ -19,14 +19,15 @@ SPECTRAL_COST = 3.5  # time of a multiplication by spectra over that of one in a
 BF16_SPEEDUP = 5.0  # of direct convolution, which autocast takes to bf16
 
 
-def convolve_by_spectra(cells: Tensor, weight: Tensor, padding: int) -> Tensor | None:
-    """`models.proposals.convolve`, in float32 under autocast as well; None where direct convolution is the faster.
+def convolve(cells: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """Convolve cells [B, C, n, n] with weight [O, C, k, k]: [B, O, m, m] with m = n + 2·padding - k + 1.
 
-    Its error is that of float32's own rounding.
+    By spectra the result is float32, under autocast, too, and its error that of float32's own rounding.
     """
-    side = _best_side(cells, weight, padding)
+    eager_on_cpu = cells.device.type == "cpu" and not torch.compiler.is_compiling()
+    side = _best_side(cells, weight, padding) if eager_on_cpu else None
     if side is None:
-        return None
+        return functional.conv2d(cells, weight, padding=padding)
     with torch.autocast("cpu", enabled=False):
         cells, weight = cells.float(), weight.float()
         if side == cells.shape[2] + padding:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from penumbra.models.cpu import fft_convolution
-from penumbra.models.proposals import convolve
+from penumbra.models import fft_convolution
+from penumbra.models.fft_convolution import convolve
 
 # batch, channels in and out, size of the map, kernel, padding
 SHAPES = [(3, 5, 7, 11, 5, 4), (2, 4, 6, 12, 5, 0), (2, 3, 4, 9, 3, 1), (2, 3, 4, 10, 4, 2), (1, 2, 3, 30, 3, 2)]

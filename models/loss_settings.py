@@ -1,0 +1,159 @@
+"""Weights and options of the losses of Moment-DETR, QD-DETR and BM-DETR; the defaults are the papers'."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class MatchingCosts:
+    """Weights of the three costs of an assignment."""
+
+    span: float = 10.0
+    giou: float = 1.0
+    label: float = 4.0
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Weights and options of the losses that all DETR models share; the defaults are Moment-DETR's."""
+
+    span: float = 10.0  # weight of the L1 distance
+    giou: float = 1.0
+    label: float = 4.0
+    background: float = 0.1  # weight of the background class within the class loss
+    auxiliary: bool = True  # the earlier decoder layers have losses, too
+    costs: MatchingCosts = MatchingCosts()
+    saliency: float = 1.0  # weight of all saliency losses together
+    pair_hinge: bool | None = None  # hinge of clip pairs; None: without SHINE only
+    pair_margin: float = 0.2
+
+    @property
+    def has_pair_hinge(self) -> bool:
+        """Whether the hinge of clip pairs is a loss."""
+        return self.pair_hinge is not False
+
+    @property
+    def localises(self) -> bool:
+        """Whether matching, span, GIoU and class losses are computed."""
+        return True
+
+    @property
+    def needs_negative(self) -> bool:
+        """Whether a step encodes the batch's negatives."""
+        return False
+
+    @property
+    def needs_hard(self) -> bool:
+        """Whether a step encodes the hard negatives."""
+        return False
+
+
+@dataclass(frozen=True)
+class ShineLosses(LossSettings):
+    """Losses of a model that SHINE's hard negatives may train.
+
+    `variant` chooses between SHINE's paper and the authors' released code where they differ. "paper" trains everything.
+    "released" is what the released criterion computes: the saliency losses and the rankings alone. It never matches, so
+    decoder, anchors, span and class heads get no gradient, and what such a model localises is noise.
+
+    Where the paper leaves something open, both follow the released code: the divergence of the fine ranking squashes
+    saliency with a sigmoid and stops the gradient of its first argument (`losses.divergence`); a moment that covers the
+    whole video is compared with clip 0 (`losses.coarse_intra`); the negative-pair loss is a sum over clips; the
+    contrastive loss keeps QVHighlights' twelve ranks on data with one rank, which divides it by twelve
+    (`losses.rank_contrastive`); the negative query is the next sample of the shuffled batch; both rankings share the
+    saliency loss's weight, in addition to their own coefficients.
+    """
+
+    shine: bool = False
+    variant: Literal["paper", "released"] = "paper"
+    negative_pair: bool | None = None  # None: with SHINE only (paper, 3.4)
+    coarse: float = 1.0  # weight of the coarse ranking (with SHINE)
+    coarse_terms: tuple[Literal["intra", "inter"], ...] = ("intra", "inter")
+    coarse_margins: tuple[float, float] = (1.0, 2.0)  # h1 and h2
+    quotient: int = 8  # q: a moment of T clips is judged by its T/q best
+    fine: float = 1.0  # weight of the fine ranking (with SHINE)
+    fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
+    fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
+    ranking: Literal["relative", "absolute"] = "relative"  # compare a level with the one before, or with level 1
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for options that no loss has."""
+        if self.quotient < 1:
+            raise ValueError(f"quotient is at least 1, not {self.quotient}")
+        if self.ranking not in ("relative", "absolute") or self.variant not in ("paper", "released"):
+            raise ValueError("ranking is relative or absolute, variant is paper or released")
+        if set(self.coarse_terms) - {"intra", "inter"}:
+            raise ValueError(f"coarse_terms are intra and inter, not {self.coarse_terms}")
+        if len(self.fine_margins) != len(self.fine_terms):
+            raise ValueError("the fine ranking needs a margin for each of its terms")
+
+    @property
+    def has_pair_hinge(self) -> bool:
+        """Whether the hinge of clip pairs is a loss; SHINE's intra term takes its place (paper, 3.4)."""
+        return not self.shine if self.pair_hinge is None else self.pair_hinge
+
+    @property
+    def has_negative_pair(self) -> bool:
+        """Whether the negative-pair loss is a loss."""
+        return self.shine if self.negative_pair is None else self.negative_pair
+
+    @property
+    def localises(self) -> bool:
+        """See `LossSettings.localises`."""
+        return self.variant == "paper"
+
+    @property
+    def needs_negative(self) -> bool:
+        """See `LossSettings.needs_negative`."""
+        return self.has_negative_pair or bool(self.shine and self.coarse and "inter" in self.coarse_terms)
+
+    @property
+    def needs_hard(self) -> bool:
+        """See `LossSettings.needs_hard`."""
+        return self.shine and self.fine > 0
+
+
+@dataclass(frozen=True)
+class MomentDETRLosses(ShineLosses):
+    """Moment-DETR's losses; `align` is the weight of its optional alignment, published as 0."""
+
+    align: float = 0.0
+    align_temperature: float = 0.07
+
+
+@dataclass(frozen=True)
+class QDDETRLosses(ShineLosses):
+    """QD-DETR's losses, with its contrastive loss over clips' ranks."""
+
+    negative_pair: bool | None = True
+    rank_contrastive: bool = True
+    temperature: float = 0.5
+
+    @property
+    def needs_negative(self) -> bool:
+        """See `LossSettings.needs_negative`."""
+        return self.rank_contrastive or super().needs_negative
+
+
+@dataclass(frozen=True)
+class BMDETRLosses(LossSettings):
+    """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
+
+    The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
+    It changes no weight and hides what the total does, so it is off. `negatives` and `without_negative` say which
+    negative queries a step takes: those of other moments of the video, generated hard negatives, or either.
+    """
+
+    span: float = 1.0
+    giou: float = 8.0
+    label: float = 8.0
+    auxiliary: bool = False
+    costs: MatchingCosts = MatchingCosts(span=1.0, giou=8.0, label=8.0)
+    saliency: float = 4.0
+    pair_hinge: bool | None = True
+    probability: float = 2.0  # weight of the frame probability loss
+    semantic: float = 1.0  # weight of the semantic alignment
+    align_temperature: float = 0.07
+    class_error: float = 0.0
+    negatives: Literal["in_video", "generated", "both", "none"] = "in_video"
+    without_negative: Literal["none", "other_video"] = "none"

@@ -1,0 +1,424 @@
+"""Losses of Moment-DETR, QD-DETR and BM-DETR, with SHINE's rankings, and the matching that they rest on.
+
+From top to bottom: the ground truth (`Targets`), the weighted total (`compute_losses`), matching and localisation,
+saliency, SHINE's coarse and fine ranking, BM-DETR's own terms. Weights and options are in `loss_settings`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penumbra.models.grounding import Outputs
+from penumbra.models.loss_settings import (
+    BMDETRLosses,
+    LossSettings,
+    MatchingCosts,
+    MomentDETRLosses,
+    QDDETRLosses,
+    ShineLosses,
+)
+from penumbra.models.spans import generalised_iou, to_windows
+
+RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other data sets use the first rank only
+
+
+@dataclass
+class Targets:
+    """The ground truth of a batch.
+
+    Args:
+        spans: [batch, windows, 2], windows as (centre, width), fractions of the video. A window that ends after the
+            video gives a span that ends after 1.
+        span_mask: [batch, windows], True where a window exists.
+        clip_scores: [batch, clips], 0 outside the moment, else 1 or the annotators' sum (0 to 12).
+        video_mask: [batch, clips], True where a clip is no padding.
+        high_clips: [batch, pairs], clips of the saliency hinge that are to score higher than those of `low_clips`.
+        low_clips: [batch, pairs].
+        hard_present: [levels, batch], True where a query has the hard negative; None if all have.
+        branches: number of equal batches that the rows hold, one after the other: 2 with BM-DETR's temporal shifting
+            (the videos as they are, then shifted).
+
+    """
+
+    spans: Tensor
+    span_mask: Tensor
+    clip_scores: Tensor
+    video_mask: Tensor
+    high_clips: Tensor
+    low_clips: Tensor
+    hard_present: Tensor | None = None
+    branches: int = 1
+
+    def split(self) -> list["Targets"]:
+        """Return the targets of each branch."""
+        parts = zip(*(column.chunk(self.branches) for column in self._columns()), strict=True)
+        return [self] if self.branches == 1 else [Targets(*part) for part in parts]
+
+    def stack(self, other: "Targets") -> "Targets":
+        """Return these targets and the other ones as two branches."""
+        columns: Any = (torch.cat(pair) for pair in zip(self._columns(), other._columns(), strict=True))
+        return replace(Targets(*columns), branches=2)
+
+    def _columns(self) -> list[Tensor]:
+        return [self.spans, self.span_mask, self.clip_scores, self.video_mask, self.high_clips, self.low_clips]
+
+    @property
+    def inside(self) -> Tensor:
+        """Clips of the moment [batch, clips]."""
+        return (self.clip_scores > 0) & self.video_mask
+
+    @property
+    def outside(self) -> Tensor:
+        """Valid clips outside the moment [batch, clips]."""
+        return (self.clip_scores <= 0) & self.video_mask
+
+
+# -- the total --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Losses:
+    """The weighted total (with gradient), and each term before its weight (detached, on the device)."""
+
+    total: Tensor
+    terms: dict[str, Tensor]
+
+
+def compute_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
+    """Return all losses of a batch. Auxiliary terms carry the number of their decoder layer: `span_0`, `label_0`.
+
+    With several branches, return the mean: each branch has its own matching and its own negatives.
+    """
+    parts = zip(outputs.split(targets.branches), targets.split(), strict=True)
+    branches = [_branch_losses(*part, settings) for part in parts]
+    terms = {name: torch.stack([losses.terms[name] for losses in branches]).mean() for name in branches[0].terms}
+    return Losses(torch.stack([losses.total for losses in branches]).mean(), terms)
+
+
+def _branch_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> Losses:
+    terms, saliency = _saliency_losses(outputs, targets, settings)
+    total = settings.saliency * saliency
+    terms["saliency"] = total / settings.saliency if settings.saliency else total
+    if settings.localises:
+        total = total + _localisation_losses(outputs, targets, settings, terms)
+    if isinstance(settings, BMDETRLosses):
+        total = total + _background_losses(outputs, targets, settings, terms)
+    return Losses(total, {name: value.detach() for name, value in terms.items()})
+
+
+def _localisation_losses(
+    outputs: Outputs, targets: Targets, settings: LossSettings, terms: dict[str, Tensor]
+) -> Tensor:
+    """Return span, GIoU, class and alignment losses of the last decoder layer and the earlier ones, each matched."""
+    layers = outputs.logits.shape[0] if settings.auxiliary else 1
+    logits, spans = outputs.logits[-layers:], outputs.spans[-layers:]  # [layers, batch, queries, 2]
+    truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
+    matched = match(
+        logits.flatten(0, 1), spans.flatten(0, 1), truth, present, settings.costs
+    )  # [layers·batch, windows]
+    total = torch.zeros((), device=logits.device)
+    for layer, assigned in enumerate(matched.view(layers, -1, matched.shape[-1])):
+        suffix = "" if layer == layers - 1 else f"_{layer}"
+        distance, overlap = span_losses(spans[layer], assigned, targets.spans)
+        label = label_loss(logits[layer], assigned, settings.background)
+        error = class_error(logits[layer], assigned)
+        total = total + settings.span * distance + settings.giou * overlap + settings.label * label
+        terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
+        terms[f"class_error{suffix}"] = error
+        if isinstance(settings, BMDETRLosses) and settings.class_error and not suffix:
+            total = total + settings.class_error * error
+        if isinstance(settings, MomentDETRLosses) and outputs.align is not None:
+            queries, words = outputs.align.queries[layer - layers], outputs.align.words
+            terms[f"align{suffix}"] = alignment(queries, words, assigned, settings.align_temperature)
+            total = total + settings.align * terms[f"align{suffix}"]
+    return total
+
+
+def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the terms that rank clips, and their weighted sum; terms that need a negative may be left out."""
+    scores, negative = outputs.saliency.float(), outputs.saliency_negative  # [batch, clips]
+    negative = None if negative is None else negative.float()
+    terms: dict[str, Tensor] = {}
+    if settings.has_pair_hinge:
+        terms["pair_hinge"] = pair_hinge(scores, targets, settings.pair_margin)
+    if isinstance(settings, QDDETRLosses) and settings.rank_contrastive:
+        terms["rank_contrastive"] = rank_contrastive(scores, negative, targets, settings.temperature)
+    if isinstance(settings, ShineLosses) and settings.has_negative_pair and negative is not None:
+        terms["negative_pair"] = negative_pair(negative, targets.video_mask)
+    total = torch.stack([*terms.values(), scores.new_zeros(())]).sum()
+    if isinstance(settings, ShineLosses) and settings.shine:
+        coarse = _coarse_losses(scores, negative, targets, settings)
+        fine = _fine_losses(scores, outputs.saliency_hard, negative, targets, settings)
+        terms |= coarse | fine
+        total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
+    return terms, total
+
+
+# -- matching and localisation (Carion et al., DETR, ECCV 2020) -------------------------------------------------------
+
+
+def cost_matrix(logits: Tensor, spans: Tensor, targets: Tensor, costs: MatchingCosts) -> Tensor:
+    """Return the cost [batch, queries, windows] of giving a window to a moment query, float32, without gradient.
+
+    logits and spans [batch, queries, 2], targets [batch, windows, 2] as (centre, width). The published code computes
+    costs across samples and uses the diagonal blocks, which is the same.
+    """
+    with torch.no_grad():
+        logits, spans = logits.float(), spans.float()
+        foreground = logits.softmax(-1)[..., :1]  # [batch, queries, 1]
+        distance = (spans[:, :, None] - targets[:, None]).abs().sum(-1)  # [batch, queries, windows]
+        overlap = generalised_iou(to_windows(spans)[:, :, None], to_windows(targets)[:, None])
+        return costs.span * distance - costs.giou * overlap - costs.label * foreground
+
+
+def match(logits: Tensor, spans: Tensor, targets: Tensor, present: Tensor, costs: MatchingCosts) -> Tensor:
+    """Return the query [batch, windows] that each window is given to: the cheapest one-to-one assignment.
+
+    It is -1 for windows that are not `present` [batch, windows] or left over. If no sample can have more than one
+    window, this is an argmin on the device and nothing goes to the host; otherwise scipy solves each sample.
+    """
+    cost = cost_matrix(logits, spans, targets, costs)
+    if targets.shape[1] == 1:
+        return cost.argmin(1).masked_fill(~present, -1)
+    return assign(cost.cpu(), present.cpu()).to(targets.device)
+
+
+def assign(cost: Tensor, present: Tensor) -> Tensor:
+    """Return `match` of costs [batch, queries, windows], by scipy."""
+    from scipy.optimize import linear_sum_assignment
+
+    assigned = torch.full(present.shape, -1)
+    for sample, windows in enumerate(present):
+        places = windows.nonzero()[:, 0]
+        queries, columns = linear_sum_assignment(cost[sample][:, places].numpy())
+        assigned[sample, places[torch.from_numpy(columns)]] = torch.from_numpy(queries)
+    return assigned
+
+
+def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean L1 distance and the mean 1 - GIoU (DETR, Eq. 2) of the matched pairs of the batch.
+
+    spans [batch, queries, 2]; assigned [batch, windows] is the query of each window or -1; targets [batch, windows, 2].
+    """
+    matched = assigned >= 0
+    index = assigned.clamp(min=0)[..., None].expand(-1, -1, 2)
+    chosen = spans.float().gather(1, index)  # [batch, windows, 2]
+    truth = targets.where(matched[..., None], chosen.detach())  # a window without a query must not give a NaN gradient
+    distance = (chosen - truth).abs().mean(-1)
+    overlap = generalised_iou(to_windows(chosen), to_windows(truth))
+    return masked_mean(distance, matched), masked_mean(1 - overlap, matched)
+
+
+def _matched_queries(assigned: Tensor, queries: int) -> Tensor:
+    """Return which of the queries [batch, queries] `assigned` [batch, windows] holds."""
+    index = assigned.where(assigned >= 0, queries)  # windows without a query fall into a column that is cut off
+    flags = torch.zeros(assigned.shape[0], queries + 1, dtype=torch.bool, device=assigned.device)
+    return flags.scatter(1, index, True)[:, :queries]
+
+
+def label_loss(logits: Tensor, assigned: Tensor, background_weight: float) -> Tensor:
+    """Return the weighted cross entropy: the mean over all queries, not divided by the sum of weights, as published.
+
+    logits [batch, queries, 2]: class 0 is foreground, class 1 background with the lesser weight.
+    """
+    foreground = _matched_queries(assigned, logits.shape[1])
+    label = (~foreground).long()
+    entropy = functional.cross_entropy(logits.float().flatten(0, 1), label.flatten(), reduction="none")
+    weight = torch.where(foreground, 1.0, background_weight).flatten()
+    return (entropy * weight).mean()
+
+
+def class_error(logits: Tensor, assigned: Tensor) -> Tensor:
+    """Return the percentage of matched queries that are classified as background, which is no loss."""
+    foreground = _matched_queries(assigned, logits.shape[1])
+    right = (logits.argmax(-1) == 0) & foreground
+    return 100 - 100 * right.sum() / foreground.sum().clamp(min=1)
+
+
+def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: float) -> Tensor:
+    """Return Moment-DETR's `contrastive_align_loss`: matched moment queries align with the text.
+
+    queries [batch, queries, channels] and words [batch, words, channels] are unit vectors, `assigned` [batch, windows]
+    the query of each window or -1. All words count, padding included, as published.
+    """
+    scores = (queries * words.sum(1)[:, None]).sum(-1) / temperature  # [batch, queries]
+    matched = assigned >= 0
+    chosen = scores.gather(1, assigned.clamp(min=0)) * matched  # [batch, windows]
+    return (scores.logsumexp(1) - chosen.sum(1) / matched.sum(1).clamp(min=1)).mean()
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean of the elements where the mask is True; 0 if there are none."""
+    if mask is None:
+        return values.mean()
+    weight = mask.to(values.dtype)
+    return (torch.where(mask, values, 0) * weight).sum() / weight.sum().clamp(min=1)
+
+
+# -- saliency of the base models --------------------------------------------------------------------------------------
+
+
+def pair_hinge(saliency: Tensor, targets: Targets, margin: float) -> Tensor:
+    """Return Moment-DETR's hinge, twice its mean: a clip inside scores `margin` more than one outside."""
+    high, low = saliency.gather(1, targets.high_clips), saliency.gather(1, targets.low_clips)  # [batch, pairs]
+    return 2 * (margin + low - high).relu().mean()
+
+
+def negative_pair(saliency_negative: Tensor, video_mask: Tensor) -> Tensor:
+    """Return QD-DETR's -log(1 - sigmoid(S)) (CVPR 2023, Eq. 5): under another sample's text no clip is salient.
+
+    The paper writes one term; the published code sums over clips and takes the mean over samples. softplus is the same
+    function and never overflows.
+    """
+    return (functional.softplus(saliency_negative) * video_mask).sum(1).mean()
+
+
+def rank_contrastive(saliency: Tensor, negative: Tensor | None, targets: Targets, temperature: float) -> Tensor:
+    """Return QD-DETR's rank-aware contrastive loss (CVPR 2023, Eq. 7).
+
+    For every rank r it compares clips of at least that score with all other clips, those under the negative text
+    included. saliency and negative [batch, clips]. Samples without a clip of the rank count as 0 in the mean.
+    """
+    mask, labels, scores = targets.video_mask, targets.clip_scores, saliency
+    if negative is not None:
+        scores = torch.cat((saliency, negative), dim=1)  # [batch, 2·clips]
+        mask = torch.cat((mask, mask), dim=1)
+        labels = torch.cat((labels, torch.zeros_like(labels)), dim=1)
+    logits = scores.masked_fill(~mask, -1000.0) / temperature
+    logits = logits - logits.amax(1, keepdim=True).detach()
+    log_share = logits - (logits.exp().sum(1, keepdim=True) + 1e-6).log()
+    ranks = torch.arange(1, RANKS, device=labels.device, dtype=labels.dtype)
+    reached = ((labels[None] >= ranks[:, None, None]) & mask).to(scores.dtype)  # [ranks, batch, 2·clips]
+    per_sample = (log_share * reached).sum(-1) / (reached.sum(-1) + 1e-6)  # [ranks, batch]
+    return -per_sample.mean(1).sum() / RANKS
+
+
+# -- SHINE's coarse ranking (ECCV 2024, Eq. 1 and 2) and fine ranking (Eq. 3 and 4) -----------------------------------
+
+
+def top_mean(saliency: Tensor, inside: Tensor, quotient: int) -> Tensor:
+    """Return the mean [batch] of the k highest scores inside the moment, k = max(1, floor(clips inside / quotient))."""
+    count = inside.sum(1)
+    k = (count // quotient).clamp(min=1)
+    ranked = saliency.masked_fill(~inside, -torch.inf).sort(dim=1, descending=True).values
+    chosen = torch.arange(saliency.shape[1], device=saliency.device) < k.minimum(count)[:, None]
+    return ranked.masked_fill(~chosen, 0).sum(1) / k
+
+
+def coarse_intra(saliency: Tensor, targets: Targets, margin: float, quotient: int) -> Tensor:
+    """Return relu(h1 + S_p(outside) - S_p(inside)), S_p(outside) the highest clip outside the moment (Eq. 1).
+
+    The paper has no case for a moment that covers the whole video; the published code takes clip 0, and so do we.
+    """
+    outside = targets.outside
+    highest = saliency.masked_fill(~outside, -torch.inf).amax(1)
+    highest = highest.where(outside.any(1), saliency[:, 0])
+    return (margin + highest - top_mean(saliency, targets.inside, quotient)).relu().mean()
+
+
+def coarse_inter(saliency: Tensor, negative: Tensor, targets: Targets, margin: float, quotient: int) -> Tensor:
+    """Return relu(h2 + S_n(inside) - S_p(inside)), S_n under another sample's text, over the same clips (Eq. 2)."""
+    inside = targets.inside
+    return (margin + top_mean(negative, inside, quotient) - top_mean(saliency, inside, quotient)).relu().mean()
+
+
+def _coarse_losses(
+    scores: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
+) -> dict[str, Tensor]:
+    terms, (h1, h2) = {}, settings.coarse_margins
+    if settings.coarse and "intra" in settings.coarse_terms:
+        terms["coarse_intra"] = coarse_intra(scores, targets, h1, settings.quotient)
+    if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
+        terms["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
+    return terms
+
+
+def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
+    """Return d(y, s) = -(1/T) sum_t y_t log s_t (Eq. 3) [..., batch] over the valid clips; y has no gradient.
+
+    The paper takes the logarithm of s itself, which may be negative, and says nothing of gradients. As in the authors'
+    code s goes through a sigmoid, 1e-9 is added, and y is detached.
+    """
+    log_share = (saliency.float().sigmoid() + 1e-9).log()
+    return -(reference.detach() * log_share * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def fine_hinges(
+    saliency: Tensor,
+    hard: Tensor,
+    negative: Tensor | None,
+    targets: Targets,
+    margins: tuple[float, ...],
+    ranking: Literal["relative", "absolute"],
+) -> list[Tensor]:
+    """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
+
+    saliency and negative [batch, clips], hard [levels, batch, clips]. "relative" compares each level with the one
+    before it, as in the paper; "absolute" compares every level with level 1, as in its supplement. A hinge that needs
+    a hard negative that a query lacks, or a negative that the batch lacks, is left out of the mean.
+    """
+    mask = targets.video_mask
+    truth = divergence((targets.clip_scores > 0).float(), saliency, mask)  # [batch]
+    share = saliency.float().sigmoid()
+    levels = list(divergence(share, hard, mask))  # a tensor [batch] for each level
+    present = list(targets.hard_present) if targets.hard_present is not None else [None] * len(levels)
+    if negative is not None:
+        levels.append(divergence(share, negative, mask))
+        present.append(None if targets.hard_present is None else torch.ones_like(targets.hard_present[0]))
+    hinges = [masked_mean((margins[0] + truth - levels[0]).relu(), present[0])]
+    for index in range(1, len(levels)):
+        anchor = index - 1 if ranking == "relative" else 0
+        both = None if present[index] is None else present[index] & present[anchor]  # type: ignore[operator]
+        hinges.append(masked_mean((margins[index] + levels[anchor] - levels[index]).relu(), both))
+    return hinges
+
+
+def _fine_losses(
+    scores: Tensor, hard: Tensor | None, negative: Tensor | None, targets: Targets, settings: ShineLosses
+) -> dict[str, Tensor]:
+    if not settings.fine or hard is None:
+        return {}
+    hinges = fine_hinges(scores, hard.float(), negative, targets, settings.fine_margins, settings.ranking)
+    return {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
+
+
+# -- BM-DETR's own terms (WACV 2025) ----------------------------------------------------------------------------------
+
+
+def _background_losses(outputs: Outputs, targets: Targets, settings: BMDETRLosses, terms: dict[str, Tensor]) -> Tensor:
+    """Return the losses of the clips' probabilities and of pooled video and text."""
+    total = torch.zeros((), device=outputs.logits.device)
+    if settings.probability and outputs.probability is not None:
+        terms["probability"] = frame_probability(outputs.probability, targets)
+        total = total + settings.probability * terms["probability"]
+    if settings.semantic and outputs.pooled is not None:
+        terms["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
+        total = total + settings.semantic * terms["semantic"]
+    return total
+
+
+def frame_probability(probability: Tensor, targets: Targets) -> Tensor:
+    """Return the mean over samples of 1 - mean p inside the moment + mean p outside (Eq. 16).
+
+    A clip is inside by its score alone: the published shifting labels padding, too, if a moment covers a video.
+    """
+    inside = mean_over(probability, targets.clip_scores > 0)
+    return (1 - inside + mean_over(probability, targets.outside)).mean()
+
+
+def mean_over(probability: Tensor, clips: Tensor) -> Tensor:
+    """Return the mean [batch] of the probabilities of the chosen clips, both [batch, clips]; 0 if there are none."""
+    mean: Tensor = (probability * clips).sum(1) / clips.sum(1).clamp(min=1)
+    return mean
+
+
+def semantic_alignment(video: Tensor, text: Tensor, temperature: float) -> Tensor:
+    """Return the cross entropy of each video [batch, channels] over the batch's texts (Eq. 17); unit vectors.
+
+    The paper's denominator leaves the sample's own text out; the published code, as is usual, does not.
+    """
+    scores = video @ text.T / temperature  # [videos, texts]
+    return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))

@@ -1,1 +1,0 @@
-"""The losses, one idea a file; `total` adds up those that are switched on."""

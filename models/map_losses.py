@@ -1,0 +1,264 @@
+"""Losses of MMN and VDI on the map of candidate moments, and SHINE's hard negatives among them.
+
+From top to bottom: the ground truth (`MapTargets`), weights and options, the weighted total (`mmn_losses`), the IoU
+branch, mutual matching, hard negatives, and VDI's two injections.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penumbra.models.losses import Losses, masked_mean
+from penumbra.models.mmn import MapOutputs
+from penumbra.models.spans import iou
+
+
+@dataclass
+class MapTargets:
+    """The ground truth of a batch's sentences.
+
+    Args:
+        overlap: [sentences, candidates], the hull IoU of each candidate with the sentence's windows, the best of them.
+        windows: [sentences, windows, 2] in seconds.
+        window_mask: [sentences, windows], True where a window exists.
+        negative_of: [sentences, sentences], True if the second sentence is a known negative of the first; None: every
+            sentence that overlaps little is.
+        hard_present: [levels, sentences], True where a sentence has the hard negative; None if all have.
+        late: whether the epochs of the full contrastive weight are over.
+
+    """
+
+    overlap: Tensor
+    windows: Tensor
+    window_mask: Tensor
+    negative_of: Tensor | None = None
+    hard_present: Tensor | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class MMNLosses:
+    """Weights and options of MMN's losses; the defaults are those of Charades-STA.
+
+    `contrastive` is the weight of both mutual terms for the first `full_epochs` epochs, and times `late` afterwards:
+    the branch is trained early and then left alone. With `shine`, generated negatives stand among the sentences that a
+    moment is told from; `hard_order` is the weight of their ranking there and `hard_overlap` that of their overlap with
+    any moment in the IoU branch. These three are this project's; the paper has none.
+    """
+
+    lowest: float = 0.5  # overlap with the truth from which a candidate's target is more than 0
+    highest: float = 1.0  # overlap from which it is 1
+    positives: int = 1  # candidates of the most overlap that count as a sentence's own
+    negative_overlap: float = 0.5  # candidates of less overlap are negatives of a sentence
+    removal_overlap: float = 0.5  # sentences of a video whose windows overlap by so much are no negatives
+    temperature_video: float = 0.1  # of a moment among sentences
+    temperature_sentence: float = 0.1  # of a sentence among moments
+    margin: float = 0.4  # by which a positive's cosine is lowered
+    contrastive: float = 0.05
+    late: float = 0.01
+    full_epochs: int = 7
+    in_video: bool = False  # sentences of the same video are negatives only if `in_video_negatives` lists them
+    most_sentences: int | None = None  # sentences of a video in a step, drawn each epoch; None: all
+    hard_order: float = 0.0
+    hard_margin: float = 0.1
+    hard_overlap: float = 0.0
+    shine: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for options that no loss has."""
+        if not 0 <= self.lowest < self.highest <= 1:
+            raise ValueError(f"0 <= lowest < highest <= 1, not {self.lowest} and {self.highest}")
+        if self.positives < 1 or (self.most_sentences is not None and self.most_sentences < 1):
+            raise ValueError("positives and most_sentences are at least 1")
+
+
+@dataclass(frozen=True)
+class VDILosses(MMNLosses):
+    """MMN's losses and VDI's two injections; the paper's weights, but for `spatial_dynamics`, which is 0.01 there."""
+
+    visual_context: float = 0.5
+    spatial_dynamics: float = 0.0
+
+
+def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) -> Losses:
+    """Return all losses of a batch."""
+    s, video_of = settings, outputs.video_of
+    overlap = candidate_iou_loss(outputs.iou_logits(), targets.overlap, s.lowest, s.highest)
+    cells, sentences = outputs.cell_contrast, outputs.sentence_contrast
+    best = targets.overlap.topk(s.positives, dim=1).indices  # [sentences, positives]
+    positives = cells[video_of[:, None], best]  # [sentences, positives, joint]
+    scores = torch.einsum("bmc,sc->sbm", cells, sentences)  # [sentences, videos, candidates]
+    kept = kept_sentences(targets, video_of, s.removal_overlap)
+    hard = outputs.hard_contrast if s.shine else None
+    terms = {
+        "iou": overlap,
+        "among_sentences": among_sentences(
+            positives, sentences, kept, s.margin, s.temperature_video, hard, targets.hard_present
+        ),
+        "among_moments": among_moments(
+            scores,
+            torch.einsum("skc,sc->sk", positives, sentences),
+            targets.overlap,
+            video_of,
+            s.margin,
+            s.temperature_sentence,
+            s.negative_overlap,
+        ),
+    }
+    weight = s.contrastive * (s.late if targets.late else 1.0)
+    total = overlap + weight * (terms["among_sentences"] + terms["among_moments"])
+    if s.hard_order and hard is not None:
+        terms["hard_order"] = hard_order(positives, sentences, hard, targets.hard_present, s.hard_margin)
+        total = total + s.hard_order * terms["hard_order"]
+    if s.shine and s.hard_overlap and outputs.hard_iou is not None:
+        terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(), targets.hard_present)
+        total = total + s.hard_overlap * terms["hard_overlap"]
+    return Losses(total, {name: value.detach() for name, value in terms.items()})
+
+
+# -- IoU branch (2D-TAN, AAAI 2020, Eq. 4) ----------------------------------------------------------------------------
+
+
+def scaled_overlap(overlap: Tensor, lowest: float, highest: float) -> Tensor:
+    """Return 0 up to the lowest overlap, 1 from the highest, linear between."""
+    return ((overlap - lowest) / (highest - lowest)).clamp(0, 1)
+
+
+def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: float) -> Tensor:
+    """Return the mean binary cross entropy of logits and scaled overlap [sentences, candidates]."""
+    return functional.binary_cross_entropy_with_logits(logits, scaled_overlap(overlap, lowest, highest))
+
+
+# -- mutual matching (MMN, AAAI 2022, Eq. 4 to 6) ---------------------------------------------------------------------
+#
+# A sentence's positives are the K candidates that overlap most with its window. For each, the other sentences of the
+# batch are negatives (`among_sentences`); for each sentence, the other candidates of all videos are (`among_moments`).
+# All products of sentences and candidates are one matrix product, and no loop runs over videos or sentences.
+
+
+def window_overlap(windows: Tensor, present: Tensor) -> Tensor:
+    """Return the highest IoU [sentences, sentences] of windows of two sentences, on the same video's time line."""
+    overlap = iou(windows[:, None, :, None], windows[None, :, None])  # [sentences, sentences, windows, windows]
+    both = present[:, None, :, None] & present[None, :, None]
+    return torch.where(both, overlap, 0).flatten(2).amax(-1)
+
+
+def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Tensor:
+    """Return which sentences [sentences, sentences] a sentence's positives are compared with: all but false negatives.
+
+    A sentence of the same video is a false negative if its window overlaps by `highest` or more, or if negatives are
+    listed and it is not among them.
+    """
+    same = video_of[:, None] == video_of
+    apart = window_overlap(targets.windows, targets.window_mask) < highest
+    if targets.negative_of is not None:
+        apart = apart & targets.negative_of
+    return ~same | apart | torch.eye(len(video_of), dtype=torch.bool, device=video_of.device)
+
+
+def among_sentences(
+    positives: Tensor,
+    sentences: Tensor,
+    kept: Tensor,
+    margin: float,
+    temperature: float,
+    hard: Tensor | None = None,
+    hard_present: Tensor | None = None,
+) -> Tensor:
+    """Return the video-side loss: positive moments find their sentence among those kept.
+
+    positives [sentences, K, joint], sentences [sentences, joint], kept [sentences, sentences]. The positive's cosine is
+    lowered by the margin in numerator and denominator. `hard` [levels, sentences, joint] are generated negatives: each
+    sentence's own enter its denominator if `hard_present` [levels, sentences].
+    """
+    cosines = positives @ sentences.T  # [sentences, K, sentences]
+    own = torch.eye(len(sentences), dtype=torch.bool, device=cosines.device)[:, None]
+    logits = (cosines - margin * own) / temperature
+    logits = logits.masked_fill(~kept[:, None], -torch.inf)
+    if hard is not None:
+        more = torch.einsum("skc,lsc->skl", positives, hard) / temperature
+        if hard_present is not None:
+            more = more.masked_fill(~hard_present.T[:, None], -torch.inf)
+        logits = torch.cat((logits, more), dim=-1)
+    chosen = logits.diagonal(dim1=0, dim2=2).T
+    return (logits.logsumexp(-1) - chosen).mean()
+
+
+def among_moments(
+    scores: Tensor,
+    positives: Tensor,
+    overlap: Tensor,
+    video_of: Tensor,
+    margin: float,
+    temperature: float,
+    highest: float,
+) -> Tensor:
+    """Return the sentence-side loss: a sentence finds its moments among the candidates of all videos.
+
+    scores [sentences, videos, candidates] are cosines, positives [sentences, K] those of the positive candidates,
+    overlap [sentences, candidates]. Candidates of the own video that overlap by `highest` or more are no negatives; as
+    published they stay in the sum with exp(0) = 1, and so does a constant 1e-6.
+    """
+    rows = torch.arange(len(scores), device=scores.device)
+    own = torch.zeros(scores.shape[:2], dtype=torch.bool, device=scores.device)
+    own[rows, video_of] = True
+    false = own[..., None] & (overlap >= highest)[:, None]
+    logits = (scores / temperature).masked_fill(false, 0.0)
+    negatives = logits.flatten(1).logsumexp(1)
+    chosen = (positives - margin) / temperature
+    constant = torch.tensor(1e-6, device=scores.device).log()
+    total = chosen.logaddexp(negatives[:, None]).logaddexp(constant)
+    return (total - chosen).mean()
+
+
+# -- hard negatives of sentences: SHINE's order (ECCV 2024) on MMN's moments ------------------------------------------
+
+
+def hard_order(positives: Tensor, sentences: Tensor, hard: Tensor, present: Tensor | None, margin: float) -> Tensor:
+    """Return hinges between neighbours of: sentence > level 1 > level 2 > level 3, each cosine `margin` above the next.
+
+    positives [sentences, K, joint], sentences [sentences, joint], hard [levels, sentences, joint]. A hinge that needs a
+    negative that a sentence lacks (`present` [levels, sentences]) is left out of the mean.
+    """
+    texts = torch.cat((sentences[None], hard))
+    cosines = torch.einsum("skc,lsc->lsk", positives, texts)  # [1 + levels, sentences, K]
+    hinges = (margin + cosines[1:] - cosines[:-1]).relu().mean(-1)
+    if present is None:
+        return hinges.mean()
+    both = present & torch.cat((torch.ones_like(present[:1]), present[:-1]))
+    return masked_mean(hinges, both)
+
+
+def hard_overlap(logits: Tensor, present: Tensor | None) -> Tensor:
+    """Return the binary cross entropy of logits [levels, sentences, candidates] and 0: hard negatives have no moment.
+
+    A negative that a sentence lacks (`present` [levels, sentences]) is left out of the mean.
+    """
+    return masked_mean(functional.softplus(logits).mean(-1), present)
+
+
+# -- VDI (CVPR 2023): what is seen is injected into the dynamic part of the query -------------------------------------
+
+
+def context_loss(dynamic: Tensor, context: Tensor, split: Tensor) -> Tensor:
+    """Return the mean squared distance of dynamic queries and visual contexts, both [sentences, D] (Eq. 2).
+
+    The mean is over the sentences that have both parts (`split` [sentences]).
+    """
+    return masked_mean((dynamic - context).square().sum(-1), split)
+
+
+def dynamics_loss(dynamic: Tensor, motion: Tensor, video_of: Tensor, split: Tensor) -> Tensor:
+    """Return the spatial dynamic injection (Eq. 5): queries [sentences, D] are as alike as motions [videos, D].
+
+    It is (cos of motions - cos of queries)^2 of every pair of the n sentences that are `split` [sentences], over n².
+    Pairs of one video are left out: their motion is the same, which would make all dynamic queries of a video equal.
+    """
+    queries = functional.normalize(dynamic, dim=-1)
+    motions = functional.normalize(motion, dim=-1)[video_of]  # [sentences, D]
+    distance = (motions @ motions.T - queries @ queries.T).square()
+    pairs = (video_of[:, None] != video_of) & split[:, None] & split
+    count = split.sum().clamp(min=1)
+    return torch.where(pairs, distance, 0).sum() / count**2

@@ -1,1 +1,0 @@
-"""The one transformer that Moment-DETR, QD-DETR and BM-DETR are put together from."""
