@@ -122,16 +122,6 @@ def test_all_pairs_filtered_out_leave_the_query_alone(tmp_path: Path) -> None:
     assert np.isfinite([row["value"] for row in history]).all()
 
 
-def test_fixed_sizes_hold_the_longest_negative() -> None:
-    sizes = set()
-    data = background(fixed_size=True, shifting=BMDETROptions())
-    for batch in data.batches(0, 0):
-        inputs = data.batch(batch)[0]
-        assert inputs.hard_text is not None
-        sizes.add((inputs.video.shape[1:], inputs.text.shape[1:], inputs.hard_text.shape[2:]))
-    assert len(sizes) == 1
-
-
 # -- shifting ----------------------------------------------------------------------------------------------------------
 
 

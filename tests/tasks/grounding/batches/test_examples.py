@@ -118,9 +118,6 @@ def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
     assert few.hard_text is not None
     assert few.hard_text.shape[2] == few.text.shape[1]
     assert torch.equal(few.video[:, : short.video.shape[1]], short.video)
-    fixed = device_data(fixed_size=True)
-    assert fixed.inputs(torch.tensor([0])).video.shape[1] == 10
-    assert fixed.inputs(torch.tensor([0])).text.shape[1] == fixed.inputs(torch.tensor([3])).text.shape[1]
 
 
 def test_endpoints_and_normalised_rows() -> None:
