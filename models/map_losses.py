@@ -73,6 +73,11 @@ class MMNLosses:
         if self.positives < 1 or (self.most_sentences is not None and self.most_sentences < 1):
             raise ValueError("positives and most_sentences are at least 1")
 
+    @property
+    def needs_hard(self) -> bool:
+        """Whether a step encodes the hard negatives."""
+        return self.shine
+
 
 @dataclass(frozen=True)
 class VDILosses(MMNLosses):

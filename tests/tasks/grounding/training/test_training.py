@@ -315,7 +315,7 @@ NAMED_FOR_THEIR_PURPOSE = {
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_can_be_trained(name: str) -> None:
     chosen, described = with_preset(name, {}), NAMED_FOR_THEIR_PURPOSE.get(name, name)
-    assert chosen.model.loss_settings.needs_hard == ("shine" in described)  # type: ignore[attr-defined]
+    assert chosen.model.loss_settings.needs_hard == ("shine" in described)
     assert chosen.model.name in described
     assert {"features", "clip_length"} == set(presets()[name]["needs"])
 
