@@ -146,7 +146,7 @@ def test_the_whole_settings_are_told_in_the_manifest() -> None:
     artifact = Artifact(root="r", dataset="d", stage="s", key="k")
     parameters = TrainingRun(Sources(artifact, artifact, ()), Settings()).work.parameters["settings"]
     assert parameters["model"]["hidden"] == 256
-    assert parameters["training"]["device"] == "auto"
+    assert parameters["training"]["seed"] == 2018
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
