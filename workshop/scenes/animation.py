@@ -140,18 +140,15 @@ class AnimatedEvent:
 
     @property
     def manner(self) -> str | None:
-        """Slowly, quickly and so on, or none."""
         manner: str | None = self.record["manner"]
         return manner
 
     @property
     def target(self) -> Thing | None:
-        """The thing that is the target, if a thing it is."""
         return self.scene.things.get(self.record["target"] or "")
 
     @property
     def object(self) -> Thing:
-        """The thing that it is done to."""
         if self.thing is None:
             raise ValueError(f"the event {self.record['action']!r} has no object")
         return self.thing
@@ -251,9 +248,6 @@ def approach(event: AnimatedEvent, thing: Thing) -> Phase:
     return walk(event, spot, look=pose.x)
 
 
-# --- into the hands --------------------------------------------------------------------------------------------------
-
-
 def take(event: AnimatedEvent) -> list[Phase]:
     """take, pick, lift: the last ends above the head."""
     return [approach(event, event.object), Phase(1.3, lambda: _taking(event))]
@@ -277,11 +271,7 @@ def _taking(event: AnimatedEvent) -> Update:
     return land(event, update, lambda: locate(scene, thing, "held", person.id, 0))
 
 
-# --- out of the hands ------------------------------------------------------------------------------------------------
-
-
 def _release(event: AnimatedEvent) -> tuple[Thing, Pose, Pose]:
-    """Let the thing go to its destination; the thing, its pose in the hands and the one to come."""
     thing, person = event.object, event.person
     start = event.scene.pose(thing)
     event.settle()
@@ -292,14 +282,12 @@ def _release(event: AnimatedEvent) -> tuple[Thing, Pose, Pose]:
 
 
 def _aim(event: AnimatedEvent) -> float:
-    """About where on the floor it shall be, in pixels."""
     if event.record["direction"] == "away":
         return float(event.record["destination"]["x"]) * SIDE
     return event.person.x + 14 * event.person.facing
 
 
 def _come_near(event: AnimatedEvent) -> Phase:
-    """Walk up to where the thing in the hands shall go."""
     scene, person, target = event.scene, event.person, event.target
     end = event.destination(_aim(event))
     if target is None or event.record["relation"] in ("near", "beside", "to"):
@@ -404,9 +392,6 @@ def carry(event: AnimatedEvent) -> list[Phase]:
     return [walk(event, layout.stand_by(scene, person, target, apart), look=x)]
 
 
-# --- over the floor --------------------------------------------------------------------------------------------------
-
-
 def slide(event: AnimatedEvent) -> list[Phase]:
     """push, pull, roll, kick: from where it stands on the floor to where it shall be."""
     thing, scene = event.object, event.scene
@@ -423,7 +408,6 @@ def slide(event: AnimatedEvent) -> list[Phase]:
 
 
 def _pushing(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    """The agent keeps at the same side of it, both hands on it; its feet stay on the floor in front."""
     thing, person = event.object, event.person
     face(person, start.x)
     moved = fly(thing, start, lambda: end)
@@ -448,7 +432,6 @@ def _stepping(person: Person, way: float, share: float) -> Posture:
 
 
 def _rolling(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    """A push, and it rolls there by itself."""
     thing, person = event.object, event.person
     del apart
     face(person, start.x)
@@ -465,7 +448,6 @@ def _rolling(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Upda
 
 
 def _kicking(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
-    """A swing of the leg, and it is off, ever slower."""
     thing, person = event.object, event.person
     del apart
     face(person, start.x)
@@ -478,9 +460,6 @@ def _kicking(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Upda
             off((share - 0.25) / 0.75)
 
     return land(event, update, event.settle)
-
-
-# --- where it is -----------------------------------------------------------------------------------------------------
 
 
 def open_close(event: AnimatedEvent) -> list[Phase]:
@@ -544,9 +523,6 @@ def spin_thing(event: AnimatedEvent) -> list[Phase]:
 _HOP = 17  # pixels
 _VIEWS = (("front", 1), ("side", 1), ("back", 1), ("side", -1))
 _NEAR = {"near": 12.0, "beside": 1.0}
-
-
-# --- with what is in the hands ---------------------------------------------------------------------------------------
 
 
 def shake(event: AnimatedEvent) -> list[Phase]:
@@ -626,9 +602,6 @@ def hug(event: AnimatedEvent) -> list[Phase]:
     return [Phase(2.0, hugging)]
 
 
-# --- on the spot -----------------------------------------------------------------------------------------------------
-
-
 def turn(event: AnimatedEvent) -> list[Phase]:
     """On or off, around, or to something."""
     if event.record["direction"] in ("on", "off"):
@@ -647,7 +620,6 @@ def spin(event: AnimatedEvent) -> list[Phase]:
 
 
 def _turning(event: AnimatedEvent, times: int, more: float) -> Update:
-    """Whole turns and a share of one more."""
     person = event.person
     first = (person.posture.view, person.facing if person.posture.view == "side" else 1)
     start = _VIEWS.index(first) if first in _VIEWS else 0
@@ -663,7 +635,6 @@ def _turning(event: AnimatedEvent, times: int, more: float) -> Update:
 
 
 def _turning_to(event: AnimatedEvent) -> Update:
-    """Away from it first, then to it."""
     person, target = event.person, event.target
     x = SIDE / 2 if target is None else event.scene.pose(target).x
 
@@ -782,9 +753,6 @@ def stand(event: AnimatedEvent) -> list[Phase]:
     return [Phase(1.2, standing)]
 
 
-# --- through the room ------------------------------------------------------------------------------------------------
-
-
 def go(event: AnimatedEvent) -> list[Phase]:
     """walk, run: to, behind, around or away from something, or about in the place."""
     scene, person, target = event.scene, event.person, event.target
@@ -806,7 +774,6 @@ def go(event: AnimatedEvent) -> list[Phase]:
 
 
 def _about(event: AnimatedEvent, aim: tuple[float, float], speed: float) -> list[Phase]:
-    """There by a way through the depth of the room, not straight."""
     person = event.person
     middle = (person.x + (aim[0] - person.x) * 0.55, 152.0 if person.y < 120 else 98.0)
     first = walk(event, middle, speed=speed)
@@ -815,7 +782,6 @@ def _about(event: AnimatedEvent, aim: tuple[float, float], speed: float) -> list
 
 
 def _circling(event: AnimatedEvent, target: Thing, radius: float, speed: float) -> Update:
-    """Once around it, behind it first."""
     person, pose = event.person, event.scene.pose(target)
     middle = event.scene.ground(target)
     deep = max(min(9.0, middle - 66), 2.0)
@@ -921,7 +887,6 @@ class Painter:
 
 
 def _changed(before: list[Placed], after: list[Placed]) -> tuple[int, int, int, int] | None:
-    """The part of the picture where the layers differ."""
     kept = set(before) & set(after)
     if [layer for layer in before if layer in kept] != [layer for layer in after if layer in kept]:
         return _WHOLE  # something has come before or behind something else

@@ -207,7 +207,6 @@ PLAIN = Transform()
 
 
 def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int, int, int, int], float]:
-    """Pixels that the drawing needs (left, top, right, bottom, from the anchor, downwards) and its middle's height."""
     left, bottom, right, top = extent(shapes)
     middle = (bottom + top) / 2 * transform.scale
     glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
@@ -244,7 +243,6 @@ def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) 
 
 
 def _part(shape: Shape, u: Grid, v: Grid, *, turned: bool) -> tuple[slice, slice]:
-    """The rows and columns of the grid that a shape can touch."""
     if turned:
         return slice(None), slice(None)
     points = shape.points()
@@ -278,7 +276,6 @@ def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid, *, turned:
 
 
 def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
-    """Lay the pattern over a shape."""
     pattern, mark = PATTERNS[style.pattern or ""]
     if style.colour in ("white", "grey"):
         mark = _ON_PALE.get(style.pattern or "", mark)
@@ -289,7 +286,6 @@ def _cover(colour: Image, mask: Mask, style: Style, u: Grid, v: Grid) -> None:
 
 
 def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
-    """A thin dark line around everything, within its own shape."""
     inner = solid.copy()
     for axis in (0, 1):
         inner &= np.roll(solid, 2, axis) & np.roll(solid, -2, axis)
@@ -423,7 +419,6 @@ def _shapes(noun: str, step: int) -> tuple[Shape, ...]:
 
 @cache
 def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
-    """The mark of a modifier, moved to the middle of a thing and made to fit in it."""
     left, _, right, top = extent(_shapes(noun, 0))
     share = min(1.0, (right - left) / 11, top / 9)
     moved = []
@@ -449,7 +444,6 @@ def picture(look: Look, opened: float = 0.0, transform: Transform = PLAIN) -> Sp
 
 
 def _tint(image: Image, rows: slice, share: float, step: int, columns: int = 0, *, staggered: bool = False) -> None:
-    """Darken thin lines: one row in every `step`, and one column in every `columns`."""
     part = image[rows]
     part[::step] *= share
     for i, top in enumerate(range(0, part.shape[0], step)):
@@ -515,7 +509,6 @@ class Body:
 
     @property
     def height(self) -> float:
-        """Pixels from the soles to the crown."""
         return HEIGHTS[self.kind]
 
 
@@ -546,7 +539,6 @@ REST = Posture()
 
 
 def _scaled_head(text: str, share: float) -> str:
-    """A head's drawing made larger around the chin."""
     parts = []
     for shape in parse(text):
         numbers = list(shape.numbers)
@@ -604,7 +596,6 @@ def _bent(text: str, posture: Posture) -> tuple[Shape, ...]:
 
 
 def _bend(shape: Shape, posture: Posture) -> Shape:
-    """Lower what is above the hips and move it ahead."""
     numbers = list(shape.numbers)
     pairs = range(0, len(numbers), 2) if shape.kind == "p" else (0, 2) if shape.kind in "bl" else (0,)
     for i in pairs:
@@ -621,7 +612,6 @@ def _mirrored(sprite: Sprite) -> Sprite:
 
 @lru_cache(maxsize=5_000)
 def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
-    """All but the arms."""
     text = "; ".join([_legs(body, posture), _TORSO[body.kind], _head(body, posture.view)])
     sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
     return _mirrored(sprite) if facing < 0 else sprite

@@ -87,12 +87,10 @@ def _count_pairs(chance: random.Random) -> Counter[Pair]:
 
 
 def _names_things(pair: Pair) -> bool:
-    """Whether its noun stands for a thing (as "kitchen", "toy" and "floor" do not)."""
     return pair[0] == "v-adv" or pair[2] in NOUNS
 
 
 def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
-    """The pairs of a type that are neither rare nor common."""
     total = sum(count for pair, count in counts.items() if pair[0] == kind)
     of_kind = sorted(pair for pair in counts if pair[0] == kind and _names_things(pair))
     return [pair for pair in of_kind if 2 <= counts[pair] <= max(2, COMMONEST * total)]
@@ -119,7 +117,6 @@ def hold_out(chance: random.Random) -> frozenset[Pair]:
 
 
 def _describe_events(script: Script, accept: Acceptance, chance: random.Random, *, novel: bool) -> list[Sentence]:
-    """One or two acceptable sentences an event, where there are any."""
     writer = SentenceWriter(script, chance, novel=novel)
     sentences: dict[str, Sentence] = {}
     for index in range(len(script.events)):

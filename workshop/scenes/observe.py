@@ -132,7 +132,6 @@ class ObservedScript:
         return np.concatenate([*parts, self.place])
 
     def _agent(self, agent: int, first: int, bodies: Numbers, states: Numbers, stirring: Numbers) -> Numbers:
-        """An agent, what it is busy with, and what that is at."""
         middle = len(states) // 2
         own = bodies[middle, agent, :2]
         busy = self._busy_with(agent, first, own, states[middle], stirring)
@@ -151,7 +150,6 @@ class ObservedScript:
         return np.concatenate([self.people[agent], _course(bodies[:, agent], own), thing, target])
 
     def _busy_with(self, agent: int, first: int, own: Numbers, states: Numbers, stirring: Numbers) -> int:
-        """What it holds, or else what stirs, or else what is nearest."""
         held = int(self.held[first : first + 2, agent].max())
         if held >= 0:
             return held

@@ -48,22 +48,18 @@ class Thing:
 
     @property
     def noun(self) -> str:
-        """Its kind."""
         return self.look.noun
 
     @property
     def width(self) -> float:
-        """Pixels."""
         return self.look.extent[0]
 
     @property
     def height(self) -> float:
-        """Pixels."""
         return self.look.extent[1]
 
     @property
     def large(self) -> bool:
-        """Whether it is furniture."""
         return not NOUNS[self.noun].portable
 
 
@@ -123,7 +119,6 @@ class Scene:
         return Pose(x, y, base.depth + 0.1, bottom=rim, hidden=base.hidden or shut)
 
     def _under(self, thing: Thing, target: Thing, pose: Pose) -> Pose:
-        """What is too tall lies down, and what is still too tall is hidden at the top."""
         room = target.look.places.under[1]
         lies = thing.height > room and thing.height > 1.25 * thing.width
         down = (thing.height - thing.width) / 2 if lies else 0
@@ -132,7 +127,6 @@ class Scene:
         return replace(pose, y=pose.y - 0.5 + down, angle=angle, top=top)
 
     def _aside(self, thing: Thing, target: Thing) -> float:
-        """How far to the right of the middle the slot is."""
         sign = 1 if thing.slot else -1
         if target.noun == "tree":
             return sign * (14.0 if thing.relation == "under" else 5 + 0.05 * thing.width) * target.look.scale
@@ -285,7 +279,6 @@ def _box(thing: Thing, spot: Spot) -> Box:
 
 
 def _inside(box: Box) -> float:
-    """What it costs that a box reaches out of the picture."""
     return 40 * (max(2 - box[0], 0) + max(box[2] - SIDE + 2, 0) + max(box[3] - SIDE + 1, 0) + max(4 - box[1], 0))
 
 
@@ -319,7 +312,6 @@ def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: 
 
 
 def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
-    """The spot where an agent hides least, above all of what must be seen; of equal ones the nearest."""
     others = [
         (box, name, name in scene.things and scene.pose(scene.things[name]).depth)
         for box, name in scene.boxes(person.id, person.holding or "")
@@ -460,7 +452,6 @@ _STOOP = 8
 
 
 def _local(person: Person, x: float, y: float) -> tuple[int, int]:
-    """A point of the picture in the pixels of the drawing."""
     scale = person.body.height / DRAWN
     u, v = (x - person.x) * person.facing / scale, (person.y - person.lift - y) / scale
     return 2 * round(u / 2), 2 * round(v / 2)  # so that few pictures of arms are needed

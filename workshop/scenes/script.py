@@ -31,7 +31,6 @@ from workshop.scenes.world import (
 def _look(
     noun: str, place: str, chance: random.Random, *, novel: bool
 ) -> tuple[str | None, str, str | None, str | None]:
-    """Modifier, colour, size and material."""
     modifiers = [word for word in NOUNS[noun].modifiers if word not in PLACES or word == place]
     modifier = chance.choice(modifiers) if modifiers and chance.random() < 0.7 else None
     size = chance.choice(SIZES) if chance.random() < 0.4 else None
@@ -67,7 +66,6 @@ def _furnish(room: Room, chance: random.Random, *, novel: bool) -> None:
 
 
 def _nouns_to_scatter(chance: random.Random, *, novel: bool) -> list[str]:
-    """Four to seven kinds of objects; now and then two of a kind, told apart by their colours."""
     plain = [noun for noun, kind in OBJECTS.items() if kind.portable and not kind.novel]
     fresh = [noun for noun, kind in OBJECTS.items() if kind.novel]
     chance.shuffle(plain)
@@ -106,7 +104,6 @@ def _people(room: Room, chance: random.Random, *, novel: bool) -> None:
 
 
 def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) -> None:
-    """Let the agent hold something from the start: in a room of novel things, one that novel actions are for."""
     able = [item for item in room.items.values() if item.kind.portable and room.free(item) and room.reachable(item)]
     fresh = [item for item in able if novel and not set(item.kind.affords).isdisjoint(NOVEL_ACTIONS)]
     if able:
@@ -138,7 +135,6 @@ Moves = Iterator[Move]
 
 
 def _pick_up(room: Room, agent: Agent, action: str) -> Moves:
-    """take, pick (up), lift"""
     for item in room.items.values():
         light = item.kind.portable or (action == "lift" and not item.kind.fixed)
         able = action != "lift" or "lift" in item.kind.affords
@@ -150,14 +146,12 @@ def _pick_up(room: Room, agent: Agent, action: str) -> Moves:
 
 
 def _places_for(room: Room, item: Item, action: str) -> Iterator[tuple[str, str]]:
-    """Every (relation, target) where this action can bring the item."""
     for relation in ACTIONS[action].relations:
         where = "near" if relation == "to" else relation
         yield from ((relation, other.id) for other in room.items.values() if room.holds(item, where, other))
 
 
 def _let_go(room: Room, agent: Agent, action: str) -> Moves:
-    """put, drop, throw, carry"""
     item = room.items.get(agent.holding or "")
     if item is None or (action == "throw" and "throw" not in item.kind.affords):
         return
@@ -180,7 +174,6 @@ def _give(room: Room, agent: Agent, action: str) -> Moves:
 
 
 def _slide(room: Room, agent: Agent, action: str) -> Moves:
-    """push, pull, roll, kick"""
     for item in room.items.values():
         if agent.holding or action not in item.kind.affords or not (room.free(item) and room.on_floor(item)):
             continue
@@ -204,7 +197,6 @@ def _turn(room: Room, agent: Agent, action: str) -> Moves:
 
 
 def _in_hand(room: Room, agent: Agent, action: str) -> Moves:
-    """shake, wave, bounce, hug"""
     if agent.holding and action in room.items[agent.holding].kind.affords:
         yield Move(action, agent.holding)
     if action == "wave" and not agent.holding:
@@ -222,7 +214,6 @@ def _spin(room: Room, agent: Agent, action: str) -> Moves:
 
 
 def _go(room: Room, agent: Agent, action: str) -> Moves:
-    """walk, run: with empty hands, for with full ones it is to carry"""
     if agent.holding:
         return
     yield Move(action, direction="away")
@@ -298,14 +289,12 @@ def _far_side(x: float) -> float:
 
 
 def _stays(move: Move) -> bool:
-    """Whether the agent does not leave the spot."""
     if move.action in ("throw", "shake", "wave", "bounce", "hug", "stand"):
         return True
     return move.object is None and (move.action in ("turn", "spin") or move.direction == "up")
 
 
 def _agent_end(room: Room, agent: Agent, move: Move) -> float:
-    """Where the agent is after a move: at what it was done to, or where it led."""
     if _stays(move):
         return agent.x
     if move.target in room.agents:
@@ -319,7 +308,6 @@ def _agent_end(room: Room, agent: Agent, move: Move) -> float:
 
 
 def _destination(room: Room, agent: Agent, item: Item, move: Move, chance: random.Random) -> Location:
-    """Where the object of a move ends up."""
     if move.action in ("take", "pick", "lift", "carry"):
         return Location("held", agent.id, round(_agent_end(room, agent, move), 2))
     if move.target in room.agents:
@@ -453,7 +441,6 @@ def _place(location: Location | None) -> dict[str, Any] | None:
 
 
 def _item(item: Item) -> dict[str, Any]:
-    """An item as it is at first; `open` and `lit` only where they mean something."""
     row = {**asdict(item), "fixed": item.kind.fixed}
     return {name: value for name, value in row.items() if value is not None or name not in ("open", "lit")}
 
@@ -524,7 +511,6 @@ class _ScriptWriter:
 
 
 def _likeness(move: Move) -> tuple[str, str | None]:
-    """What a sentence is sure to tell apart; to take, to pick up and to lift are alike."""
     return ("take" if move.action in ("pick", "lift") else move.action, move.object)
 
 

@@ -120,7 +120,6 @@ class ClauseWriter:
             clause.pair("v-adv", verb, [direction])
 
     def _target(self, clause: Clause, event: Event, verb: str) -> None:
-        """Under the table | to the girl | on the floor | in the kitchen"""
         move, target = event.move, event.move.target or ""
         novel = self.novel and target not in (FLOOR, self.room.place)
         preposition = self.chance.choice(prepositions(move.action, move.relation or "", novel=novel))
@@ -136,13 +135,11 @@ class ClauseWriter:
         clause.pair("v-n", verb, nouns)
 
     def _named(self, target: str) -> str:
-        """The word for an agent, the floor or the place."""
         if target not in self.room.agents:
             return target
         return self.chance.choice(AGENTS[self.room.agents[target].noun][-2:])
 
     def _item(self, clause: Clause, item: Item, event: Event) -> list[str]:
-        """A noun phrase with its pairs: its nouns, the modifier first."""
         modifier, head = item.modifier, item.noun
         own_door = "door" in item.kind.affords and "door" not in self.nouns
         if own_door and event.move.action in ("open", "close") and self.maybe(0.5):
@@ -164,7 +161,6 @@ class ClauseWriter:
         return nouns
 
     def _adjectives(self, item: Item) -> list[str]:
-        """None to two of size, colour and material; the colour always where another thing has the same name."""
         count = self.chance.choice((0, 0, 1, 1, 1, 2))
         kinds = ["size", "colour", "colour", "material"]
         self.chance.shuffle(kinds)

@@ -28,12 +28,10 @@ class Noun:
 
     @property
     def portable(self) -> bool:
-        """Whether one person carries it with ease."""
         return self.bulk <= 2
 
     @property
     def fixed(self) -> bool:
-        """Whether it never moves."""
         return self.bulk == 4
 
 
@@ -50,7 +48,6 @@ class Action:
 
 
 def _load(kind: type, row: dict) -> Noun | Action:
-    """Build a noun or an action from a row of world.yaml, whose lists are words in one string."""
     return kind(**{name: tuple(value.split()) if isinstance(value, str) else value for name, value in row.items()})
 
 
@@ -169,7 +166,6 @@ class Item:
 
     @property
     def kind(self) -> Noun:
-        """What can be done with it."""
         return NOUNS[self.noun]
 
 

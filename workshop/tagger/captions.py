@@ -12,71 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
-RELATIONS = {
-    "root": "ROOT",
-    "nsubj": "nsubj",
-    "nsubj:pass": "nsubjpass",
-    "nsubj:outer": "nsubj",
-    "csubj": "csubj",
-    "csubj:pass": "csubjpass",
-    "csubj:outer": "csubj",
-    "obj": "dobj",
-    "iobj": "dative",
-    "obl": "npadvmod",
-    "nmod": "npadvmod",
-    "nmod:poss": "poss",
-    "xcomp": "xcomp",
-    "ccomp": "ccomp",
-    "advcl": "advcl",
-    "advcl:relcl": "advcl",
-    "acl": "acl",
-    "acl:relcl": "relcl",
-    "amod": "amod",
-    "advmod": "advmod",
-    "det": "det",
-    "det:predet": "predet",
-    "nummod": "nummod",
-    "compound": "compound",
-    "compound:prt": "prt",
-    "flat": "compound",
-    "cc": "cc",
-    "cc:preconj": "preconj",
-    "conj": "conj",
-    "mark": "mark",
-    "aux": "aux",
-    "aux:pass": "auxpass",
-    "cop": "cop",
-    "case": "case",
-    "expl": "expl",
-    "discourse": "intj",
-    "vocative": "npadvmod",
-    "parataxis": "parataxis",
-    "appos": "appos",
-    "fixed": "advmod",
-    "punct": "punct",
-}
+WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+RELATIONS: dict[str, str] = WORDS["relations"]  # Universal Dependencies -> CLEAR
 NOMINAL = {"NOUN", "PROPN", "PRON", "NUM", "DET", "SYM", "X"}
-CLAUSAL = {
-    "nsubj",
-    "nsubjpass",
-    "csubj",
-    "csubjpass",
-    "aux",
-    "auxpass",
-    "mark",
-    "expl",
-    "punct",
-    "cc",
-    "conj",
-    "advcl",
-    "parataxis",
-    "intj",
-    "dislocated",
-    "npadvmod",
-}
+CLAUSAL = set(WORDS["clausal"].split())
 
 
 @dataclass
@@ -228,31 +171,7 @@ def to_doc(vocab: Vocab, words: list[Word], *, lower: bool = False) -> Doc:
 
 AGENTS = ("person", "man", "woman", "boy", "girl", "guy", "child", "dog", "player", "lady")
 PARTICLES = ("up", "down", "off", "out", "away", "back", "over", "around")
-PREPOSITIONS = (
-    "in",
-    "on",
-    "at",
-    "into",
-    "with",
-    "from",
-    "to",
-    "of",
-    "through",
-    "onto",
-    "behind",
-    "under",
-    "near",
-    "for",
-    "by",
-    "towards",
-    "around",
-    "inside",
-    "next",
-    "across",
-    "over",
-    "off",
-    "out",
-)
+PREPOSITIONS = tuple(WORDS["prepositions"].split())
 START = ("start", "begin", "continue", "stop", "keep", "finish")
 DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("his", "PRP$"), ("her", "PRP$"))
 

@@ -93,7 +93,6 @@ def moments(seed: int, scenes: int) -> Iterator[Moment]:
 
 
 def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Record, list[list[str]]]]:
-    """Scripts that are not the data set's, with sentences of each event."""
     known = known_scenes()
     for scene in range(scenes):
         novel = chance.random() < NOVEL
@@ -112,7 +111,6 @@ def told(script: Script, chance: random.Random, *, novel: bool) -> list[list[str
 
 
 def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
-    """First frames of clips, some in each event and some anywhere."""
     drawn = {
         min(max(round(chance.uniform(event.start - 0.2, event.end - 0.2) * FPS), 0), count - 1)
         for event in script.events
@@ -155,7 +153,6 @@ def pictures_of_video(record: Record) -> Pictures:
 
 
 def _filmed(record: Record, wanted: dict[int, list[int]]) -> dict[int, Pictures]:
-    """The frames of clips (FRAMES, SIDE, SIDE, 3) by the first one of each."""
     needed = {index for indices in wanted.values() for index in indices}
     painter = Painter(background_of(record["setting"]["place"]))
     seen = {
@@ -242,7 +239,6 @@ def patch_map(scene: Scene) -> Maps:
 
 
 def _fill(grid: npt.NDArray[np.integer], marks: list[tuple[Any, Box | None]]) -> None:
-    """Mark the patches of every box that shows, the smallest last."""
     shown = [(mark, box) for mark, box in marks if box is not None]
     for mark, (left, top, right, bottom) in sorted(shown, key=lambda one: _area(one[1]), reverse=True):
         columns = np.clip(np.minimum(EDGES + PATCH, right) - np.maximum(EDGES, left), 0, PATCH) / PATCH
@@ -383,7 +379,6 @@ class Batches:
         return Batch(seen, torch.from_numpy(places), stirs, maps.long(), owners, numbers, attributes, busy, texts)
 
     def _sources(self, rows: Rows, places: Rows) -> Rows:
-        """The clip that each patch is taken from (clips, kept)."""
         order = self.chance.permutation(BATCH)
         mixed = (self.chance.random(BATCH) < MIXED)[:, None] & ~self.near[rows] & ~self.near[rows[order]]
         taken = np.where(mixed, rows[order][:, None], rows[:, None])
@@ -391,7 +386,6 @@ class Batches:
 
 
 def _grown(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Patches (clips, GRID · GRID) that are flagged, or beside one that is."""
     padded = np.pad(flags.reshape(-1, GRID, GRID), ((0, 0), (1, 1), (1, 1)))
     around = [padded[:, down : down + GRID, across : across + GRID] for down in range(3) for across in range(3)]
     grown: npt.NDArray[np.bool_] = np.any(around, axis=0).reshape(-1, GRID * GRID)

@@ -135,7 +135,6 @@ def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.
 
 
 def _levels() -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation, in levels of 255, of each number of a patch."""
     mean, deviation = (
         (255 * torch.tensor(values)).repeat(FRAMES).repeat_interleave(PATCH**2) for values in (MEAN, DEVIATION)
     )

@@ -132,7 +132,6 @@ def _known(agents: Tensor, things: Tensor) -> Tensor:
 
 
 def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
-    """Mean smooth error of what is known, of agents and of things, added up."""
     errors = functional.smooth_l1_loss(found.float(), true, reduction="none") * known
     parts = [(errors[..., part].sum(), known[..., part].sum()) for part in (slice(OF_AGENT), slice(OF_AGENT, None))]
     return torch.stack([total / count.clamp(min=1) for total, count in parts]).sum()
