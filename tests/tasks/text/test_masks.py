@@ -76,7 +76,7 @@ def order(tokens: list[Token]) -> list[str]:
         (9, (2, 5, 7)),
     ],
 )
-def test_counts_are_the_authors(primitives: int, counts: tuple[int, int, int]) -> None:
+def test_counts_equal_those_of_the_authors(primitives: int, counts: tuple[int, int, int]) -> None:
     assert slot_counts(primitives, RATIOS) == counts
 
 
@@ -100,17 +100,10 @@ def test_ratios_must_rise_within_0_and_1(ratios: tuple[float, float, float]) -> 
         Masking(ratios=ratios)
 
 
-def test_there_are_three_ratios() -> None:
-    with pytest.raises(ValidationError):
-        Masking.model_validate({"ratios": [0.25, 0.5]})
-    assert Masking().ratios == RATIOS
-    assert Masking(ratios=(0.1, 0.3, 0.5)).ratios == (0.1, 0.3, 0.5)
-
-
 # --- which -----------------------------------------------------------------------------------------------------------
 
 
-def test_classes_come_in_the_papers_order_from_left_to_right() -> None:
+def test_classes_have_the_order_of_the_paper_from_left_to_right() -> None:
     tokens = [
         token("quickly", "adverb"),
         token("in", "preposition"),
@@ -127,7 +120,7 @@ def test_classes_come_in_the_papers_order_from_left_to_right() -> None:
     assert order(tokens) == ["opens", "takes", "cup", "box", "red", "blue", "in", "on", "quickly", "slowly"]
 
 
-def test_classes_come_in_the_order_that_is_said() -> None:
+def test_the_order_of_classes_can_be_changed() -> None:
     tokens = [token("opens", "verb"), token("red", "adjective"), token("box", "noun"), token("on", "preposition")]
     said = Masking.model_validate({"primitives": ["noun", "verb", "noun", "adjective"]}).primitives
     assert said == ("noun", "verb", "adjective")
@@ -139,7 +132,7 @@ def test_classes_come_in_the_order_that_is_said() -> None:
     ]
 
 
-def test_the_subject_is_left_out_where_three_other_primitives_are() -> None:
+def test_the_subject_is_left_out_if_there_are_three_other_primitives() -> None:
     tokens = [
         token("man", "noun", subject=True),
         token("opens", "verb"),
@@ -149,13 +142,13 @@ def test_the_subject_is_left_out_where_three_other_primitives_are() -> None:
     assert order(tokens) == ["opens", "box", "red"]
 
 
-def test_the_subject_comes_last_where_fewer_are() -> None:
+def test_the_subject_comes_last_if_there_are_fewer() -> None:
     tokens = [token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")]
     assert order(tokens) == ["opens", "box", "man"]
     assert order(tokens[:1]) == ["man"]
 
 
-def test_a_noun_that_a_pronoun_takes_up_comes_last() -> None:
+def test_a_noun_that_a_pronoun_repeats_comes_last() -> None:
     pronoun = token("they", pos="PRON", dep="nsubj")
     rest = [token("drink", "verb"), token("glass", "noun"), token("of", "preposition"), token("water", "noun")]
     assert order([token("person", "noun", subject=True), pronoun, *rest])[-1] == "person"
@@ -212,7 +205,7 @@ def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: t
             )
 
 
-def test_render_changes_only_what_it_is_told() -> None:
+def test_render_changes_only_the_given_words() -> None:
     tokens = [token("a", space_after=False), token(" "), token("B", space_after=False), token("/", space_after=False)]
     assert render(tokens, {}) == "a  B/"
     assert render(tokens, {2: "cc"}) == "a  cc/"
@@ -221,7 +214,7 @@ def test_render_changes_only_what_it_is_told() -> None:
 # --- which classes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_class_that_may_not_be_masked_is_kept_and_not_counted() -> None:
+def test_a_class_that_must_not_be_masked_is_not_counted() -> None:
     words = [("he", None), ("puts", "verb"), ("a", None), ("red", "adjective"), ("box", "noun"), ("on", "preposition")]
     tokens = [token(word, primitive) for word, primitive in words]
     assert order(tokens) == ["puts", "box", "red", "on"]
@@ -249,7 +242,7 @@ def test_masks_of_all_classes_keep_their_key_material() -> None:
 # --- a part ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_training_split_is_masked_and_refusals_are_told() -> None:
+def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> None:
     verb = [token("opens", "verb"), token("door", "noun", space_after=False)]
     annotations = pa.table({"split": ["train", "test", "train"], "query": ["opens door", "opens door", "it is"]})
     rows = [{"qid": "a", "tokens": verb}, {"qid": "b", "tokens": verb}, {"qid": "c", "tokens": [token("it")]}]

@@ -1,4 +1,4 @@
-"""Anyone's table: which column is what, what a cell says, and what is said of a file that is none."""
+"""A user's table: which column holds what, how cells are read, and which files are rejected."""
 
 import datetime
 import json
@@ -148,7 +148,7 @@ def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
         ("a.csv", "text,clip\na person sits.,a\n", "no column that looks like seconds or mm:ss for start"),
     ],
 )
-def test_a_file_that_is_no_table_is_told_in_one_line(
+def test_a_file_that_is_no_table_has_a_message_of_one_line(
     tmp_path: Path, name: str, text: str | bytes, message: str
 ) -> None:
     path = tmp_path / name

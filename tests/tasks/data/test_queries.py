@@ -1,4 +1,4 @@
-"""Sentences and data frames as a data set's files."""
+"""Sentences and data frames become the files of a data set."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_sentences_are_training_queries_of_a_video_each(tmp_path: Path) -> None:
     assert not found[0].labelled
 
 
-def test_a_frame_s_columns_are_taken_where_they_are_there(tmp_path: Path) -> None:
+def test_the_columns_of_a_data_frame(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "query": ["opens.", "closes.", "sits."],
@@ -56,6 +56,6 @@ def test_a_frame_s_columns_are_taken_where_they_are_there(tmp_path: Path) -> Non
         (pd.DataFrame({"query": ["a"], "split": ["test"]}), "no query of split 'train'"),
     ],
 )
-def test_what_is_no_query_is_said(queries: Any, message: str, tmp_path: Path) -> None:
+def test_unusable_queries_are_an_error(queries: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=message):
         write_queries(queries, tmp_path)
