@@ -1,6 +1,7 @@
 """`build-negatives`: hierarchical hard negatives for every training query of a data set.
 
-penumbra run build-negatives charades-cg, or prefect deployment run build-negatives/charades-cg
+penumbra run build-negatives charades-cg
+prefect deployment run build-negatives/charades-cg
 """
 
 from prefect import State
@@ -42,7 +43,7 @@ def build_negatives(
     engine: EngineName = None,
 ) -> State[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
-    how = NegativesParameters(
+    settings = NegativesParameters(
         tagging=tagging,
         masking=masking,
         filling=filling,
@@ -53,54 +54,58 @@ def build_negatives(
         sourcing=sourcing,
     )
     with use_engine(engine):
-        made = negatives_of(dataset, how)
-    return completed_state(made, made.outcome)
+        result = negatives_of(dataset, settings)
+    return completed_state(result, result.outcome)
 
 
-def queries_of(dataset: Dataset, how: NegativesParameters) -> Queries:
-    """What is known of the queries before any is negated."""
+def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:
+    """Return what is known of the queries before any negative is made."""
     annotations = read_annotations(dataset)
-    tags, embeddings = tag(annotations, how.tagging), embed(annotations, how.encoding)
-    return Queries(annotations, tags, embeddings, pair(annotations, embeddings, how.pairing))
+    tags, embeddings = tag(annotations, settings.tagging), embed(annotations, settings.encoding)
+    return Queries(annotations, tags, embeddings, pair(annotations, embeddings, settings.pairing))
 
 
-def negatives_of(dataset: Dataset, how: NegativesParameters) -> Negatives:
-    """The flow's DAG."""
-    queries = queries_of(dataset, how)
+def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
+    """Build the negatives; this is the flow's DAG."""
+    queries = queries_of(dataset, settings)
     annotations, tags, embeddings, in_video = queries
     dictionary = count(annotations, tags)
-    if how.sourcing.source != "fills":
-        return taken_of(queries, dictionary, how)
-    masks = mask(annotations, tags, how.masking)
-    unanswered = ask(annotations, tags, masks, dictionary, how.filling)
-    with plan_if(how.filling.dry_run):  # then the price has been told, and nothing more is made
-        fills = fill(annotations, tags, masks, dictionary, how.filling, unanswered)
-        chosen = choose_negatives(annotations, tags, masks, dictionary, fills, embeddings, how.choosing, how.encoding)
-        quality = quality_of(chosen, fills, queries, how)
+    if settings.sourcing.source != "fills":
+        return sentences_of(queries, dictionary, settings)
+    masks = mask(annotations, tags, settings.masking)
+    unanswered = ask(annotations, tags, masks, dictionary, settings.filling)
+    with plan_if(settings.filling.dry_run):  # a dry run ends here: the price is in its report
+        fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
+        chosen = choose_negatives(
+            annotations, tags, masks, dictionary, fills, embeddings, settings.choosing, settings.encoding
+        )
+        quality = quality_of(chosen, fills, queries, settings)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
-        made = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return made.ended(report_negatives(made, summarise(annotations, tags, masks, fills, chosen)))
+        result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
+        return result.ended(report_negatives(result, summarise(annotations, tags, masks, fills, chosen)))
 
 
-def taken_of(queries: Queries, dictionary: Artifact, how: NegativesParameters) -> Negatives:
-    """The DAG where negatives are whole sentences: nothing is masked, filled or chosen."""
-    annotations, tags, embeddings, in_video = queries
+def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesParameters) -> Negatives:
+    """Return negatives that are whole sentences: nothing is masked or filled."""
     from penumbra.tasks.negatives.sentence_negatives.imported import make_sentence_negatives
 
-    taken = make_sentence_negatives(annotations, tags, dictionary, embeddings, how.sourcing, how.choosing, how.encoding)
-    quality = quality_of(taken, (), queries, how)
-    rejected = gather_rejected(annotations, tags, taken)
-    made = Negatives(annotations, tags, dictionary, None, (), embeddings, taken, in_video, rejected, quality)
-    return made.ended(report_negatives(made, summarise(annotations, tags, None, (), taken)))
+    annotations, tags, embeddings, in_video = queries
+    sentences = make_sentence_negatives(
+        annotations, tags, dictionary, embeddings, settings.sourcing, settings.choosing, settings.encoding
+    )
+    quality = quality_of(sentences, (), queries, settings)
+    rejected = gather_rejected(annotations, tags, sentences)
+    result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
+    return result.ended(report_negatives(result, summarise(annotations, tags, None, (), sentences)))
 
 
 def quality_of(
-    negatives: Artifact, fills: tuple[Artifact, ...], queries: Queries, how: NegativesParameters
+    negatives: Artifact, fills: tuple[Artifact, ...], queries: Queries, settings: NegativesParameters
 ) -> Artifact | None:
     """Return the quality report on the negatives, if the parameters ask for one."""
-    if not how.judging.judge:
+    if not settings.judging.judge:
         return None
     from penumbra.tasks.negatives.quality.report import report_quality
 
     annotations, tags, embeddings, _ = queries
-    return report_quality(negatives, fills, annotations, tags, embeddings, how.encoding, how.judging)
+    return report_quality(negatives, fills, annotations, tags, embeddings, settings.encoding, settings.judging)

@@ -122,18 +122,10 @@ class OriginGuard:
 
 
 def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequence[str], credential: str) -> ASGIApp:
-    """Return the page as an application.
+    """Return the page as an application; raise `PenumbraError` if Gradio is not installed.
 
-    Args:
-        runs: keys of runs by their names
-        selected: key of the run that is selected first
-        folder: folder of the uploaded files
-        urls: addresses of the page as browsers know them
-        credential: user:password that the page asks for; '' asks for none
-
-    Raises:
-        PenumbraError: Gradio is not installed
-
+    `runs` are keys of runs by their names. The folder holds the uploaded files. `urls` are the page's addresses as
+    browsers know them. The page asks for the credential, user:password, unless it is ''.
     """
     gradio = _gradio(folder)
     page = _page(gradio, runs, selected, folder)
@@ -197,17 +189,11 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
 
 
 def serve_app(host: str, port: int, run: str | None, dataset: str | None) -> None:
-    """Serve the page until Ctrl-C or SIGTERM.
+    """Serve the page until Ctrl-C or SIGTERM; port 0 takes a free one.
 
-    Args:
-        host: address to listen on
-        port: 0 takes a free one
-        run: key, first digits or name of the run that is selected first; None: the newest
-        dataset: data set whose runs are offered; None: all
-
-    Raises:
-        PenumbraError: no such run, Gradio is not installed, the port is taken, or PENUMBRA_AUTH is missing
-
+    `run`, a key, its first digits, or a name, is selected first; by default the newest. Without a data set all runs are
+    offered. Raises `PenumbraError` if there is no such run, Gradio is not installed, the port is taken, or
+    PENUMBRA_AUTH is missing.
     """
     import uvicorn
 

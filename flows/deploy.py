@@ -20,9 +20,9 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.errors import MissingError
-from penumbra.artifacts.locations import PROJECT
-from penumbra.flows.parameters import datasets_with_own_file, own_deployments
-from penumbra.flows.registry import ParameterError, deployments, flow_of
+from penumbra.artifacts.locations import PROJECT, data_folder
+from penumbra.flows.parameters import OWN_FILE, deployment_parameters, own_parameters
+from penumbra.flows.registry import ParameterError, deployments, flow_of, prefect_yaml
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 POOLS = ("penumbra", "penumbra-gpu")
@@ -55,13 +55,17 @@ def main() -> None:
 
 def all_deployments() -> list[dict[str, Any]]:
     """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
-    by_name = {(one["name"], one["tags"][0]): one for one in deployments()}
-    for dataset in datasets_with_own_file():
+    found = {(one["tags"][0], one["name"]): one for one in deployments()}
+    for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
         try:
-            by_name.update({(one["name"], one["tags"][0]): one for one in own_deployments(dataset)})
+            own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
         except ParameterError as error:
             sys.stderr.write(f"penumbra: {error}\n")
-    return list(by_name.values())
+            continue
+        for flow, parameters in own.items():
+            usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}
+            found[flow, dataset] = {**usual, **found.get((flow, dataset), {}), "parameters": parameters}
+    return list(found.values())
 
 
 def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:

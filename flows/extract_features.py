@@ -37,31 +37,36 @@ def extract_features(
     engine: EngineName = None,
 ) -> State[ExtractedFeatures]:
     """Encode every distinct text and every clip of every video, or import or simulate the videos' features."""
-    how = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
+    settings = FeaturesParameters(clip=clip, texts=texts, videos=videos, imports=imports, simulation=simulation)
     with use_engine(engine):
-        made = features_of(dataset, chosen_negatives(dataset.name, texts), how)
-    return completed_state(made, made.outcome)
+        result = features_of(dataset, chosen_negatives(dataset.name, texts), settings)
+    return completed_state(result, result.outcome)
 
 
 def features_of(
     dataset: Dataset,
     negatives: Artifact | None,
-    how: FeaturesParameters,
+    settings: FeaturesParameters,
     texts: Artifact | None = None,
     videos: tuple[Artifact, ...] = (),
 ) -> ExtractedFeatures:
-    """The flow's DAG; texts are the queries and these negatives. Features that are given are taken."""
+    """Extract the features of a data set; this is the flow's DAG.
+
+    Texts are those of the queries and the negatives. Features that are given are not extracted again.
+    """
     annotations = read_annotations(dataset)
-    texts = texts or encode_queries(annotations, negatives, how.clip, how.texts)
-    folder = videos_folder(dataset.name, how.videos)
+    texts = texts or encode_queries(annotations, negatives, settings.clip, settings.texts)
+    folder = videos_folder(dataset.name, settings.videos)
     outcome = None
     if not videos:
-        if how.simulation.wanted:
-            features = simulate(annotations, tag(annotations, Tagging()), how.simulation, how.videos.clip_length)
-        elif how.imports.sources:
-            features = import_features(annotations, how.imports, how.videos.clip_length)
+        if settings.simulation.wanted:
+            features = simulate(
+                annotations, tag(annotations, Tagging()), settings.simulation, settings.videos.clip_length
+            )
+        elif settings.imports.sources:
+            features = import_features(annotations, settings.imports, settings.videos.clip_length)
         else:
-            features = encode_videos(annotations, folder, how.clip, how.videos)
+            features = encode_videos(annotations, folder, settings.clip, settings.videos)
         videos, outcome = (features,), report_features(annotations, texts, features)
-    patches = encode_patches(annotations, folder, how.clip, how.videos) if how.videos.patches else None
+    patches = encode_patches(annotations, folder, settings.clip, settings.videos) if settings.videos.patches else None
     return ExtractedFeatures(annotations, texts, videos, patches, outcome)

@@ -1,4 +1,4 @@
-"""`import-negatives`: hard negatives that others have made, as those that are built here.
+"""`import-negatives`: hard negatives of others from a file, as the table of those that are built here.
 
 penumbra run import-negatives charades-cg --param file=release.jsonl
 """
@@ -35,10 +35,12 @@ def import_negatives(
     judging: QualityConfig = QualityConfig(),
     engine: EngineName = None,
 ) -> State[Negatives]:
-    """Take the file's negatives as they are, and tell of each which of the checks of `choosing` it passes."""
-    read_entries(Path(file).expanduser())  # a file that is none is told before anything is made
+    """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
+    read_entries(Path(file).expanduser())  # raises an exception for a wrong file before anything is made
     sourcing = NegativeSource(source="imported", file=file)
-    how = NegativesParameters(sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging)
+    settings = NegativesParameters(
+        sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging
+    )
     with use_engine(engine):
-        made = negatives_of(dataset, how)
-    return completed_state(made, made.outcome)
+        result = negatives_of(dataset, settings)
+    return completed_state(result, result.outcome)

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
-from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of, prefect_yaml
+from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of
 from penumbra.tasks.parameter_group import merge
 
 if TYPE_CHECKING:
@@ -141,8 +141,9 @@ def _path_of(key: str, parameters: list[Parameter], chosen: Mapping[str, str]) -
     """Return the path of the only parameter that ends with the key, or the key itself if there is none."""
     ending = [it for it in parameters if it.path.endswith(f".{key}") and "[]" not in it.path]
     usable = {it.path for it in ending if it.model in ("", chosen.get(it.path.partition(".")[0]))}
+    groups = {path: f"{path.rpartition('.')[0]}." for path in usable}
     # A group's own parameter comes before those of the groups within it.
-    outer = {it for it in usable if not any(it != other and it.startswith(_group_of(other)) for other in usable)}
+    outer = {it for it in usable if not any(it != path and it.startswith(group) for path, group in groups.items())}
     if len(outer) > 1:
         typed = " or ".join(f"--param {path}=…" for path in sorted(outer))
         raise ParameterError(f"{key!r} is the end of several parameters: type {typed}")
@@ -153,10 +154,6 @@ def _path_of(key: str, parameters: list[Parameter], chosen: Mapping[str, str]) -
             f"{key!r} is a parameter of {union} {models}, and this run has {chosen[union]}: add --param {union}.name=…"
         )
     return next(iter(outer), key)
-
-
-def _group_of(path: str) -> str:
-    return f"{path.rpartition('.')[0]}."
 
 
 def _refuse_unknown(flow: str, parameters: list[Parameter], values: Mapping[str, Any]) -> None:
@@ -206,24 +203,6 @@ def deployment_parameters(flow: str, name: str) -> dict[str, Any]:
         raise ParameterError(f"{data_folder() / name / OWN_FILE}: {error}") from None
 
 
-def own_deployments(dataset: str) -> list[dict[str, Any]]:
-    """Return the deployments that a data set's own file describes, in the form of those of prefect.yaml.
-
-    Raises `ParameterError` as `deployment_parameters` does.
-    """
-    definitions = prefect_yaml()["definitions"]
-    known = {(one["name"], one["tags"][0]): one for one in deployments()}
-    return [
-        {
-            **definitions[flow],
-            "tags": [flow, dataset],
-            **known.get((dataset, flow), {"name": dataset}),
-            "parameters": deployment_parameters(flow, dataset),
-        }
-        for flow in own_parameters(dataset)
-    ]
-
-
 def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     """Return the parameters of a data set's own file, by flow; nothing if the data set has no such file.
 
@@ -237,11 +216,6 @@ def own_parameters(dataset: str) -> dict[str, dict[str, Any]]:
     if unknown:
         raise ParameterError(f"{file}: no flow {unknown[0]!r}; there is: {', '.join(FLOWS)}")
     return {flow: _split_at_dots(values or {}, f"{file}, below {flow!r},") for flow, values in flows.items()}
-
-
-def datasets_with_own_file() -> list[str]:
-    """Return the names of the data sets that have a file of parameters of their own."""
-    return sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}"))
 
 
 def parameters_in(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`penumbra.build_negatives`: the flow `build-negatives` over queries that lie in no file, in this process."""
+"""`penumbra.build_negatives`: the flow `build-negatives` in this process, on queries of a list or a data frame."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 UNNAMED = "sentences"
-MARK = ".written-from-python"  # in a folder of the data folder that may be written anew
+MARK = ".written-from-python"  # a file in the folders of data sets that may be replaced
 
 
 def negatives_for(
@@ -31,25 +31,25 @@ def negatives_for(
     quiet: bool,
     english: bool = True,
 ) -> Artifact:
-    """The artifact `negatives` of these queries; nothing is run where it is there.
+    """Return the artifact `negatives` of the queries, and build it if it does not exist.
 
-    Raises `DatasetError` where the queries are none, or the name is that of a data set written by others, and whatever
-    `penumbra run build-negatives` raises.
+    Raises `DatasetError` if there are no queries, or the name is that of a data set that was not written from Python,
+    and the exceptions of `local_run.prepare`.
     """
     with tempfile.TemporaryDirectory(prefix="penumbra-") as temporary:
         folder = _named(name) if name else Path(temporary)
         files = write_queries(queries, folder)
         dataset = {"name": name or UNNAMED, "folder": str(folder), "files": files, "english": english}
         changes = {"dataset": dataset, **{group: _plain(value) for group, value in groups.items()}}
-        _, _, known = prepare("build-negatives", name or UNNAMED, changes)
-        how = NegativesParameters(**{group: known[group] for group in NegativesParameters.model_fields})
+        _, _, parameters = prepare("build-negatives", name or UNNAMED, changes)
+        settings = NegativesParameters(**{group: parameters[group] for group in NegativesParameters.model_fields})
         with planning() as plan:
-            planned = negatives_of(known["dataset"], how)
+            planned = negatives_of(parameters["dataset"], settings)
         if all(state == IS_THERE for _, state, _ in plan.rows):
             return planned.negatives
         with warnings_only() if quiet else nullcontext():
-            made: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
-        return made.negatives
+            result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)
+        return result.negatives
 
 
 def _named(name: str) -> Path:

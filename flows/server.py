@@ -28,8 +28,6 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.processes import ending_with_us, environment
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import Route
 
 LOOPBACK = "127.0.0.1"
@@ -81,13 +79,8 @@ def start_server(
 ) -> subprocess.Popen[bytes]:
     """Start a server in a process group of its own; `wait_for` returns when it answers.
 
-    Args:
-        listener: the socket, which is closed in this process
-        urls: addresses of the server as browsers know them, without a path
-        credential: user:password that the server asks for; it is in no command line
-        environment: environment variables of the server, with Prefect's settings
-        folder: working directory of the server
-
+    The listening socket is closed in this process. `urls` are the server's addresses as browsers know them. The
+    credential, user:password, is in no command line. `environment` holds Prefect's other settings.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
@@ -189,14 +182,8 @@ def _temporary_server() -> tuple[int, str]:
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
     process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
-    atexit.register(_terminate, process)
+    atexit.register(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGTERM))
     return port, credential
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Ask a server to end without waiting for it; `ending_with_us` kills it if it does not."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
 
 
 # The pages of `penumbra browse`
@@ -204,14 +191,23 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 def browse_routes(credential: str) -> "list[Route]":
     """Return the routes of the pages, each of which asks for the credential as a browser understands it."""
-    from starlette.responses import PlainTextResponse
+    from jinja2 import Template
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
     from starlette.routing import Route
+
+    from penumbra.artifacts.manifest import NAME
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.browsing.gather import gather
+    from penumbra.tasks.browsing.page import write_page
+    from penumbra.tasks.data.dataset import videos_of
+    from penumbra.tasks.features.files import VideoFolder
 
     expected = b"Basic " + b64encode(credential.encode())
     challenge = {"WWW-Authenticate": 'Basic realm="Penumbra", charset="UTF-8"'}
 
-    def guarded(endpoint: "Callable[[Request], Response]") -> "Callable[[Request], Response]":
-        def answer(request: "Request") -> "Response":
+    def guarded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
             if not secrets.compare_digest(request.headers.get("authorization", "").encode(), expected):
                 return PlainTextResponse("log in with the credential that `penumbra serve` printed", 401, challenge)
             try:
@@ -221,44 +217,24 @@ def browse_routes(credential: str) -> "list[Route]":
 
         return answer
 
-    pages = {"/browse": _datasets, "/browse/{dataset}": _page, "/browse/{dataset}/videos/{file}": _video}
+    def datasets(_: Request) -> Response:
+        names = sorted({manifest.dataset for manifest in Store().find(stage="negatives")})
+        return HTMLResponse(Template(DATASETS_PAGE, autoescape=True).render(datasets=names))
+
+    def page(request: Request) -> Response:
+        query = request.query_params  # as the options of `penumbra browse`
+        dataset = request.path_params["dataset"]
+        data = gather(Store(), dataset, query.getlist("provider"), query.getlist("run"), None)
+        return HTMLResponse(write_page(data))
+
+    def video(request: Request) -> Response:
+        dataset, name = request.path_params["dataset"], request.path_params["file"]
+        folder = videos_of(dataset)
+        file = VideoFolder(folder).find(name) if NAME.match(dataset) and folder.is_dir() else None
+        return FileResponse(file) if file else PlainTextResponse("no such video", 404)
+
+    pages = {"/browse": datasets, "/browse/{dataset}": page, "/browse/{dataset}/videos/{file}": video}
     return [Route(path, guarded(endpoint)) for path, endpoint in pages.items()]
-
-
-def _datasets(_: "Request") -> "Response":
-    from jinja2 import Template
-    from starlette.responses import HTMLResponse
-
-    from penumbra.artifacts.store import Store
-
-    names = sorted({manifest.dataset for manifest in Store().find(stage="negatives")})
-    return HTMLResponse(Template(DATASETS_PAGE, autoescape=True).render(datasets=names))
-
-
-def _page(request: "Request") -> "Response":
-    from starlette.responses import HTMLResponse
-
-    from penumbra.artifacts.store import Store
-    from penumbra.tasks.browsing.gather import gather
-    from penumbra.tasks.browsing.page import write_page
-
-    query = request.query_params  # as the options of `penumbra browse`
-    dataset = request.path_params["dataset"]
-    data = gather(Store(), dataset, query.getlist("provider"), query.getlist("run"), None)
-    return HTMLResponse(write_page(data))
-
-
-def _video(request: "Request") -> "Response":
-    from starlette.responses import FileResponse, PlainTextResponse
-
-    from penumbra.artifacts.manifest import NAME
-    from penumbra.tasks.data.dataset import videos_of
-    from penumbra.tasks.features.files import VideoFolder
-
-    dataset, name = request.path_params["dataset"], request.path_params["file"]
-    folder = videos_of(dataset)
-    file = VideoFolder(folder).find(name) if NAME.match(dataset) and folder.is_dir() else None
-    return FileResponse(file) if file else PlainTextResponse("no such video", 404)
 
 
 # The process of the server

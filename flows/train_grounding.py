@@ -1,4 +1,4 @@
-"""`train-grounding`: train a grounding model on a data set whose features (and negatives) are there.
+"""`train-grounding`: train a grounding model on the features (and negatives) of a data set.
 
 penumbra run train-grounding charades-cg-qd_detr-shine
 """
@@ -31,19 +31,19 @@ def train_grounding(
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
 ) -> State[Artifact]:
-    """Any of the models, most of them alone or with SHINE's negatives; what is said beats the preset."""
+    """Train a model, with or without SHINE's negatives; parameters that are set beat the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return completed_state(*train(find_sources(read_annotations(dataset), settings), settings))
 
 
 def train(sources: Sources, settings: Settings) -> tuple[Artifact, str]:
-    """The flow's DAG: the run's metrics, and how it ended."""
+    """Train a model; return the run's metrics and its outcome. This is the flow's DAG."""
     metrics = train_model(with_parts(sources, settings), settings)
     return metrics, report_training(metrics)
 
 
 def with_parts(sources: Sources, settings: Settings) -> Sources:
-    """With queries' static and dynamic parts, where the model reads them."""
+    """Add the queries' static and dynamic parts if the model reads them."""
     if not settings.model.reads_parts or not sources.tags:
         return sources
     return replace(sources, visual_dynamic_queries=split_queries(sources.tags))

@@ -1,4 +1,4 @@
-"""What a flow's runs are called, and how one ends that a schedule began where its data are missing."""
+"""Names of runs, and the state of a run that a schedule started while its data are missing."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ NEAREST, BOTH = {"source": "nearest"}, {"providers": ["corpus", "openai"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "called"),
+    ("name", "parameters", "run_name"),
     [
         ("build-negatives", SCENES, "build-negatives scenes corpus"),
         ("build-negatives", {**SCENES, "filling": BOTH}, "build-negatives scenes corpus+openai"),
@@ -35,14 +35,14 @@ NEAREST, BOTH = {"source": "nearest"}, {"providers": ["corpus", "openai"]}
         ("ablation", {**SCENES, "name": "llms"}, "ablation llms scenes"),
     ],
 )
-def test_a_run_is_called_by_what_it_does(
-    name: str, said: dict[str, Any], called: str, monkeypatch: pytest.MonkeyPatch
+def test_a_run_has_a_name_that_says_what_it_does(
+    name: str, parameters: dict[str, Any], run_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = flow_of(name).validate_parameters({**_defaults(name), **said})
+    known = flow_of(name).validate_parameters({**_defaults(name), **parameters})
     monkeypatch.setattr(flow_run, "get_parameters", lambda: known)
     naming = flow_of(name).flow_run_name
     assert callable(naming)
-    assert naming() == called
+    assert naming() == run_name
 
 
 def _defaults(name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _defaults(name: str) -> dict[str, Any]:
     return {one.name: one.default for one in given if one.default is not one.empty}
 
 
-def begun_by_schedule(folder: Path) -> FlowRun:
+def scheduled_run(folder: Path) -> FlowRun:
     """A run that the server's own scheduler planned, as it is when its time has come."""
     with get_client(sync_client=True) as client:
         dataset = {"name": "absent", "folder": str(folder)}
@@ -66,10 +66,10 @@ def begun_by_schedule(folder: Path) -> FlowRun:
         return client.read_flow_run(run.id)
 
 
-def test_by_schedule_on_missing_data_a_run_is_cancelled_and_says_what_to_fetch(
+def test_a_scheduled_run_without_data_is_cancelled_with_a_remedy(
     prefect_server: None, tmp_path: Path
 ) -> None:
-    run, missing = begun_by_schedule(tmp_path / "absent"), tmp_path / "absent"
+    run, missing = scheduled_run(tmp_path / "absent"), tmp_path / "absent"
     parameters = {"dataset": Dataset(name="absent", folder=str(missing))}
     state: State[Any] = run_flow(build_negatives, run, parameters, return_type="state")  # type: ignore[assignment]
     assert state.is_cancelled()
@@ -80,7 +80,7 @@ def test_by_schedule_on_missing_data_a_run_is_cancelled_and_says_what_to_fetch(
     assert state.message in str(by_hand.message)
 
 
-def test_a_schedule_is_on_where_the_data_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
     nightly = [{"cron": "0 2 * * *", "active": True}]
 
