@@ -182,8 +182,14 @@ def _temporary_server() -> tuple[int, str]:
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
     process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
-    atexit.register(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGTERM))
+    atexit.register(_terminate, process)
     return port, credential
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """Ask a server to end without waiting for it; `ending_with_us` kills it if it does not."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 # The pages of `penumbra browse`

@@ -155,8 +155,8 @@ def check(
 
 def print_check(dataset: "Dataset") -> None:
     """Print what the files of a data set hold."""
-    from penumbra.tasks.data.annotations import HEADER
-    from penumbra.tasks.data.annotations import check as check_dataset
+    from penumbra.tasks.data.rows import HEADER
+    from penumbra.tasks.data.rows import check as check_dataset
 
     checked = check_dataset(dataset)
     print_table(HEADER, (split.figures() for split in checked.splits), str(dataset.location()))

@@ -4,144 +4,21 @@ A file that is no data set stops the run. All queries of a video are in the same
 without reading other parts. `check` is what `penumbra check` prints, by the same rules.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.data.dataset import Dataset, DatasetError, RawRow, read_rows
-from penumbra.tasks.data.english import foreign
+from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
+from penumbra.tasks.data.rows import CheckedRow, clean_row
 from penumbra.tasks.stage import Stage, run
 
 STAGE = "annotations"
 ROWS_A_PART = 1024
-MAX_WORDS = 256
-MASK = "<mask>"  # replaces words in masked queries, so no query may contain it
-LARGEST = 1e9  # seconds or clips; no video is longer
-SAFE_VID = re.compile(r"[^/\\\x00-\x1f]{1,200}\Z")
-
-CheckedRow = tuple[RawRow, dict[str, Any], str, list[str]]  # row of the file, row of the table, reason, notes
-
-
-# -- what a row must be -----------------------------------------------------------------------------------------------
-
-
-def check_query(query: Any) -> str:
-    """Return why a query can't be used, or ''."""
-    if not isinstance(query, str) or not query.strip():
-        return "query is empty"
-    if not _is_text(query):
-        return "query is no valid Unicode text"
-    letters = [c for c in query if c.isalpha()]
-    if not letters:
-        return "query has no letter"
-    if sum(c.isascii() for c in letters) < 0.5 * len(letters):
-        return "query is not written in Latin letters"
-    if len(query.split()) > MAX_WORDS:
-        return f"query is longer than {MAX_WORDS} words"
-    return "query contains <mask>" if MASK in query else ""
-
-
-def clean_windows(windows: Any, duration: float) -> tuple[list[list[float]], str, str]:
-    """Return the windows clipped to the video, why they can't be used (or ''), and what was changed (or '')."""
-    if not isinstance(windows, list):
-        return [], "windows are no list", ""
-    kept, note = [], ""
-    for window in windows:
-        if not isinstance(window, list) or len(window) != 2 or not all(_is_number(edge) for edge in window):
-            return [], "window is not two finite numbers", ""
-        start, end = float(window[0]), float(window[1])
-        if start < 0:
-            return [], "window starts before 0", ""
-        if end < start:
-            return [], "window ends before it begins", ""
-        if start >= duration:
-            return [], "window starts after the video's end", ""
-        if end > duration:
-            end, note = duration, "window clipped to the video's end"
-        if end == start:
-            return [], "window is empty", ""
-        kept.append([start, end])
-    return kept, "", note
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def clean_saliency(clips: Any, scores: Any) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return QVHighlights' scores of each relevant clip, and why they can't be used (or '')."""
-    if clips is None and scores is None:
-        return None, ""
-    if not isinstance(clips, list) or not isinstance(scores, list) or len(clips) != len(scores):
-        return None, "saliency scores and clips differ in number"
-    whole = all(type(clip) is int and 0 <= clip < LARGEST for clip in clips)
-    fits = all(isinstance(s, list) and all(type(n) is int and 0 <= n < 128 for n in s) for s in scores)
-    if not whole or not fits:
-        return None, "saliency is no list of small whole numbers"
-    return [{"clip": clip, "scores": score} for clip, score in zip(clips, scores, strict=True)], ""
-
-
-def _fault(raw: RawRow, seen: set[str], english: bool) -> str:
-    """Return why a row can't be used, apart from its windows and saliency, or ''."""
-    if fault := raw.fault or check_query(raw.query):
-        return fault
-    if english and (language := foreign(raw.query)):
-        return f"query is not in English, but in {language}"
-    if not raw.qid or not _is_text(raw.qid):
-        return "qid is empty or no text"
-    if raw.qid in seen:
-        return "qid occurs twice"
-    if not (_is_text(raw.vid) and SAFE_VID.match(raw.vid) and ".." not in raw.vid):
-        return "video id is no safe file name"
-    if not (_is_number(raw.duration) and raw.duration > 0):
-        return "duration is not a positive number"
-    if not all(_is_text(text) for label in raw.novel for text in (label["type"], *label["words"])):
-        return "novel label is no text"
-    return ""
-
-
-def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[dict[str, Any], str, list[str]]:
-    """Return a row of the table, why it is rejected (or ''), and what was changed in it.
-
-    `seen` holds the qids of the earlier rows; `english` rejects queries in another language.
-    """
-    reason, note, windows, saliency = _fault(raw, seen, english), "", list[list[float]](), None
-    if not reason:
-        windows, reason, note = clean_windows(raw.windows, float(raw.duration))
-    if not reason and raw.labelled and not windows:
-        reason = "query has no window"
-    if not reason:
-        saliency, reason = clean_saliency(*raw.saliency)
-    if reason:
-        return {}, reason, []
-    seen.add(raw.qid)
-    query = raw.query.strip()
-    notes = [note] * bool(note) + ["blanks around the query removed"] * (query != raw.query)
-    row = {
-        "qid": raw.qid,
-        "vid": raw.vid,
-        "split": split,
-        "query": query,
-        "duration": float(raw.duration),
-        "windows": windows,
-        "novel": raw.novel,
-        "saliency": saliency,
-    }
-    return row, "", notes
-
-
-# -- the stage --------------------------------------------------------------------------------------------------------
 
 
 def make_part(rows: Iterable[CheckedRow]) -> Part:
@@ -211,90 +88,3 @@ class Annotations(Stage):
 def read_annotations(dataset: Dataset) -> Artifact:
     """Read the files of a data set."""
     return run(Annotations(dataset))
-
-
-# -- penumbra check ---------------------------------------------------------------------------------------------------
-
-HEADER = ("split", "file", "rows", "rejected", "videos", "windows", "video, s", "window, s", "words")
-MAX_EXAMPLE = 120  # characters
-
-
-@dataclass
-class Split:
-    """What one split holds: its rows, how many of them can be used, and figures of these."""
-
-    name: str
-    file: str
-    rows: int = 0
-    usable: int = 0
-    durations: dict[str, float] = field(default_factory=dict)  # seconds, by video
-    word_counts: list[int] = field(default_factory=list)  # of the queries
-    window_lengths: list[float] = field(default_factory=list)  # seconds
-    queries: set[str] = field(default_factory=set)  # in lower case
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Add a usable row."""
-        self.usable += 1
-        self.durations[row["vid"]] = row["duration"]
-        self.word_counts.append(len(row["query"].split()))
-        self.window_lengths += [end - start for start, end in row["windows"]]
-        self.queries.add(row["query"].lower())
-
-    def figures(self) -> list[str]:
-        """Return a row of the printed table."""
-        counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
-        values: list[Sequence[float]] = [[*self.durations.values()], self.window_lengths, self.word_counts]
-        return [self.name, self.file, *(f"{count:,}" for count in counts), *map(value_range, values)]
-
-
-@dataclass
-class CheckedDataset:
-    """What a data set holds; each reason of rejection has its number of rows and the first one as an example."""
-
-    splits: list[Split]
-    rejected: dict[str, tuple[int, str]]
-    changed: dict[str, int]
-    notes: list[str]
-
-
-def value_range(values: Sequence[float]) -> str:
-    """Return the least, the median and the largest of some values."""
-    return " – ".join(f"{value:.4g}" for value in (min(values), median(values), max(values))) if values else ""
-
-
-def check(dataset: Dataset) -> CheckedDataset:
-    """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
-    seen: set[str] = set()
-    checked = CheckedDataset([], {}, Counter[str](), [])
-    for name, path in dataset.split_files().items():
-        split = Split(name, path.name)
-        for raw in read_rows(path, name):
-            row, reason, changes = clean_row(raw, name, seen, dataset.english)
-            split.rows += 1
-            if reason:
-                count, example = checked.rejected.get(reason, (0, f"{path.name}: {_example(raw)}"))
-                checked.rejected[reason] = (count + 1, example)
-            else:
-                checked.changed |= {change: checked.changed.get(change, 0) + 1 for change in changes}
-                split.add(row)
-        checked.splits.append(split)
-    checked.notes = _notes(checked.splits)
-    return checked
-
-
-def _example(raw: RawRow) -> str:
-    text = f"{raw.qid} {raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s" if not raw.fault else raw.qid
-    return text if len(text) <= MAX_EXAMPLE else f"{text[:MAX_EXAMPLE]}…"
-
-
-def _notes(splits: Sequence[Split]) -> list[str]:
-    """Return notes on videos and queries that a test split shares with the training split."""
-    notes = []
-    training = next((split for split in splits if split.name == "train"), None)
-    for split in splits:
-        if training is None or split is training:
-            continue
-        videos, queries = len(split.durations.keys() & training.durations.keys()), len(split.queries & training.queries)
-        notes += [f"{videos:,} videos of {split.name} are also in train"] if videos else []
-        notes += [f"{queries:,} queries of {split.name} are also in train, word for word"] if queries else []
-    return notes

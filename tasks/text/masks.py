@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.data.annotations import MASK
+from penumbra.tasks.data.rows import MASK
 from penumbra.tasks.stage import Parameters, Stage, read_part, run
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 

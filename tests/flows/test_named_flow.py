@@ -66,9 +66,7 @@ def scheduled_run(folder: Path) -> FlowRun:
         return client.read_flow_run(run.id)
 
 
-def test_a_scheduled_run_without_data_is_cancelled_with_a_remedy(
-    prefect_server: None, tmp_path: Path
-) -> None:
+def test_a_scheduled_run_without_data_is_cancelled_with_a_remedy(prefect_server: None, tmp_path: Path) -> None:
     run, missing = scheduled_run(tmp_path / "absent"), tmp_path / "absent"
     parameters = {"dataset": Dataset(name="absent", folder=str(missing))}
     state: State[Any] = run_flow(build_negatives, run, parameters, return_type="state")  # type: ignore[assignment]

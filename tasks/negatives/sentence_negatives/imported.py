@@ -15,7 +15,7 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.annotations import check_query
+from penumbra.tasks.data.rows import check_query
 from penumbra.tasks.negatives.choosing.checks import normal_form
 from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource

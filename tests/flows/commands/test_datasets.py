@@ -138,10 +138,10 @@ def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     (videos / "v3.mp4").write_bytes(b"no film")
     broken = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
     assert isinstance(broken.exception, FeatureError)
-    assert "v3.mp4 tells no duration: file can't be opened as a video" in str(broken.exception)
+    assert "v3.mp4 has no duration: file can't be opened as a video" in str(broken.exception)
     (videos / "v3.mp4").unlink()
     lacking = run("init", "mine", "--from", table(tmp_path, without="len"), "--videos", str(videos), "--force")
-    assert "holds no file of video 'v3', and its rows tell no duration" in str(lacking.exception)
+    assert "holds no file of video 'v3', and its rows have no duration" in str(lacking.exception)
 
 
 def test_novel_splits_hold_out_words_and_pairs_of_them(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.errors import MissingError
 from penumbra.tasks.data import annotations
-from penumbra.tasks.data.annotations import Annotations, check_query
+from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
+from penumbra.tasks.data.rows import check_query
 
 Row = dict[str, Any]
 VIDEO: Row = {"sentences": ["a man runs.", "he sits down."], "timestamps": [[0, 4.5], [5, 9]], "duration": 10}
