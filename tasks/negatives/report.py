@@ -5,22 +5,23 @@ counts over all rows, so that a run that finds everything made reads a few secti
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
-from penumbra.artifacts.manifest import Artifact, Manifest, Part
+from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.references import Negatives
+from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, run, side_effect_task
 
 FLOW = "build-negatives"
@@ -74,8 +75,7 @@ class Summary(Stage):
 
     def part(self, piece: int) -> Part:
         """Count all sections."""
-        sections = _filled_sections(Store(), self, self.masks) if self.masks else _sentence_sections(Store(), self)
-        rows = [{"section": title, "text": text} for title, text in sections.items()]
+        rows = [{"section": title, "text": text} for title, text in _sections(Store(), self).items()]
         return Part(table_of(self.name, rows), len(rows), len(rows))
 
     def shown(self, rows: list[Row]) -> list[Row]:
@@ -130,56 +130,30 @@ class LevelCounts:
         return markdown_table(("check", *(f"level {level}" for level in levels)), lines, cell=str)
 
 
-def _filled_sections(store: Store, of: Summary, masks: Artifact) -> dict[str, str]:
-    """Return the sections about negatives that are filled masks, by title."""
-    counts, complete = LevelCounts(), 0
+def _sections(store: Store, of: Summary) -> dict[str, str]:
+    """Return the sections by title: outcome, examples, counts, and the providers or the checks that were passed."""
+    counts, complete, examples = LevelCounts(), 0, list[tuple[Any, ...]]()
     for part in store.parts(of.negatives):
-        for _, rows in groupby(part.to_pylist(), key=itemgetter("qid")):
-            levels = 0
+        for _, group in groupby(part.to_pylist(), key=itemgetter("qid")):
+            rows = list(group)
             for row in rows:
                 counts.add(row)
-                levels += 1
-            complete += levels == LEVELS
-    taken = store.manifest(masks).taken
-    examples = chain.from_iterable(islice(_filled_examples(store, masks, of.negatives), EXAMPLES))
-    return {
-        "Outcome": f"**{counts.rows.total():,} negatives for {taken:,} training queries; {complete:,} queries "
-        f"({complete / max(1, taken):.1%}) have all three levels.**",
-        "Examples": markdown_table(("level", "masked", "sentence"), examples),
-        "Figures by level": counts.table(),
-        "Providers": _provider_table(store, of.fills),
-    }
-
-
-def _filled_examples(store: Store, masks: Artifact, negatives: Artifact) -> Iterator[list[Any]]:
-    """Yield the lines (level, masked, sentence) of each of the first queries that have every level."""
-    for masked, chosen in zip(store.parts(masks), store.parts(negatives), strict=True):
-        templates = {(r["qid"], r["level"]): r["masked_query"].replace("<mask>", "▢") for r in masked.to_pylist()}
-        for qid, group in groupby(chosen.to_pylist(), key=itemgetter("qid")):
-            rows = list(group)
-            if len(rows) == LEVELS:
-                lines = [(row["level"], templates[qid, row["level"]], row["negative"]) for row in rows]
-                yield [("query", "", bold(rows[0]["query"])), *lines]
-
-
-def _sentence_sections(store: Store, of: Summary) -> dict[str, str]:
-    """Return the sections about negatives that are whole sentences, by title."""
-    counts, examples = LevelCounts(), list[tuple[Any, str]]()
-    for part in store.parts(of.negatives):
-        rows = part.to_pylist()
-        for row in rows:
-            counts.add(row)
-        for _, group in islice(groupby(rows, key=itemgetter("qid")), 0 if examples else EXAMPLES):
-            negatives = list(group)
-            examples.append(("query", bold(negatives[0]["query"])))
-            examples += [(row["level"], row["negative"]) for row in negatives]
+            complete += len(rows) == LEVELS
+            if len(examples) < EXAMPLES * (LEVELS + 1) and (len(rows) == LEVELS or not of.masks):
+                examples.append(("query", bold(rows[0]["query"])))
+                examples += [(row["level"], mark_changes(row["query"], row["negative"])) for row in rows]
     manifest = store.manifest(of.negatives)
-    return {
-        "Outcome": f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**",
-        "Examples": markdown_table(("level", "sentence"), examples),
-        "Figures by level": counts.table(),
-        "Checks that they pass, of which none is enforced": counts.checks_table(),
-    }
+    outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
+    last = {"Checks that they pass, of which none is enforced": counts.checks_table()}
+    if of.masks:
+        taken = store.manifest(of.masks).taken
+        outcome = (
+            f"**{manifest.rows:,} negatives for {taken:,} training queries; {complete:,} queries "
+            f"({complete / max(1, taken):.1%}) have all three levels.**"
+        )
+        last = {"Providers": _provider_table(store, of.fills)}
+    shown = {"Examples": markdown_table(("level", "sentence"), examples), "Figures by level": counts.table()}
+    return {"Outcome": outcome, **shown, **last}
 
 
 def _provider_table(store: Store, fills: Sequence[Artifact]) -> str:
@@ -221,26 +195,21 @@ def write_report(store: Store, made: Negatives, summary: Artifact) -> str:
     outcome, *sections = store.table(summary).to_pylist()
     refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
     kind = "" if made.masks else " that are whole sentences"
+    stages = [
+        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
+        for m in manifests
+    ]
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{kind}",
             f"{outcome['text']} Their folder: `{made.negatives.path}`.",
             *(f"## {section['section']}\n\n{section['text']}" for section in sections),
             "## Stages",
-            _stage_table(manifests),
+            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), stages),
             f"## Rejected: {store.manifest(made.rejected).rows:,}",
             markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
         ]
     )
-
-
-def _stage_table(manifests: Iterable[Manifest]) -> str:
-    """Return a line for each stage: what went in and came out, how long it took, and its key."""
-    rows = [
-        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
-        for m in manifests
-    ]
-    return markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), rows)
 
 
 def outcome_line(store: Store, made: Negatives) -> str:

@@ -1,4 +1,4 @@
-"""The quality report as a page for people: tables, and two charts."""
+"""The quality report as a page for people: a table for each provider and control, and two charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,24 +38,9 @@ MEASURES = {
     "ten_commonest": "share of the ten commonest fills",
     "yield": "yield",
 }
-SHARES = {
-    "hierarchy",
-    "template_kept",
-    "closed_vocabulary",
-    "same_slot_class",
-    "equal_to_original",
-    "paraphrases",
-    "attested_relations",
-    "ten_commonest",
-    "yield",
-}
-SUMMARY = {
-    "blind_auc": "blind AUC",
-    "plausibility": "plausibility",
-    "attested_relations": "attested relations",
-    "similarity": "mean cosine",
-    "paraphrases": "paraphrases",
-}
+SHARES: tuple[str, ...] = ("hierarchy", "template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original")
+SHARES += ("paraphrases", "attested_relations", "ten_commonest", "yield")
+SUMMARY = ("blind_auc", "plausibility", "attested_relations", "similarity", "paraphrases")
 CHANCE = 0.5
 BELOW_CHANCE = (
     "A blind AUC below 0.5 is as good as 0.5: the text does not tell negatives from queries. A classifier is evaluated "
@@ -69,57 +54,52 @@ def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
     return {(row["level"], row["provider"], row["metric"]): row["value"] for row in rows}
 
 
-def shown(metric: str, value: float) -> str:
-    """Return a figure as people write it: a share in per cent, a count as a whole number."""
-    if metric in SHARES:
-        return f"{value:.1%}"
-    is_count = metric in ("rows", "distinct_fills") or metric.startswith("refused: ") or is_total(metric)
-    return f"{value:,.0f}" if is_count else f"{value:.3f}"
-
-
 def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
-    """Return a figure with its interval, or a dash."""
-    value = figures.get((level, provider, metric))
+    """Return a figure with its interval, a share in per cent and a count as a whole number; a dash if there is none."""
+    value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
+    is_count = metric in ("rows", "distinct_fills") or metric.startswith("refused: ") or is_total(metric)
+    form = ".1%" if metric in SHARES else ",.0f" if is_count else ".3f"
     if value is None:
         return "–"
-    low, high = (figures.get((level, provider, f"{metric}.{end}")) for end in ("low", "high"))
-    text = shown(metric, value)
-    if low is None or high is None or (low, high) == (value, value):
-        return text
-    return f"{text} ({shown(metric, low)} to {shown(metric, high)})"
+    has_interval = low is not None and high is not None and (low, high) != (value, value)
+    return f"{value:{form}} ({low:{form}} to {high:{form}})" if has_interval else f"{value:{form}}"
 
 
 def providers_of(figures: FiguresByName) -> list[str]:
-    """Return `all`, each provider if there are several, and the controls."""
+    """Return `all`, each provider if there are several, the controls, and the fills as they were drawn."""
     providers = {provider for _, provider, metric in figures if metric in ("rows", "attested_relations")}
-    controls = sorted((p for p in providers if p.startswith(CONTROL)), reverse=True)
+    drawn = sorted(provider for provider in providers if provider.startswith(AS_DRAWN))
+    controls = sorted((provider for provider in providers if provider.startswith(CONTROL)), reverse=True)
     controls += [QUERIES] if QUERIES in providers else []
-    makers = sorted(p for p in providers if p not in (ALL, *controls) and not p.startswith(AS_DRAWN))
-    return [ALL, *(makers if len(makers) > 1 else []), *controls]
+    makers = sorted(providers - {ALL, *controls, *drawn})
+    return [ALL, *(makers if len(makers) > 1 else []), *controls, *drawn]
 
 
 def provider_table(figures: FiguresByName, provider: str) -> Table:
     """Return all figures of a provider: a row for each measure, a column for each level."""
-    measured = {level for level, name, metric in figures if name == provider and metric in MEASURES}
-    levels = sorted(measured, key=lambda level: (level == EVERY_LEVEL, level))
+    names = {(level, metric) for level, name, metric in figures if name == provider}
+    others = sorted(
+        {m for _, m in names if m.startswith(("refused: ", "leaks.")) and not m.endswith((".low", ".high"))}
+    )
+    measures = MEASURES | {metric: metric for metric in others if metric not in MEASURES}
+    levels = sorted({level for level, metric in names if metric in measures}, key=lambda it: (it == EVERY_LEVEL, it))
     rows = [
         (title, *(cell(figures, level, provider, metric) for level in levels))
-        for metric, title in MEASURES.items()
-        if any((level, provider, metric) in figures for level in levels)
+        for metric, title in measures.items()
+        if any((level, metric) in names for level in levels)
     ]
     return ("measure", *(f"level {level}" if level else "all levels" for level in levels)), rows
 
 
 def summary_table(figures: FiguresByName) -> Table:
-    """Return the figures that matter most, of the negatives and of the controls."""
+    """Return the figures that matter most, of the negatives and of the controls, without intervals."""
     rows = []
     for provider in providers_of(figures):
         for level in _levels(figures):
-            values = [(metric, figures.get((level, provider, metric))) for metric in SUMMARY]
-            texts = ["–" if value is None else shown(metric, value) for metric, value in values]
+            texts = [cell(figures, level, provider, metric).split(" (")[0] for metric in SUMMARY]
             if set(texts) != {"–"}:
                 rows.append((provider, str(level or "–"), *texts))
-    return ("whose", "level", *SUMMARY.values()), rows
+    return ("whose", "level", *(MEASURES[metric] for metric in SUMMARY)), rows
 
 
 def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
@@ -133,41 +113,10 @@ def _levels(figures: FiguresByName) -> list[int]:
     return [*sorted({level for level, _, _ in figures} - {EVERY_LEVEL}), EVERY_LEVEL]
 
 
-def _leaks_table(figures: FiguresByName) -> Table:
-    """Return leaks by test split and what the test splits hold out, of the negatives and of the fills as drawn."""
-    metrics = sorted(
-        {
-            metric
-            for _, _, metric in figures
-            if metric.startswith(("leaks", "held_out"))
-            and metric.count(".") < 2
-            and not metric.endswith((".low", ".high"))
-        }
-    )
-    providers = [ALL, *sorted({provider for _, provider, _ in figures if provider.startswith(AS_DRAWN)})]
-    rows = [
-        (provider, str(level), *(cell(figures, level, provider, metric).split(" ")[0] for metric in metrics))
-        for provider in providers
-        for level in _levels(figures)
-        if (level, provider, "rows") in figures
-    ]
-    return ("whose", "level", *metrics), rows if metrics else []
-
-
-def _refusals_table(figures: FiguresByName) -> Table:
-    """Return yield and reasons of refusal, by provider."""
-    rows: list[tuple[str, ...]] = [
-        (provider, str(level or "–"), metric, shown(metric, value))
-        for (level, provider, metric), value in sorted(figures.items(), key=lambda item: item[0][1])
-        if metric == "yield" or metric.startswith("refused: ")
-    ]
-    return ("whose", "level", "what", "how much"), rows
-
-
 def _similarity_chart(figures: FiguresByName) -> str:
     """Return a chart of the cosine by level: median, quartiles, and from the 5th to the 95th percentile."""
     bars = []
-    for colour, provider in enumerate(p for p in providers_of(figures) if p != QUERIES):
+    for colour, provider in enumerate(providers_of(figures)):
         for level in _levels(figures):
             points = [figures.get((level, provider, f"similarity.p{percent:02d}")) for percent in (5, 25, 50, 75, 95)]
             low, start, middle, end, high = points
@@ -181,13 +130,12 @@ def _auc_chart(figures: FiguresByName) -> str:
     """Return a chart of blind AUC by provider, classifier and level."""
     bars = []
     for provider in providers_of(figures):
-        for colour, (metric, name) in enumerate({"blind_auc": "words", "blind_auc.characters": "characters"}.items()):
+        for colour, metric in enumerate(("blind_auc", "blind_auc.characters")):
             for level in _levels(figures):
-                value = figures.get((level, provider, metric))
+                value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
                 if value is not None:
-                    low, high = (figures.get((level, provider, f"{metric}.{end}")) for end in ("low", "high"))
                     label = provider.removeprefix(CONTROL) + (f", level {level}" if level else "")
-                    bars.append(Bar(f"{label}, {name}", value, low, high, colour))
+                    bars.append(Bar(f"{label}, {('words', 'characters')[colour]}", value, low, high, colour))
     if not bars:
         return ""
     explained = [BELOW_CHANCE] if any(bar.value < CHANCE for bar in bars) else []
@@ -197,21 +145,13 @@ def _auc_chart(figures: FiguresByName) -> str:
 def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str) -> str:
     """Return the page in markdown."""
     figures = figures_by_name(rows)
-    hierarchy = cell(figures, EVERY_LEVEL, ALL, "hierarchy")
-    fall = f"**Hierarchy:** the cosine falls from level to level for {hierarchy} of the queries."
-
-    def table(header: Sequence[str], rows: list[tuple[str, ...]]) -> str:
-        return markdown_table(header, rows) if rows else ""
-
+    summary, *tables = figure_tables(figures)
     sections = [
-        ("", "" if hierarchy == "–" else fall),
         ("", "".join(f"- {plain(note)}\n" for note in manifest.notes)),
-        ("At a glance", table(*summary_table(figures))),
+        (summary[0], markdown_table(*summary[1])),
         ("Blind AUC", _auc_chart(figures)),
         ("Cosine to the query", _similarity_chart(figures)),
-        ("Leaks and held-out words, rows", table(*_leaks_table(figures))),
-        *((f"Every figure: {plain(p)}", table(*provider_table(figures, p))) for p in providers_of(figures)),
-        ("Yield and refusals", table(*_refusals_table(figures))),
+        *((f"Every figure: {plain(provider)}", markdown_table(*table)) for provider, table in tables),
     ]
     head = f"# {manifest.dataset}: how good the negatives are"
     where = f"Intervals are 95 % bootstrap intervals by video. All figures: {code(path)}"

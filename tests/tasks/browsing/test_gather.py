@@ -8,7 +8,6 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.columns import coded, whole
 from penumbra.tasks.browsing.gather import gather
 from penumbra.tasks.browsing.predicted import STEPS, steps
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
@@ -52,11 +51,6 @@ def at(table: dict[str, Any], query: int) -> slice:
     """Where a query's rows are."""
     ends = [0, *accumulate(table["count"])]
     return slice(ends[query], ends[query + 1])
-
-
-def test_a_coded_column_tells_each_value_once() -> None:
-    assert coded(["b", "a", "b"]) == {"values": ["b", "a"], "codes": [0, 1, 0]}
-    assert [whole(value, 100) for value in (1.005, None, float("nan"), float("inf"))] == [100, None, None, None]
 
 
 def test_queries_in_their_order_and_what_was_refused_at_the_door_after_them(store: Store, negatives: Artifact) -> None:
@@ -163,10 +157,3 @@ def test_only_videos_of_the_folder_are_offered(store: Store, tmp_path: Path, mon
     links = shown(store, folder=tmp_path / "pages & more")["videos"]
     assert links["folder"] == "../data/mine/videos/"
     assert links["files"] == ["there.mp4", None, None, None, None, None, "a%20b%23%3F%27%22.webm", None]
-
-
-def test_without_a_folder_of_videos_none_is_offered(
-    store: Store, negatives: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "nothing"))
-    assert set(shown(store)["videos"]["files"]) == {None}

@@ -136,12 +136,6 @@ def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path:
     assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_the_same_data_are_the_same_page(store: Store, tmp_path: Path) -> None:
-    runs = some(store)
-    first = written(store, tmp_path, *runs).read_bytes()
-    assert written(store, tmp_path, *runs).read_bytes() == first
-
-
 def test_a_text_of_the_data_is_not_in_the_page_s_markup(store: Store, tmp_path: Path) -> None:
     build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE} abracadabra")]),))
     page = written(store, tmp_path).read_text()
@@ -201,13 +195,6 @@ class TestUsual:
         assert page.queries() == [every[row] for row in rows]
         assert page.chosen() == every[rows[0]]
 
-    def test_of_a_provider_or_level_only_its_negatives_are_shown(self, page: Shown) -> None:
-        page.choose("provider", "openai")
-        assert page.texts(".row .cosine") == ["0.10"]
-        page.choose("provider", "")
-        page.choose("level", "1")
-        assert page.texts(".row .cosine") == ["0.80", "0.60"]
-
     def test_words_are_found_in_queries_negatives_and_ids(self, page: Shown) -> None:
         for typed, rows in (("MOON", 1), ("the door", 1), ("a dog", 1), ("c1", 1), ("zebra", 0), ("", 4)):
             page.press("/")
@@ -216,17 +203,6 @@ class TestUsual:
             assert len(page.queries()) == rows, typed
             assert page("document.getElementById('none').hidden") is (rows > 0)
             page.press("Enter")
-
-    def test_nothing_found_can_be_cleared(self, page: Shown) -> None:
-        page.choose("level", "2")
-        page.press("/")
-        page.tab.type("zebra")
-        page.settle()
-        assert page.queries() == []
-        page("document.getElementById('clear').click()")
-        page.settle()
-        assert len(page.queries()) == 4
-        assert page("document.getElementById('words').value") == ""
 
     def test_by_keyboard_alone(self, page: Shown) -> None:
         first, second, third, last = page.queries()
@@ -262,15 +238,6 @@ class TestUsual:
         assert page("document.querySelectorAll('#detail .saliency path').length") == 1
         assert page("document.querySelectorAll('#detail .lane').length") == 3
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    @pytest.mark.parametrize("size", [WIDE, NARROW])
-    def test_texts_stand_out_in_both_schemes(self, tab: Page, usual: Path, scheme: str, size: tuple[int, int]) -> None:
-        page = Shown(tab, usual, *size, scheme)
-        ground = page("getComputedStyle(document.querySelector('#queries')).backgroundColor")
-        assert (max(map(int, re.findall(r"\d+", ground))) < 60) is (scheme == "dark")
-        for selector in (".query", ".line .text", ".number", "mark", ".seconds", ".refused", ".level", "#count"):
-            assert contrast(page, selector) >= 4.5, selector
-
     def test_on_a_narrow_screen_nothing_is_cut_off(self, tab: Page, usual: Path) -> None:
         page = Shown(tab, usual, *NARROW)
         assert page("document.documentElement.scrollWidth") == NARROW[0]
@@ -286,31 +253,6 @@ class TestUsual:
         page.press("Escape")
         assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
         assert page("document.activeElement.id") == "list"
-
-    def test_a_window_that_changes_its_width_keeps_its_place(self, tab: Page, usual: Path) -> None:
-        page = Shown(tab, usual)
-        tab.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
-        page.settle()
-        assert len(page.queries()) == 4
-        assert overflowing(page) == []
-
-
-CONTRAST = """(selector => {
-  const linear = value => value / 255 <= .04045 ? value / 255 / 12.92 : ((value / 255 + .055) / 1.055) ** 2.4;
-  const light = ([red, green, blue]) => .2126 * linear(red) + .7152 * linear(green) + .0722 * linear(blue);
-  const colour = (it, name) => getComputedStyle(it)[name].match(/[\\d.]+/g).map(Number);
-  const own = it => colour(it, 'backgroundColor'), ground = it => own(it)[3] === 0 ? ground(it.parentElement) : own(it);
-  const seen = [...document.querySelectorAll(selector)].filter(it => it.offsetParent);
-  return Math.min(...seen.map(it => {
-    const [least, most] = [light(colour(it, 'color')), light(ground(it))].sort((a, b) => a - b);
-    return (most + .05) / (least + .05);
-  }));
-})"""
-
-
-def contrast(page: Shown, selector: str) -> float:
-    """The least contrast of a text with what is behind it (WCAG 2.1, 1.4.3)."""
-    return float(page(f"{CONTRAST}({json.dumps(selector)})"))
 
 
 def overflowing(page: Shown) -> list[str]:

@@ -225,15 +225,6 @@ def test_a_training_query_gives_no_test_query_away() -> None:
     assert LeakageFilter(rows, every=True).leaks("person closes door.")
 
 
-def test_a_refused_candidate_gives_way_to_the_next(dictionary: Dictionary, cosines: dict[str, float]) -> None:
-    cosines |= FALLING
-    chosen, reasons = choose(
-        dictionary, fills("a", (1, "kicks", "person kicks door."), *GOOD), tests=("person kicks door",)
-    )
-    assert chosen[1] == "person closes door."
-    assert not reasons
-
-
 def test_a_level_that_is_not_further_is_rejected(dictionary: Dictionary, cosines: dict[str, float]) -> None:
     cosines |= FALLING | {"man closes box.": 0.6}
     chosen, reasons = choose(dictionary, fills("a", *GOOD))
@@ -248,14 +239,6 @@ def test_a_first_level_that_is_a_paraphrase_leaves_the_others(
     chosen, reasons = choose(dictionary, fills("a", *GOOD))
     assert chosen.keys() == {2, 3}
     assert reasons.keys() == {"level 1"}
-
-
-def test_a_level_nobody_filled_is_not_counted_twice(dictionary: Dictionary, cosines: dict[str, float]) -> None:
-    """`fills` has rejected it already."""
-    cosines |= FALLING
-    chosen, reasons = choose(dictionary, fills("a", *GOOD[:2]))
-    assert chosen.keys() == {1, 2}
-    assert not reasons
 
 
 @pytest.mark.parametrize(

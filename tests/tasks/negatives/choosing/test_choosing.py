@@ -1,6 +1,5 @@
 """The choice among candidates: which come first, which hold together, what is natural."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -23,7 +22,6 @@ from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Vectors
-from penumbra.tasks.text.relations import Preferences, Relation, edges, named, relations
 from penumbra.tasks.text.tags import tag_texts
 from tests.tiny_llama import build
 
@@ -85,15 +83,6 @@ def test_as_many_levels_as_can_be_had_the_mildest_first() -> None:
     assert list(level_sets((3, 1, 2))) == [(1, 2, 3), (1, 2), (1, 3), (2, 3), (1,), (2,), (3,)]
 
 
-def test_first_of_each_come_first() -> None:
-    levels = ((slot(0),), (slot(0), slot(1)))
-    some = query(levels, l1=["a", "b", "c"], l2=["c k", "b k", "a k", "a l"])
-    chains = [tuple(c.text for c in chain) for chain in some.chains((1, 2), nested=True)]
-    assert chains[0] == ("b", "b k"), "second of level 1 and of level 2"
-    assert set(chains[1:3]) == {("c", "c k"), ("a", "a k")}
-    assert chains[3] == ("a", "a l")
-
-
 def test_a_fill_is_checked_only_where_one_before_does_not_do() -> None:
     checked: list[str] = []
 
@@ -131,23 +120,6 @@ def test_the_next_is_encoded_only_where_one_before_does_not_hold() -> None:
     rising = {"b": 0.7, "b x": 0.8}
     similarity = Similarity(similarity.queries, lambda texts: np.array([[rising[t], 0.0] for t in texts], np.float32))
     assert first_that_hold([(some, some.chains((1, 2), True))], (1, 2), similarity, 0.9) == [], "it does not fall"
-
-
-def test_counts_are_lent_to_similar_words(parsed: list[list[dict[str, object]]]) -> None:
-    preferences = Preferences(Counter(relation for tokens in parsed for relation in relations(tokens)))
-    seen, lent, strange = (Relation("drop", "verb-object", "", noun) for noun in ("cup", "mug", "letter"))
-    assert preferences.seen[seen] == 1
-    assert 0 < preferences.counts[lent] < 1, "cups are washed and filled as mugs are"
-    assert preferences.counts[lent] > 10 * preferences.counts[strange], "letters are not"
-
-
-def test_relations_follow_their_words(parsed: list[list[dict[str, object]]]) -> None:
-    tokens = parsed[5]  # person washes the plate in the sink.
-    lemmas = [str(token["lemma"]) for token in tokens]
-    lemmas[lemmas.index("plate")] = "cup"
-    changed = {named(edge, lemmas) for edge in edges(tokens)} - set(relations(tokens))
-    assert Relation("wash", "verb-object", "", "cup") in changed
-    assert all("cup" in relation for relation in changed)
 
 
 def test_what_people_say_is_more_plausible(parsed: list[list[dict[str, object]]]) -> None:

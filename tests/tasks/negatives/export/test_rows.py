@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -162,13 +161,6 @@ def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> 
             ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
         ):
             next(export_rows(store, "scenes", format_))
-
-
-def test_sources_that_are_gone_are_named(built: Store) -> None:
-    annotations = built.newest("scenes", "annotations")
-    shutil.rmtree(annotations.path)
-    with pytest.raises(ArtifactError, match=annotations.key):
-        next(export_rows(built, "scenes", "shine"))
 
 
 def test_umlauts_are_umlauts_and_no_row_is_lost_to_a_terminal_s_language(built: Store, tmp_path: Path) -> None:
