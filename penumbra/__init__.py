@@ -7,7 +7,7 @@
 >>> list(negatives.columns)[:4]
 ['qid', 'level', 'query', 'negative']
 
-Importing it takes milliseconds: what a function needs is imported when it is called.
+The import takes milliseconds: each function imports what it needs when it is called.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,16 +35,16 @@ __all__ = ["Grounder", "build_negatives", "quality", "read", "runs"]
 
 
 def read(reference: str, columns: "Sequence[str] | None" = None) -> "pd.DataFrame":
-    """Read an artifact as a data frame.
+    """Return an artifact as a data frame.
 
     Windows and other nested values are lists and dicts; features are NumPy arrays.
 
     Args:
-        reference: DATASET/STAGE, the newest whole one, or DATASET/STAGE/KEY, as `penumbra artifacts ls` lists them
-        columns: which ones; default: all
+        reference: DATASET/STAGE for the newest artifact, or DATASET/STAGE/KEY, as listed by `penumbra artifacts ls`
+        columns: names of the columns to read; default: all
 
     Raises:
-        ArtifactError: nothing is called so, or it has no such column; the message tells what there is
+        ArtifactError: there is no such artifact or column; the message lists those that exist
 
     >>> annotations = penumbra.read("sentences/annotations", columns=["qid", "query"])
     >>> annotations["query"][0]
@@ -70,34 +70,34 @@ def build_negatives(
     english: bool = True,
     quiet: bool = True,
 ) -> "pd.DataFrame":
-    """Build hard negatives of the queries, three levels each, as `penumbra run build-negatives` does.
+    """Return hard negatives of the queries at three levels, as `penumbra run build-negatives` builds them.
 
-    Words are replaced by words of the same kind that other queries have, so give all that there are: some dozens at
-    least. What was built before is found, not built again.
+    Words are replaced by words of the same kind from other queries, so pass all queries of a data set, at least some
+    dozens. Finished artifacts are reused.
 
     Args:
-        queries: sentences, or a data frame with a column `query`; `qid`, `vid`, `split`, `duration` and `windows` are
-            taken where it has them, and negatives are built for the split `train`. Queries of one video (`vid`) are
-            never each other's negatives
-        name: what the data set is called from now on, for `read` and `penumbra run`; without one it is `sentences`, and
-            only its artifacts stay
-        tagging: which spaCy pipeline; this group and the others as `penumbra run build-negatives --help` lists them
-        masking: how much each level masks, as in `{"ratios": [0.25, 0.5, 0.75]}`
-        filling: who fills, as in `{"providers": ["corpus"], "candidates": 8}`
-        encoding: which sentence encoder measures similarity
-        choosing: which candidates are refused, as in `{"ceiling": 0.9}`
-        judging: how a quality report is made, which is left out by default: see `quality`
-        english: reject queries that are plainly in another language
-        quiet: show warnings only
+        queries: sentences, or a data frame with a column `query` and optionally `qid`, `vid`, `split`, `duration` and
+            `windows`. Negatives are built for the split `train`. Queries of one video (`vid`) are never each other's
+            negatives
+        name: name of the data set for `read` and `penumbra run`; without a name it is `sentences`, and only its
+            artifacts are kept
+        tagging: the spaCy pipeline; `penumbra run build-negatives --help` describes this group and the following ones
+        masking: the share of words that each level masks, as in `{"ratios": [0.25, 0.5, 0.75]}`
+        filling: the providers, as in `{"providers": ["corpus"], "candidates": 8}`
+        encoding: the sentence encoder that measures similarity
+        choosing: the candidates that are rejected, as in `{"ceiling": 0.9}`
+        judging: the settings of the quality report, which is not made by default; see `quality`
+        english: whether queries in another language are rejected
+        quiet: whether only warnings are shown
 
     Returns:
         The columns of the artifact `negatives`: `qid`, `level` (1 to 3), `query`, `negative` (the sentence), `words`,
         `provider`, `model`, `similarity`, `plausibility` and `checks`. A query without a good negative has no row;
-        `read("sentences/rejected")` says why
+        `read("sentences/rejected")` holds the reasons
 
     Raises:
-        DatasetError: the queries are no sentences, or the name is taken
-        ParameterError: there is no such parameter, or its value does not fit
+        DatasetError: the queries are not sentences, or the name is taken
+        ParameterError: a parameter does not exist, or has an invalid value
 
     >>> negatives = penumbra.build_negatives(sentences, masking={"ratios": [0.25, 0.5, 0.75]})
     >>> first = negatives[negatives["qid"] == "0"]
@@ -123,19 +123,19 @@ def build_negatives(
 
 
 def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, **settings: Any) -> "pd.DataFrame":
-    """Judge negatives, anyone's: figures by level and provider, with intervals and two controls.
+    """Return quality figures of negatives by level and provider, with intervals and two controls.
 
     Args:
         negatives: DATASET/negatives or DATASET/fills of the store, a file (SHINE's JSON lines, or one negative a row),
-            or a data frame as `build_negatives` gives it
-        dataset: the data set whose annotations judge a file or a data frame; default: the one that has its first query
-        settings: of the report, as `penumbra run build-negatives --help` lists them under `judging`
+            or a data frame as `build_negatives` returns it
+        dataset: data set with the annotations for a file or data frame; default: the one that has its first query
+        settings: settings of the report, as described under `judging` by `penumbra run build-negatives --help`
 
     Returns:
-        Columns `level` (0: no single one), `provider`, `metric` and `value`
+        Columns `level` (0: no single level), `provider`, `metric` and `value`
 
     Raises:
-        NegativesError: there are no such negatives, a row is none, or a setting is wrong
+        NegativesError: the negatives do not exist, a row is invalid, or a setting is wrong
 
     >>> figures = penumbra.quality(negatives, resamples=0)
     >>> list(figures.columns)
@@ -155,15 +155,15 @@ def quality(negatives: "str | Path | pd.DataFrame", dataset: str | None = None, 
 
 
 def runs(dataset: str | None = None) -> "pd.DataFrame":
-    """All finished trainings, oldest first, with the figures of their newest evaluation.
+    """Return all finished training runs, oldest first, with the figures of their newest evaluation.
 
     Args:
-        dataset: only those on this one
+        dataset: return only runs on this data set
 
     Returns:
-        A row a training: `run` (its name, which `Grounder.of_run` takes), `dataset`, `key`, `model`, `negatives`
-        (PROVIDERS/KEY), `finished` (UTC), `seconds`, `size` (bytes of its checkpoints and artifacts), and a column a
-        figure: `SPLIT METRIC`, as in `test R1@0.5`, in percent
+        One row for each run: `run` (the name that `Grounder.of_run` takes), `dataset`, `key`, `model`, `negatives`
+        (PROVIDERS/KEY), `finished` (UTC), `seconds`, `size` (bytes of checkpoints and artifacts), and one column for
+        each figure in percent, `SPLIT METRIC`, such as `test R1@0.5`
 
     >>> best = penumbra.runs("scenes").sort_values("test R1@0.5").iloc[-1]  # doctest: +SKIP
     >>> penumbra.Grounder.of_run(best["key"]).ground("video.mp4", ["a person opens the door."])  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Charts as people get them: well-formed, with nothing outside them, told in words, whatever the text is."""
+"""Charts are well-formed SVG with escaped text and values inside the picture."""
 
 import base64
 import math
@@ -31,7 +31,7 @@ def parsed(drawing: Drawing) -> ElementTree.Element:
         panels("empty", [Panel("nothing", [Line("none", [])], 0, 0, "s")], 1),
     ],
 )
-def test_charts_are_well_formed_and_told_in_words(drawing: Drawing) -> None:
+def test_charts_are_well_formed_and_described(drawing: Drawing) -> None:
     picture = parsed(drawing)
     assert picture.attrib["role"] == "img"
     assert picture.attrib["aria-label"]
@@ -42,14 +42,14 @@ def test_charts_are_well_formed_and_told_in_words(drawing: Drawing) -> None:
             assert "inf" not in node.attrib.get(name, "")
 
 
-def test_a_line_breaks_where_there_is_no_number() -> None:
+def test_a_line_breaks_at_missing_values() -> None:
     picture = parsed(panels("x", [Panel("y", [LINE], 0, 5, "s")], 1))
     drawn = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
     assert len(drawn) == 1, "the last two points"
     assert len(list(picture.iter(f"{SVG}circle"))) == 2, "those that stand alone"
 
 
-def test_what_differs_by_less_than_the_smallest_span_looks_flat() -> None:
+def test_small_differences_look_small() -> None:
     heights = []
     for least in (0.0, 0.05):
         picture = parsed(panels("x", [Panel("y", [Line("flat", [(0, 0.3), (5, 0.301)])], 0, 5, "s", least=least)], 1))
@@ -77,7 +77,7 @@ def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
     assert float(bar.attrib["x"]) + float(bar.attrib["width"]) < int(longest.attrib["width"])
 
 
-def test_spans_lie_where_their_seconds_are() -> None:
+def test_spans_are_at_their_seconds() -> None:
     picture = parsed(spans("x", [Spans("true", [(2.5, 5.0)]), Spans("ends late", [(5.0, 99.0)])], 10.0))
     first, second = [node.attrib for node in picture.iter(f"{SVG}rect")][1:]
     start, width = float(first["x"]), float(first["width"])

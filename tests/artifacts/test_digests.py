@@ -1,4 +1,4 @@
-"""Digests of files outside the store: of all their bytes, and remembered as long as a file does not change."""
+"""Digests cover all bytes of a file and are remembered until the file changes."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def old(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_digest_tells_contents_and_names_apart(tmp_path: Path) -> None:
+def test_a_digest_depends_on_contents_and_names(tmp_path: Path) -> None:
     digests = set()
     for name, text in (("a", "1"), ("a", "2"), ("b", "1")):
         folder = tmp_path / f"{name}{text}"
@@ -54,7 +54,7 @@ def test_a_change_in_the_middle_of_a_large_file_is_seen(tmp_path: Path, size: in
     assert named_digest([("v", path)]) != before
 
 
-def test_what_has_not_changed_is_read_once(tmp_path: Path, read: list[str]) -> None:
+def test_unchanged_files_are_read_once(tmp_path: Path, read: list[str]) -> None:
     files = [old(tmp_path / f"{n}.mp4", f"video {n}") for n in range(3)]
     first = digests_of(files)
     assert sorted(read) == sorted(map(str, files))
@@ -75,7 +75,7 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, read: li
     assert len(read) == 2
 
 
-def test_without_a_memory_everything_is_read(tmp_path: Path, memory: Path, read: list[str]) -> None:
+def test_a_damaged_cache_is_ignored(tmp_path: Path, memory: Path, read: list[str]) -> None:
     path = old(tmp_path / "a", "1")
     memory.parent.mkdir()
     memory.write_text("no database")

@@ -1,4 +1,4 @@
-"""Taking artifacts away: by name, by age, and what nothing needs; and what `artifacts` says of what is damaged."""
+"""Removal of artifacts by name, by age and if nothing needs them; reports of damaged artifacts."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,7 +36,7 @@ def made(store: Store) -> dict[str, Artifact]:
     return {"old": old, "masks": masks, "run": run, "lone": lone, "newest": newest}
 
 
-def test_what_is_taken_away_is_what_was_named(store: Store, made: dict[str, Artifact]) -> None:
+def test_selection_by_reference_and_age(store: Store, made: dict[str, Artifact]) -> None:
     assert set(to_remove(store, "mine/tags", None, False)) == {made["old"], made["lone"], made["newest"]}
     assert to_remove(store, f"mine/tags/{made['old'].key[:9]}", None, False) == [made["old"]]
     assert set(to_remove(store, "mine/tags", 5.5, False)) == {made["old"], made["lone"]}
@@ -45,11 +45,11 @@ def test_what_is_taken_away_is_what_was_named(store: Store, made: dict[str, Arti
             to_remove(store, nothing, None, False)
 
 
-def test_what_a_result_or_the_newest_was_made_from_is_needed(store: Store, made: dict[str, Artifact]) -> None:
+def test_ancestors_of_results_and_newest_artifacts_are_needed(store: Store, made: dict[str, Artifact]) -> None:
     assert to_remove(store, None, None, True) == [made["lone"]]
 
 
-def test_a_dry_run_takes_nothing_and_a_removal_leaves_no_file(store: Store, made: dict[str, Artifact]) -> None:
+def test_a_dry_run_removes_nothing_and_a_removal_leaves_no_file(store: Store, made: dict[str, Artifact]) -> None:
     told = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"])
     assert f"would take {made['lone'].path}" in told.output
     assert store.has(made["lone"])
@@ -61,7 +61,7 @@ def test_a_dry_run_takes_nothing_and_a_removal_leaves_no_file(store: Store, made
     assert "mine" in CliRunner().invoke(app, ["artifacts", "du"]).output
 
 
-def test_verify_tells_all_faults_and_goes_on(store: Store, made: dict[str, Artifact]) -> None:
+def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> None:
     (Path(made["masks"].path) / "_manifest.json").unlink()
     (Path(made["newest"].path) / "_manifest.json").write_text("{")
     (Path(made["lone"].path) / "part-00000.parquet").write_bytes(b"")

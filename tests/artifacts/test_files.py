@@ -1,4 +1,4 @@
-"""Files below a root: whole or absent, found by pattern, and JSON files that outlive a run."""
+"""Files below a root appear whole or not at all."""
 
 import errno
 from pathlib import Path
@@ -14,7 +14,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return Files(str(tmp_path) if request.param == "a folder" else f"memory://{tmp_path.name}/root")
 
 
-def test_what_is_written_is_read_found_and_removed(files: Files) -> None:
+def test_write_read_find_and_remove(files: Files) -> None:
     for path, content in (("a/x.json", b"1"), ("b/y.json", b"2"), ("b/c/z.json", b"3"), ("a/x.json", b"4")):
         files.write(path, content)
     assert files.read("a/x.json") == bytes(files.map("a/x.json")) == b"4"
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_found_and_removed(files: Files) -> None:
         files.remove("b/y.json")
 
 
-def test_a_broken_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files(str(tmp_path))
     files.write("a", b"old")
 
@@ -42,14 +42,14 @@ def test_a_broken_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in tmp_path.iterdir()] == ["a"], "no draft is left behind"
 
 
-def test_a_root_that_is_a_file_or_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for root in (tmp_path / "file", tmp_path / ("x" * 300)):
         with pytest.raises(ArtifactError, match=r"can't be written: .*PENUMBRA_ARTIFACTS names another folder"):
             Files(str(root)).write("a/b", b"new")
 
 
-def test_of_several_one_creates_a_file(tmp_path: Path) -> None:
+def test_only_one_process_creates_a_file(tmp_path: Path) -> None:
     files = Files(f"memory://{tmp_path.name}/root")
     assert files.create("a/b", b"first")
     assert not files.create("a/b", b"second")
@@ -57,7 +57,7 @@ def test_of_several_one_creates_a_file(tmp_path: Path) -> None:
     assert files.below("a") == {"b": 5}
 
 
-def test_a_json_folder_is_its_own(files: Files) -> None:
+def test_json_folders_are_separate(files: Files) -> None:
     jobs, others = JsonFolder(files, "jobs"), JsonFolder(files, "others")
     for name, number in (("b", 1), ("a", 2), ("b", 3)):
         jobs.write(name, {"number": number})

@@ -1,4 +1,4 @@
-"""Tables as data frames, each kind of column as a Python programmer expects it."""
+"""Tables as data frames, and lookup of artifacts by reference."""
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ def features(*lengths: int) -> pa.Table:
     return pa.table({"features": pa.ListArray.from_arrays(offsets, vectors)})
 
 
-def test_features_are_arrays_of_halves_whatever_their_lengths() -> None:
+def test_features_are_arrays_of_half_floats() -> None:
     several = pa.concat_tables([features(2, 0), features(1)])
     found = frame_of(several)["features"].to_list()
     assert [array.shape for array in found] == [(2, 3), (0, 3), (1, 3)]
@@ -44,13 +44,13 @@ def test_features_are_arrays_of_halves_whatever_their_lengths() -> None:
     assert frame_of(several.slice(2))["features"][0].tolist() == [[0, 1, 2]], "a slice begins where it begins"
 
 
-def test_features_of_one_length_are_not_spread_over_columns() -> None:
+def test_features_of_equal_length_stay_in_one_column() -> None:
     assert [array.shape for array in frame_of(features(2, 2))["features"]] == [(2, 3), (2, 3)]
     pooled = pa.table({"pooled": pa.array([[1, 2], [3, 4]], pa.list_(pa.float16(), 2))})
     assert [array.tolist() for array in frame_of(pooled)["pooled"]] == [[1, 2], [3, 4]]
 
 
-def test_a_reference_names_the_newest_or_one_by_its_key(store: Store) -> None:
+def test_resolve_finds_the_newest_artifact_or_one_by_its_key(store: Store) -> None:
     made = [
         store.build(Work("mine", "rejected", 1, {"n": number}), [lambda: Part(table_of("rejected", []), 0, 0)])
         for number in range(2)
@@ -61,7 +61,7 @@ def test_a_reference_names_the_newest_or_one_by_its_key(store: Store) -> None:
         store.resolve("mine")
 
 
-def test_a_column_that_is_not_there_is_told_with_the_nearest(store: Store) -> None:
+def test_an_unknown_column_is_reported_with_the_nearest_name(store: Store) -> None:
     row = {"qid": "q", "stage": "tags", "reason": "no", "value": ""}
     made = store.build(Work("mine", "rejected", 1), [lambda: Part(table_of("rejected", [row]), 1, 1)])
     assert store.frame(made, ["reason", "qid"]).to_dict("records") == [{"reason": "no", "qid": "q"}]

@@ -1,4 +1,4 @@
-"""Where data lie: beside the code in a checkout, in the user's folder where the package is installed."""
+"""Locations of data in a checkout and in an installed package."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
-def test_a_checkout_keeps_them_beside_the_code() -> None:
+def test_data_of_a_checkout_are_beside_the_code() -> None:
     assert (data_folder(), artifacts_root()) == (PROJECT / "datasets", str(PROJECT / "artifacts" / "data"))
     assert runs_folder() == PROJECT / "artifacts" / "data" / ".runs"
 
 
-def test_an_installed_package_keeps_them_with_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_data_of_an_installed_package_are_in_the_user_s_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(locations, "IS_CHECKOUT", False)
     ours = tmp_path / "penumbra"
     assert (data_folder(), artifacts_root()) == (ours / "datasets", str(ours / "artifacts"))
@@ -30,7 +30,7 @@ def test_an_installed_package_keeps_them_with_the_user(monkeypatch: pytest.Monke
     assert runs_folder() == ours / "artifacts" / ".runs", "checkpoints are always on a disk"
 
 
-def test_variables_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_override_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "~/mine")
     monkeypatch.setenv("PENUMBRA_RUNS", "/runs")
     assert answers_folder() == Path.home() / "mine" / ".answers"

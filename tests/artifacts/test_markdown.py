@@ -1,4 +1,4 @@
-"""Text of unknown origin in markdown: shown as it was written, and never markup."""
+"""Text of unknown origin is escaped in markdown."""
 
 from collections import Counter
 from typing import Any
@@ -40,21 +40,21 @@ def test_no_text_is_markup(text: str, write: Any) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_code_is_shown_as_it_was_written(text: str) -> None:
+def test_code_is_shown_literally(text: str) -> None:
     from markdown_it import MarkdownIt
 
     [token] = [token for token in MarkdownIt("commonmark").parse(code(text)) if token.type == "inline"]
     assert [child.content for child in token.children or ()] == [printable(" ".join(text.split()))]
 
 
-def test_what_is_markdown_already_stays() -> None:
+def test_markdown_is_not_escaped_again() -> None:
     assert plain(bold("a_b")) == "**a\\_b**"
     rows = markdown_table(("a",), [(Markdown("**b**"),), ("**c**",)]).splitlines()[2:]
     assert rows == ["| **b** |", "| \\*\\*c\\*\\* |"]
     assert markdown_table(("R1@0.5",), [("a_b",)], cell=str).splitlines()[::2] == ["| R1@0.5 |", "| a_b |"]
 
 
-def test_a_stage_s_page_shows_reasons_names_and_parameters_as_text(store: Store) -> None:
+def test_the_page_of_a_stage_escapes_reasons_names_and_parameters(store: Store) -> None:
     work = Work("scenes", "masks", 1, {"name": "`" + HOSTILE[:-1]}, inputs={HOSTILE[:-1]: "ab" * 32})
     part = Part(table_of("masks", []), 1, 0, [rejection("r", "masks", HOSTILE[:-1])], Counter({HOSTILE[:-1]: 2}))
     artifact = store.build(work, [lambda: part])

@@ -1,4 +1,4 @@
-"""What the Prefect UI is given: flat first rows, harmless markdown, keys that Prefect takes."""
+"""Rows and pages for the Prefect UI: flat cells and escaped markdown."""
 
 from collections import Counter
 from typing import Any
@@ -56,7 +56,7 @@ def test_cells_are_flat_and_short(store: Store) -> None:
     assert rows[1]["masked_query"].endswith("…")
 
 
-def test_cells_are_markdown_and_hold_no_markup_that_is_not_ours(store: Store) -> None:
+def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     row = {"run": BAD, "split": "test", "subset": "all", "metric": "R1@0.3", "value": 50.0}
     artifact = store.build(Work("scenes", "evaluation", 1), [lambda: Part(table_of("evaluation", [row]), 1, 1)])
     [shown] = first_rows(store, artifact, store.manifest(artifact))
@@ -98,7 +98,7 @@ def test_windows_are_spans(store: Store) -> None:
     assert (shown["windows"], shown["novel"]) == ("0 to 2.5, 4 to 9", "v-n put, cup")
 
 
-def test_the_page_of_a_stage_tells_counts_reasons_and_origin(store: Store) -> None:
+def test_the_page_of_a_stage_shows_counts_reasons_and_parents(store: Store) -> None:
     artifact, manifest = masks(store)
     page = stage_page(artifact, manifest)
     assert page.startswith("# scenes: masks\n")

@@ -1,4 +1,4 @@
-"""What we start ends with us, however we end."""
+"""Processes end with the process that started them."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ time.sleep(600)
 MAIN = "import sys; from penumbra.artifacts.processes import main; main(*sys.argv[1:])"
 
 
-def test_a_program_ends_when_what_started_it_is_killed() -> None:
+def test_a_process_ends_when_its_parent_is_killed() -> None:
     starter = subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     program = psutil.Process(int(starter.stdout.readline()))

@@ -1,4 +1,4 @@
-"""The tables' schemas: exactly the design's columns, and nothing gets past `conform`."""
+"""The schemas are those of the design, and `conform` enforces them."""
 
 import re
 from typing import Any
@@ -108,6 +108,6 @@ def test_a_window_is_two_numbers(window: Any) -> None:
         table_of("annotations", [{**row, "windows": [window]}])
 
 
-def test_the_flow_that_makes_a_stage_is_one_that_there_is() -> None:
+def test_the_flow_that_makes_a_stage_exists() -> None:
     assert MADE_BY.keys() <= SCHEMAS.keys()
     assert {making(stage, "mine").split()[2] for stage in SCHEMAS} < FLOWS.keys()

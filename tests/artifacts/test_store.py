@@ -1,4 +1,4 @@
-"""The store: keys from content, parts whole or absent, work never done twice, damage found."""
+"""The store: keys from content, parts that are whole or absent, no repeated work, detection of damage."""
 
 import hashlib
 import inspect

@@ -1,4 +1,4 @@
-"""The same store on an object store: built, read, verified, mended and found by URL."""
+"""The store on an object store."""
 
 import json
 import logging
@@ -89,7 +89,7 @@ def test_build_read_verify_and_find(bucket: str) -> None:
     assert store.newest("scenes", "tags").key == newer.key
 
 
-def test_a_broken_build_goes_on(bucket: str) -> None:
+def test_a_failed_build_continues(bucket: str) -> None:
     store = Store(bucket)
     with pytest.raises(RuntimeError):
         Makers(fails=1).build(store)
@@ -116,9 +116,7 @@ def test_damage_is_found_and_mended(bucket: str) -> None:
     assert store.verify(artifact) == []
 
 
-def test_what_was_made_is_not_fetched_to_be_found_done(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_parts_are_not_downloaded_again(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "digests_file", lambda: tmp_path / "digests.sqlite")
     store, fetched, read = Store(bucket), list[str](), Files.read
     Makers().build(store)
@@ -130,7 +128,7 @@ def test_what_was_made_is_not_fetched_to_be_found_done(
     assert Store(bucket).intact(artifact) is None
 
 
-def test_one_run_makes_an_artifact_and_the_other_waits(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_waits_for_the_first(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "LOOK_EVERY", 0.05)
     begun, told = threading.Event(), list[str]()
     second = Makers()

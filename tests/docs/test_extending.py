@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md are code that runs."""
+"""The examples of docs/extending.md run."""
 
 import re
 from pathlib import Path

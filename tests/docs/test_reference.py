@@ -44,7 +44,7 @@ def test_every_parameter_of_every_flow_is_there(parameters: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_parameters_that_pages_name_are_there(parameters: str, page: str) -> None:
+def test_parameters_in_the_guides_exist(parameters: str, page: str) -> None:
     known = set(re.findall(r"\| `([\w.\[\]]+)`", parameters))
     groups = {path.split(".")[0] for path in known if "." in path}
     text = (PROJECT / page).read_text(encoding="utf-8")
@@ -69,20 +69,20 @@ def test_every_command_is_there(reference: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["presets", "deployments", "grids"])
-def test_what_ships_as_yaml_is_told(reference: Any, name: str) -> None:
+def test_pages_of_the_yaml_files(reference: Any, name: str) -> None:
     page = getattr(reference, f"{name}_page")()
     wanted = {"presets": "## scenes-qd_detr-shine", "deployments": "`full-pipeline/scenes`", "grids": "## systems"}
     assert wanted[name] in page
 
 
 @pytest.mark.parametrize("paper", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_of_the_papers_lead_somewhere(paper: str) -> None:
+def test_links_of_the_top_pages_exist(paper: str) -> None:
     text = (PROJECT / paper).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert target.startswith("https://") or (PROJECT / target).exists(), target
 
 
-def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+def test_the_site_is_built_with_valid_links(tmp_path: Path) -> None:
     pytest.importorskip("material")  # what `make docs` installs
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

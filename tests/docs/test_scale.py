@@ -1,4 +1,4 @@
-"""What docs/scale.md shows is what the tools print and take."""
+"""The examples of docs/scale.md agree with the tools and with the compose file."""
 
 import re
 from pathlib import Path

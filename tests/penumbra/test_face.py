@@ -1,4 +1,4 @@
-"""`import penumbra`: what a notebook uses, and the examples of its docstrings."""
+"""The public functions of `import penumbra`, and the examples in their docstrings."""
 
 import asyncio
 import doctest
@@ -73,7 +73,7 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     pd.testing.assert_frame_equal(again, negatives)
 
 
-def test_a_data_set_of_others_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_data_sets_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.jsonl").write_text("precious")
@@ -82,7 +82,7 @@ def test_a_data_set_of_others_is_not_written_over(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "mine" / "train.jsonl").read_text() == "precious"
 
 
-def test_what_is_not_there_is_said(store: Store) -> None:
+def test_missing_artifacts_and_columns_are_reported(store: Store) -> None:
     with pytest.raises(ArtifactError, match="no mine/masks below"):
         penumbra.read("mine/masks")
     columns = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]

@@ -1,4 +1,4 @@
-"""Where models are computed."""
+"""Devices and the choice of matrix products."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ PRODUCTS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
         ({"cpu_name": "Apple M4"}, "none"),
     ],
 )
-def test_onednn_multiplies_where_mkl_is_slow(cpu: dict[str, Any], taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_used_where_mkl_is_slow(cpu: dict[str, Any], taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: cpu)
     with fast_cpu_matmul(torch.device("cpu")):
         assert PRODUCTS.fp32_precision == taken
@@ -33,7 +33,7 @@ def test_onednn_multiplies_where_mkl_is_slow(cpu: dict[str, Any], taken: str, mo
 
 
 @pytest.mark.parametrize("shapes", [((640, 384), (384, 1536)), ((128, 31, 32), (128, 32, 31))])
-def test_a_product_stays_float32(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_products_keep_float32_precision(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     """On this CPU, whichever it is: numbers of bfloat16 would be a hundred times as far off."""
     torch.manual_seed(0)
     left, right = (torch.randn(shape) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Parts made by workers: the same bytes, several at once, what they share made once each, and what goes wrong told."""
+"""Workers make the same bytes as one process; failures are reported."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_serve
 
 
 @pytest.mark.long
-def test_a_killed_worker_is_told_and_takes_no_finished_part_with_it(store: Store, prefect_server: None) -> None:
+def test_a_killed_worker_is_reported_and_finished_parts_stay(store: Store, prefect_server: None) -> None:
     def kill() -> None:
         while not any(store.record(artifact, 0) for artifact in store.folders()):
             time.sleep(0.05)
@@ -177,7 +177,7 @@ def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
     assert [len(tellings(f"piece {index}")) for index in range(PARTS)] == [1] * PARTS
 
 
-def test_a_single_part_and_a_plan_need_no_worker(store: Store, prefect_server: None) -> None:
+def test_a_single_part_and_a_plan_start_no_workers(store: Store, prefect_server: None) -> None:
     artifact = made(Engine.here, Toys())
     lost = Path(artifact.path) / "part-00004.parquet"
     lost.unlink()
@@ -214,7 +214,7 @@ def test_tasks_are_few_and_share_out_neighbours(parts: int, number: int, each: i
     assert all(later - one == len(tasks) for task in tasks for one, later in pairwise(task))
 
 
-def test_the_engine_is_what_is_said_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_the_parameter_the_variable_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 4)
     assert chosen_engine(None) is Engine.processes
     monkeypatch.setattr("penumbra.tasks.engines.local_worker_count", lambda: 2)
@@ -238,7 +238,7 @@ def refused(engine: Engine, match: str) -> None:
         assert "\n" not in str(said.value)
 
 
-def test_an_engine_that_can_t_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prefect_dask", None)
     monkeypatch.setitem(sys.modules, "prefect_ray", None)
     for engine in (Engine.dask, Engine.ray):
@@ -246,7 +246,7 @@ def test_an_engine_that_can_t_be_had_is_told_in_a_line(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("engine", [Engine.dask, Engine.ray])
-def test_an_address_where_nothing_answers_is_told_in_a_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_cluster_is_reported_in_one_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(f"prefect_{engine}")
     port = free_port()
     monkeypatch.setattr("penumbra.tasks.engines.CONNECT_SECONDS", 2)

@@ -1,4 +1,4 @@
-"""Stages begun ahead in other processes: same bytes, several at once, what fails is told where it is waited for."""
+"""Stages that are started in other processes."""
 
 import os
 import time
@@ -80,7 +80,7 @@ def test_stages_are_made_in_other_processes(
     assert said == "toy 0 is broken"
 
 
-def test_nothing_is_begun_in_one_process_or_in_a_plan(store: Store, tmp_path: Path) -> None:
+def test_nothing_is_started_with_one_process_or_in_a_plan(store: Store, tmp_path: Path) -> None:
     with stages_ahead(1) as ahead:
         ahead(Toy(Tried(fails=True)))()
     with planning(), stages_ahead(2) as ahead:
