@@ -23,7 +23,7 @@ from penumbra.tasks.text.tags import Tagging, load_pipeline, tag_part
 
 @dataclass(frozen=True)
 class Negative:
-    """A negative of level 1 to 3; where `query` is '' there is none, and `problem` says why."""
+    """A negative of level 1 to 3; if `query` is empty, there is none, and `problem` is the reason."""
 
     level: int
     query: str
@@ -31,23 +31,16 @@ class Negative:
 
 
 class Negator:
-    """Makes negatives of single sentences.
-
-    Args:
-        tagging: which spaCy pipeline
-        masking: how much each level masks
-        provider: who fills
-
-    """
+    """Negatives of single sentences, from a spaCy pipeline, the masking of each level, and a provider of words."""
 
     def __init__(self, tagging: Tagging, masking: Masking, provider: Provider) -> None:
         self.tagging, self.masking, self.provider = tagging, masking, provider
 
     @classmethod
     def of_run(cls, metrics: Artifact) -> "Negator":
-        """What the run was trained with, or else the newest of its data set: `corpus`, or without tags `random`.
+        """Return a negator with what the run was trained on, or else the newest of its data set.
 
-        Raises `RunError` where the data set has no dictionary.
+        The provider is `corpus`, or `random` without tags. Raise `RunError` if the data set has no dictionary.
         """
         store = Store()
         ancestors = store.ancestors(metrics)
@@ -68,7 +61,7 @@ class Negator:
         return cls(tagging, masking, make_provider(name, load_dictionary(dictionary), training, Filling()))
 
     def negatives(self, sentence: str) -> list[Negative]:
-        """The first fill of each level; none where the sentence has no word that may be masked."""
+        """Return the first fill of each level; none if the sentence has no word that may be masked."""
         row = {"qid": "0", "vid": "", "split": "train", "query": sentence, "duration": 1.0, "windows": [], "novel": []}
         annotations = table_of("annotations", [row])
         tags = tag_part(annotations, load_pipeline(self.tagging.spacy_model)).rows
