@@ -41,7 +41,7 @@ MODEL = {
     "feed_forward": 8,
     "encoder_layers": 1,
     "decoder_layers": 1,
-    "queries": 3,
+    "ablation": {"queries": 3},
     "losses": {"shine": True},
 }
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
