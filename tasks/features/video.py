@@ -15,7 +15,7 @@ decoded reaches the end that its annotations state, to within a clip; an intact 
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -112,25 +112,6 @@ def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> lis
 
 
 @dataclass(frozen=True)
-class WantedVideos:
-    """The videos of a data set: annotated durations in seconds, existing files, and ids whose link leads elsewhere."""
-
-    durations: dict[str, float]
-    files: dict[str, Path]
-    outside: Set[str]
-
-
-def find_wanted_videos(annotations: Artifact, folder: Path) -> WantedVideos:
-    """Return the videos that the annotations name; raise `MissingError` if there is no folder of videos."""
-    if not folder.is_dir():
-        raise MissingError(
-            f"no folder {folder} of video files: name one with --param videos.folder=…, or import features"
-        )
-    durations, files = durations_of(annotations), VideoFolder(folder)
-    return WantedVideos(durations, {vid: file for vid in durations if (file := files.find(vid))}, files.outside)
-
-
-@dataclass(frozen=True)
 class FrameStage(Stage):
     """A stage that encodes one frame of each video for every `interval` seconds."""
 
@@ -173,18 +154,26 @@ class FrameStage(Stage):
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the encoder, if it is a folder, and of the video files."""
-        files = named_digest((vid, self.wanted.files.get(vid)) for vid in self.wanted.durations)
-        return {**digests(self.clip), "videos": files}
+        return {**digests(self.clip), "videos": named_digest((vid, self.files.find(vid)) for vid in self.durations)}
 
     @cached_property
-    def wanted(self) -> WantedVideos:
-        """The videos that the annotations name."""
-        return find_wanted_videos(require_made(self.annotations), self.folder)
+    def durations(self) -> dict[str, float]:
+        """The annotated duration of each video, in seconds."""
+        return durations_of(require_made(self.annotations))
+
+    @cached_property
+    def files(self) -> VideoFolder:
+        """The video files."""
+        if not self.folder.is_dir():
+            raise MissingError(
+                f"no folder {self.folder} of video files: name one with --param videos.folder=…, or import features"
+            )
+        return VideoFolder(self.folder)
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
         """The videos of each part."""
-        return chunks(self.wanted.durations)
+        return chunks(self.durations)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -220,7 +209,7 @@ class FrameStage(Stage):
     @contextmanager
     def _extraction(self, vids: Iterable[str], decoders: int) -> Iterator[Extraction]:
         """Decode those of the videos that are not finished ahead of this context."""
-        files = {vid: self.wanted.files[vid] for vid in vids if vid in self.wanted.files}
+        files = {vid: file for vid in vids if (file := self.files.find(vid))}
         extraction = Extraction(files, Drafts(Store(), self.artifact), self.on_sheet)
         if not files:
             yield extraction
@@ -234,7 +223,7 @@ class FrameStage(Stage):
         finished = extraction.finish(vids)
         rows, rejected, notes = [], [], Counter[str]()
         for vid in vids:
-            video, annotated = finished.get(vid), self.wanted.durations[vid]
+            video, annotated = finished.get(vid), self.durations[vid]
             reason, value = refusal(video, annotated, self.interval) if video else self._missing(vid)
             if reason or video is None or video.features is None:
                 rejected.append(rejection(vid, self.name, reason, value))
@@ -247,7 +236,7 @@ class FrameStage(Stage):
         """Return why a video has no file, with details."""
         if not is_inside(vid):
             return "video id points outside the folder", vid
-        if vid in self.wanted.outside:
+        if vid in self.files.outside:
             return "link leads out of the folder", "name the folder it leads to with videos.folder"
         return "no video file", ""
 
@@ -267,7 +256,8 @@ class VideoFeatures(FrameStage):
     @property
     def on_sheet(self) -> Sequence[str]:
         """Return a dozen evenly spaced videos."""
-        return list(self.wanted.files)[:: max(1, len(self.wanted.files) // VIDEOS_ON_SHEET)][:VIDEOS_ON_SHEET]
+        vids = [vid for vid in self.durations if self.files.find(vid)]
+        return vids[:: max(1, len(vids) // VIDEOS_ON_SHEET)][:VIDEOS_ON_SHEET]
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """See `features_table`."""
