@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from penumbra.artifacts.charts import COLOURS, Bar, Drawing, Line, Panel, Spans, bars, panels, spans
 from penumbra.artifacts.document import Document, Section, Table
@@ -76,14 +77,14 @@ class Judged:
         return list(Store().table(self.evaluation).to_pylist())
 
     @cached_property
-    def settings(self) -> Settings:
-        """The run's settings."""
-        return load_run(self.metrics)[1]
+    def run(self) -> tuple[nn.Module, Settings]:
+        """The run's best model and its settings."""
+        return load_run(self.metrics)
 
     @cached_property
     def loaded(self) -> Loaded:
         """All queries of the data set, with the features that the run was trained on."""
-        return load(self.sources, self.settings.inputs)
+        return load(self.sources, self.run[1].inputs)
 
     def saliency(self, examples: Sequence[Example]) -> list[Saliency]:
         """Return the saliency of each example's video with each of its texts; empty for some models."""
@@ -95,9 +96,10 @@ class Judged:
         by_text: list[dict[str, np.ndarray]] = [{} for _ in examples]
         prepared, device = self.loaded.prepare(rows, "report"), device_of("auto")
         if len(prepared):
-            system = system_of(self.settings)
+            model, settings = self.run
+            system = system_of(settings)
             data = system.data(prepared, self.loaded.videos, self.loaded.texts, device)
-            for prediction in system.predict(load_run(self.metrics)[0].to(device), data):
+            for prediction in system.predict(model.to(device), data):
                 number, _, name = prediction.qid.partition(" ")
                 if len(prediction.saliency):
                     by_text[int(number)][name] = prediction.saliency
@@ -233,7 +235,7 @@ def ordering_chart(figures: Sequence[Row], run: str) -> Drawing | None:
 def saliency_section(runs: Sequence[Judged]) -> Section:
     """Return Figure 6 for the query that the first run orders best, the middle one and the worst."""
     title, own = "Saliency under a query and its negatives (SHINE, Figure 6)", runs[0]
-    kind, candidates = ordering_candidates(own.loaded, own.settings)
+    kind, candidates = ordering_candidates(own.loaded, own.run[1])
     if not candidates:
         return Section(title, ["No query that was held out or trained on has hard negatives."])
     saliency = own.saliency(candidates)
