@@ -144,7 +144,6 @@ def _sections(store: Store, of: Summary) -> dict[str, str]:
                 examples += [(row["level"], mark_changes(row["query"], row["negative"])) for row in rows]
     manifest = store.manifest(of.negatives)
     outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
-    last = {"Checks that they pass, of which none is enforced": counts.checks_table()}
     if of.masks:
         taken = store.manifest(of.masks).taken
         outcome = (
@@ -152,6 +151,8 @@ def _sections(store: Store, of: Summary) -> dict[str, str]:
             f"({complete / max(1, taken):.1%}) have all three levels.**"
         )
         last = {"Providers": _provider_table(store, of.fills)}
+    else:
+        last = {"Checks that they pass, of which none is enforced": counts.checks_table()}
     shown = {"Examples": markdown_table(("level", "sentence"), examples), "Figures by level": counts.table()}
     return {"Outcome": outcome, **shown, **last}
 

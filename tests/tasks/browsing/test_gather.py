@@ -129,7 +129,7 @@ def test_predictions_of_two_runs_are_judged_as_elsewhere(store: Store, annotatio
 
 
 def test_a_run_without_predictions_is_told(store: Store, annotations: Artifact) -> None:
-    metrics = build(store, "metrics", [], (annotations,))
+    metrics = build(store, "metrics", [], (annotations,), parameters={"settings": {"training": {"seed": 0}}})
     with pytest.raises(Exception, match=f"run {metrics.key} has no predictions: run evaluate-grounding mine with it"):
         shown(store, metrics.key)
 

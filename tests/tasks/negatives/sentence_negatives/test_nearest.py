@@ -31,7 +31,7 @@ AMONG = Candidates(list("abcdef"), ["own", "video", "c", "d", "e", "c"], np.zero
 def test_paraphrases_what_is_forbidden_and_what_says_the_same_have_no_rank(
     ranks: tuple[int, int, int], forbidden: set[str], taken: list[str]
 ) -> None:
-    assert AMONG.taken(COSINES, frozenset(forbidden), 0.9, ranks) == taken
+    assert AMONG.ranked(COSINES, frozenset(forbidden), 0.9, ranks) == taken
 
 
 def test_ranks_rise() -> None:
