@@ -1,7 +1,7 @@
 """Stage `annotations`: the files of a data set become one table; a row that can't be used is rejected with its reason.
 
 A file that is no data set stops the run. All queries of a video are in the same part, so later stages can compare them
-without reading other parts. `check` is what `penumbra check` prints, by the same rules.
+without reading other parts. `penumbra.tasks.data.rows` has the rules.
 """
 
 from collections import Counter

@@ -256,8 +256,8 @@ def _fits(table: OwnTable, role: str, column: str) -> bool:
 
 def _check_given(table: OwnTable, role: str, column: str) -> None:
     if column not in table.columns:
-        there = what_there_is(column, table.columns)
-        raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {there}")
+        known = what_there_is(column, table.columns)
+        raise DatasetError(f"{table.path} has no column {column!r} for --{role}: {known}")
     if not _fits(table, role, column):
         misfits = (
             f"{place} has {start_of(str(row[column]))!r}"

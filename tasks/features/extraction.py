@@ -1,4 +1,4 @@
-"""What `extract-features` takes and what it gives to the flows that continue from there."""
+"""The parameters of `extract-features`, and references to the artifacts that it makes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from penumbra.tasks.stage import Parameters
 
 
 class FeaturesParameters(Parameters):
-    """How features are extracted or imported: the parameter groups of `extract-features`."""
+    """The parameter groups of `extract-features`."""
 
     clip: Clip = Clip()
     texts: Texts = Texts()

@@ -38,7 +38,7 @@ BACKGROUND = 24  # grey level around a thumbnail of another aspect ratio
 
 @dataclass
 class VideoSummary:
-    """What decoding a video has shown: its duration in seconds, clips, frames, and packets that can't be decoded."""
+    """The results of decoding a video: duration in seconds, clips, frames, and packets that can't be decoded."""
 
     duration: float = 0.0
     clips: int = 0
@@ -188,7 +188,7 @@ def _message(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Resizing:
-    """How an encoder wants its pictures, as `preprocessor_config.json` says: resized, then cropped at the centre.
+    """The preprocessing of pictures from `preprocessor_config.json`: they are resized, then cropped at the centre.
 
     `shortest_edge` is the length of the shorter side after resizing; without one all pictures are resized to `size`.
     `resample` is Pillow's number of the filter.

@@ -137,7 +137,7 @@ def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors
 
 
 class World:
-    """What all videos share: the vector of each concept, the training sentences, and the map to features."""
+    """The data that all videos share: the vector of each concept, the training sentences, and the map to features."""
 
     def __init__(self, sentences: Sequence[Concepts], training: Sequence[Concepts], numbers: Mapping[str, Any]) -> None:
         self.numbers, self.training = numbers, sorted(set(training))
@@ -235,7 +235,7 @@ class SimulatedFeatures(Stage):
 
     @cached_property
     def world(self) -> World:
-        """What all videos share."""
+        """The data that all videos share."""
         training = [
             concepts_of(tokens, self.numbers["weights"])
             for annotations, tags in zip_parts(self.annotations, self.tags)

@@ -279,7 +279,7 @@ def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimens
 
 @dataclass(frozen=True)
 class PatchFeatures(FrameStage):
-    """What CLIP sees in each patch of a few frames of every video."""
+    """The states of the patches of a few frames of every video."""
 
     name = PATCHES
     states = staticmethod(patch_states)

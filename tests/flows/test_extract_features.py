@@ -122,7 +122,7 @@ def test_good_videos_have_features_and_bad_ones_a_reason(made: tuple[Store, Arti
     assert not list(Path(artifact.path).rglob("_drafts"))
 
 
-def test_features_are_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
+def test_features_equal_those_of_a_plain_call(made: tuple[Store, Artifact], folder: Path) -> None:
     """Frames and texts through transformers one at a time, padded to 77, as anyone would do it."""
     store, artifact = made
     model = CLIPModel.from_pretrained(FOLDER, dtype=torch.float32)
@@ -269,7 +269,7 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
-def test_no_folder_of_videos_is_told_at_once(
+def test_a_missing_folder_of_videos_is_reported_at_once(
     prefect_server: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))

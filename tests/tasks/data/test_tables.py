@@ -108,7 +108,7 @@ def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
     assert (query.vid, query.windows, query.duration) == ("a.mp4", [[1.5, 2.5]], 30.0)
 
 
-def test_columns_without_known_names_are_told_by_what_is_in_them(tmp_path: Path) -> None:
+def test_columns_without_usual_names_are_found_by_their_cells(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text("A,B,C,D,E\nfilm1,a person sits.,1,2.5,train\nfilm2,a person stands up.,0:03,0:09,test\n")
     columns = find_columns(read_table(path), {})
@@ -169,7 +169,7 @@ def test_a_given_column_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
         find_columns(table, {"query": "texts"})
 
 
-def test_missing_folders_and_files_are_told(tmp_path: Path) -> None:
+def test_missing_folders_and_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"is a folder: give a .csv.*to_parquet"):
         read_table(tmp_path)
     with pytest.raises(DatasetError, match=r"can.t be read .No such file or directory."):

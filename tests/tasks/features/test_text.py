@@ -1,4 +1,4 @@
-"""Which texts get features, which of their positions are kept, and that nothing depends on who stands beside them."""
+"""Which texts get features, which positions are kept, and that features do not depend on the other texts of a batch."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
     assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, encoder.model.config.projection_dim), 0)
 
 
-def test_a_text_s_states_don_t_depend_on_its_company() -> None:
+def test_states_do_not_depend_on_the_other_texts() -> None:
     texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "closet", "window", "book")]
     together = ClipTexts(load(TINY)).encode(texts, 4)
     for index, text in enumerate(texts):
@@ -91,7 +91,7 @@ def test_which_negatives(store: Store) -> None:
         chosen_negatives("mine", Texts(negatives="0123456789abcdef"))
 
 
-def test_an_encoder_that_is_none_is_one_line_with_the_remedy(tmp_path: object) -> None:
+def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None:
     for encoder in ("no/such-clip", str(tmp_path)):
         with pytest.raises(FeatureError, match="can't be loaded") as caught:
             load(Clip(encoder=encoder))
