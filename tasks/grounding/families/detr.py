@@ -71,7 +71,7 @@ class DETRConfig(ModelConfig):
 
     def sizes(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
         """Return the settings of the network for inputs of these widths."""
-        values = self.model_dump() | asdict(self.network_options)
+        values = asdict(self.network_options) | self.model_dump()
         known = {name: value for name, value in values.items() if name in ModelSettings.__dataclass_fields__}
         return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **known)
 

@@ -55,7 +55,7 @@ class MapConfig(HardNegativeModel):
 
     def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
         """Return the settings of the network for features of these widths; `more` are a model's own."""
-        values = self.model_dump() | asdict(self.network_options) | more
+        values = asdict(self.network_options) | self.model_dump() | more
         known = {name: value for name, value in values.items() if name in MMNSettings.__dataclass_fields__}
         return MMNSettings(video_dim, text_dim, **known)
 
