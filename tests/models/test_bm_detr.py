@@ -128,8 +128,3 @@ def test_every_loss_of_table_8_can_be_switched_off(change: dict[str, Any], gone:
     part = compute_losses(found, targets(), losses_of("bm_detr", **change))
     assert set(whole.terms) - set(part.terms) == {gone}
     assert part.total < whole.total
-
-
-def test_shine_is_not_for_bm_detr() -> None:
-    with pytest.raises(ValueError, match=r"shine\n.*Extra inputs"):
-        losses_of("bm_detr", shine=True)

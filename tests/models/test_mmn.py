@@ -107,15 +107,6 @@ def test_the_map_holds_short_moments_at_every_start_and_long_ones_at_few() -> No
     assert (lengths <= 15).sum() == sum(64 - offset for offset in range(16))
 
 
-def test_a_moment_is_the_maximum_over_its_clips() -> None:
-    net = model()
-    clips = torch.randn(2, 8, 8)
-    laid = net.map(clips)
-    for start, end in net.cells.tolist():
-        torch.testing.assert_close(laid[:, :, start, end], clips[:, :, start : end + 1].amax(-1))
-    assert int((laid != 0).any(1).any(0).sum()) == len(net.cells)
-
-
 def test_a_video_of_any_length_fills_the_segments() -> None:
     rows = torch.arange(1.0, 41.0)[:, None]
     short = segment_means(rows[None, :3], torch.tensor([3]), 8)[0, :, 0]
@@ -200,25 +191,6 @@ def test_a_video_with_one_sentence_and_a_batch_of_one_have_a_loss() -> None:
     terms = mmn_losses(net(one), single, MMNLosses()).terms
     assert terms["among_sentences"] == 0  # there is nothing to tell it from
     assert torch.isfinite(terms["among_moments"])
-
-
-def test_suppression_is_greedy_for_each_query_by_itself() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.rand(6, 12, 3, generator=generator)
-    rows[..., :2] = rows[..., :2].sort(-1).values
-    together = suppress(rows, 0.3, before=12, after=4)
-    for row, found in zip(rows, together, strict=True):
-        left = sorted(row.tolist(), key=lambda window: -window[2])
-        kept: list[list[float]] = []
-        while left and len(kept) < 4:
-            best, *left = left
-            kept.append(best)
-            left = [
-                w
-                for w in left
-                if (min(best[1], w[1]) - max(best[0], w[0])) / (max(best[1], w[1]) - min(best[0], w[0])) <= 0.3
-            ]
-        assert found.tolist() == kept
 
 
 @pytest.mark.parametrize(("clips", "seconds"), [(8, 12.5), (16, 7.7)])

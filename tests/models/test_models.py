@@ -1,18 +1,15 @@
 """Invariances of the models: neighbours, padding, sizes, official checkpoints."""
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from penumbra.models.bm_detr import BMDETR
 from penumbra.models.checkpoints import CheckpointError, load_weights, our_name, read_official
 from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
-from penumbra.models.losses import alignment
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
@@ -146,22 +143,6 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
     assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
 
 
-def test_alignment_is_of_unit_vectors_and_changes_nothing_else() -> None:
-    """The projections that the loss reads learn; that of the clips is published, and no loss reads it."""
-    net, plain, batch = model("moment_detr", alignment=7), model("moment_detr"), inputs()
-    load_weights(plain, {name: value for name, value in net.state_dict().items() if "align" not in name})
-    longer = replace(batch, hard_text=torch.randn(1, 4, 9, 6), hard_mask=torch.ones(1, 4, 9).bool())
-    found: Outputs = net(longer)
-    torch.testing.assert_close(found.logits, plain(batch).logits)
-    assert found.align is not None
-    assert [vectors.shape[:-1] for vectors in found.align] == [(2, 4, 5), (4, max(WORDS)), (4, max(CLIPS))]
-    for vectors in found.align:
-        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]))
-    alignment(found.align.queries[0], found.align.words, torch.tensor([[0]] * 4), 0.07).backward()
-    learnt = {n for n, p in net.named_parameters() if "align" in n and p.grad is not None and p.grad.any()}
-    assert learnt == {f"align_heads.{part}.{kind}" for part in ("query", "text") for kind in ("weight", "bias")}
-
-
 # -- spans ---------------------------------------------------------------------------------------------------------
 
 
@@ -177,29 +158,6 @@ def test_spans_survive_the_round_trip_and_overlap_is_symmetric() -> None:
 
 
 # -- official checkpoints --------------------------------------------------------------------------------------------
-
-
-def official_names(net: nn.Module) -> dict[str, str]:
-    """Ours to official for a QD-DETR of the test's size, from a list of official names."""
-    layers = [
-        *[f"self_attn.{n}" for n in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")],
-        *[f"{n}.{k}" for n in ("linear1", "linear2", "norm1", "norm2") for k in ("weight", "bias")],
-        "activation.weight",
-    ]
-    names = [f"transformer.{s}.layers.{i}.{n}" for s in ("t2v_encoder", "encoder") for i in (0, 1) for n in layers]
-    assert {our_name(name) for name in names} <= set(net.state_dict())
-    return {our_name(name): name for name in names}
-
-
-def test_official_files_are_read_without_running_anything(tmp_path: Path) -> None:
-    net = model()
-    known = official_names(net)
-    weights = {known[name]: value for name, value in net.state_dict().items() if name in known}
-    options = argparse.Namespace(hidden_dim=16, nheads=2)
-    torch.save({"model": weights, "opt": options, "epoch": 3}, tmp_path / "model.ckpt")
-    found, opt = read_official(tmp_path / "model.ckpt")
-    assert opt == {"hidden_dim": 16, "nheads": 2}
-    assert all(torch.equal(found[name], net.state_dict()[name]) for name in known)
 
 
 class Hostile:

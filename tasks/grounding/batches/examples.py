@@ -1,4 +1,4 @@
-"""Queries as training sees them: which rows of the features, which windows, which clips, how salient.
+"""Features and queries in memory, as training reads them: rows of the features, windows, clips and saliency.
 
 The rules are those of the published loaders: a window is cut to clips by truncation, with at least one clip; spans are
 fractions of all clips and are not clamped; QVHighlights' clips carry the sum of three annotators' scores, other data
@@ -22,9 +22,9 @@ from penumbra.tasks.features.reading import read_features
 
 @dataclass(frozen=True)
 class PatchTensors:
-    """Frames `offsets[i]` to `offsets[i + 1]` belong to the i-th video, which may have none.
+    """Patch features of many videos: frames `offsets[i]` to `offsets[i + 1]` belong to the i-th video.
 
-    values [frames, patches, width] are bytes that scale [frames] makes states of; seconds [frames] are their times.
+    values [frames, patches, width] are bytes, which times scale [frames] are states; seconds [frames] are their times.
     """
 
     values: Tensor
@@ -33,7 +33,7 @@ class PatchTensors:
     offsets: Tensor
 
     def gather(self, videos: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """States [B, F, patches, width], seconds [B, F] and mask [B, F] of videos [B]; padding is any frame."""
+        """Return states [batch, frames, patches, width], seconds and mask [batch, frames] of videos [batch]."""
         starts, lengths = self.offsets[videos], self.offsets.diff()[videos]
         place = torch.arange(max(1, int(lengths.max())))
         mask = place < lengths[:, None]
@@ -43,7 +43,7 @@ class PatchTensors:
 
 
 def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchTensors | None:
-    """The patches of the videos that `index` numbers; None where there are none of any."""
+    """Return the patches of the videos in `index`; None if there are none."""
     store, counts, shape = Store(), np.zeros(len(index) + 1, np.int64), (0, 0)
     for part in store.parts(artifact, ["vid", "seconds"]):
         for vid, seconds in zip(part["vid"].to_pylist(), part["seconds"].to_pylist(), strict=True):
@@ -73,15 +73,15 @@ SMALLEST_NORM = 1e-5
 
 
 class FeatureError(PenumbraError):
-    """Features can't be used; the message names the artifact and the fault."""
+    """Error for features that can't be used; the message names the artifact and the fault."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Rows `values[offsets[i] : offsets[i + 1]]` [clips or tokens, channels] belong to the i-th video or text.
+    """Features of many videos or texts: rows `offsets[i]` to `offsets[i + 1]` [channels] belong to the i-th one.
 
-    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `patches` of the videos are there
-    for VDI's motion alone.
+    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `patches` of the videos are loaded
+    for VDI's motion only.
     """
 
     values: Tensor
@@ -97,11 +97,11 @@ class Features:
 
     @property
     def lengths(self) -> Tensor:
-        """Rows of each video or text [n]."""
+        """Number of rows of each video or text [n]."""
         return self.offsets.diff()
 
     def unusable(self) -> set[str]:
-        """Those that hold a NaN or an infinity, or no row at all."""
+        """Return the names of videos or texts that hold a NaN or an infinity, or no row."""
         bad_rows = ~torch.isfinite(self.values.float().sum(1))
         before = torch.cat((torch.zeros(1, dtype=torch.long), bad_rows.long().cumsum(0)))
         bad = (before[self.offsets[1:]] > before[self.offsets[:-1]]) | (self.lengths == 0)
@@ -109,16 +109,16 @@ class Features:
 
 
 def load_features(artifact: Artifact) -> Features:
-    """All rows of a features artifact as tensors; raises `FeatureError` where it has none."""
-    found = read_features(artifact)
-    if not len(found):
+    """Return all rows of a features artifact as tensors; raise `FeatureError` if it has none."""
+    table = read_features(artifact)
+    if not len(table):
         raise FeatureError(f"{artifact.path} holds no features")
-    offsets = torch.from_numpy(found.offsets)
-    return Features(torch.from_numpy(found.values), offsets, found.index, found.clip_length or 0.0)
+    offsets = torch.from_numpy(table.offsets)
+    return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length or 0.0)
 
 
 def normalised(features: Features, longest: int | None, dtype: torch.dtype = torch.float32) -> Features:
-    """Each row divided by its length plus 1e-5, as the published loaders do, after cutting to the first rows."""
+    """Return the first `longest` rows of each item, each divided by its norm plus 1e-5, as the published loaders do."""
     lengths = features.lengths if longest is None else features.lengths.clamp(max=longest)
     kept = _rows(features.offsets[:-1], lengths)
     values = features.values if longest is None else features.values[kept]
@@ -129,9 +129,9 @@ def normalised(features: Features, longest: int | None, dtype: torch.dtype = tor
 
 
 def joined(sources: Sequence[Features]) -> Features:
-    """Several encoders of the same videos side by side; a video is cut to the shortest of its sources.
+    """Concatenate features of several encoders of the same videos; a video is cut to its shortest source.
 
-    Videos that a source lacks are left out. Raises `FeatureError` where the sources' clip lengths differ.
+    Videos that a source lacks are left out. Raise `FeatureError` if the sources' clip lengths differ.
     """
     if len(sources) == 1:
         return sources[0]
@@ -147,7 +147,7 @@ def joined(sources: Sequence[Features]) -> Features:
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Row numbers of several runs, one after the other."""
+    """Return the row numbers of several runs of rows, concatenated."""
     ends = lengths.cumsum(0)
     return torch.arange(int(ends[-1]) if len(ends) else 0) + (starts - ends + lengths).repeat_interleave(lengths)
 
@@ -158,16 +158,16 @@ STAGE = "training"
 
 @dataclass(frozen=True)
 class Examples:
-    """N queries. Every tensor is on the CPU until `DeviceData` takes it.
+    """n queries, as tensors on the CPU.
 
     video and text [N] are rows of the features; hard [3, N] those of the hard negatives (the query's own text where
     hard_present [3, N] is False); windows [N, W, 2] in seconds with window_count [N]; duration [N] in seconds.
     clip_scores and clip_relevant are one number a clip, queries one after the other at clip_offsets [N + 1];
     extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
     in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
-    [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split; there
-    are none where nobody asks. `rejected` are the queries that can't be used, with their reasons; `notes` counts what
-    queries lack.
+    [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split;
+    there are none if the model does not read them. `rejected` are the queries that can't be used, with their reasons;
+    `notes` counts what queries lack.
     """
 
     qids: tuple[str, ...]
@@ -189,12 +189,12 @@ class Examples:
     notes: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """How many queries."""
+        """Return the number of queries."""
         return len(self.qids)
 
 
 def clip_range(start: float, end: float, clips: int, clip_length: float) -> tuple[int, int]:
-    """First and last clip of a window (both included): truncated, inside the video, at least one clip."""
+    """Return the first and last clip of a window: truncated, inside the video, at least one clip."""
     last = max(0, min(int(end / clip_length), clips) - 1)
     return min(int(start / clip_length), last), last
 
@@ -208,10 +208,10 @@ def prepare(
     in_video: Mapping[str, Sequence[str]] | None = None,
     parts: Mapping[str, tuple[str, str]] | None = None,
 ) -> Examples:
-    """Make examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
+    """Return examples of rows of the `annotations` table; `negatives` gives a query's texts by level.
 
-    `in_video` gives the texts of its `in_video_negatives`, which training queries alone have; `parts` the two of its
-    `visual_dynamic_queries`; None: nobody asks.
+    `in_video` gives the texts of its `in_video_negatives`, which only training queries have, `parts` the two of its
+    `visual_dynamic_queries`; both are None if the model does not read them.
     """
     unusable = {"video": videos.unusable(), "text": texts.unusable()}
     good, rejected, notes = [], [], Counter[str]()
@@ -246,7 +246,7 @@ def prepare(
 def _fault(
     row: Mapping[str, Any], videos: Features, texts: Features, unusable: Mapping[str, set[str]]
 ) -> tuple[str, str]:
-    """Why a row can't be used (or ''), and what of it."""
+    """Return the reason why a row can't be used, and the value at fault; empty strings if it can."""
     if row["vid"] not in videos.index:
         return "no features of its video", row["vid"]
     if row["query"] not in texts.index:
@@ -298,7 +298,7 @@ def _examples(
 
 
 def _clips(row: Mapping[str, Any], clips: int, clip_length: float) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    """Scores [clips], which clips are relevant [clips], and the relevant clips of the highest and lowest score."""
+    """Return scores [clips], relevance [clips], and the relevant clips of the highest and lowest score."""
     scores, relevant = np.zeros(clips, np.float32), np.zeros(clips, bool)
     judged = row.get("saliency") or []
     if judged:

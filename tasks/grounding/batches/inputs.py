@@ -1,4 +1,4 @@
-"""From artifacts to what training and prediction take: features, queries of a split, hard negatives."""
+"""The artifacts that a training reads, and their content in memory: features, queries, negatives."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -39,14 +39,14 @@ class Sources:
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
-        """All of them, for an artifact's key."""
+        """The artifacts that a run's key depends on."""
         texts = self.negatives, self.in_video_negatives, self.visual_dynamic_queries
         return tuple(
             filter(None, (self.annotations, *texts, self.text_features, *self.video_features, self.patch_features))
         )
 
     def read_by(self, model: ModelConfig) -> "Sources":
-        """What of it the training of a model reads."""
+        """Return the artifacts that the training of a model reads."""
         return replace(
             self,
             negatives=self.negatives if model.reads_negatives else None,
@@ -57,7 +57,7 @@ class Sources:
 
 
 def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
-    """What `inputs` names by key or encoder, by the fields of `Sources`.
+    """Return the artifacts that `inputs` names by key or encoder, by the fields of `Sources`.
 
     Raises `ArtifactError` naming the key that is not there, `FeatureError` an encoder.
     """
@@ -81,7 +81,7 @@ def _features_named(store: Store, dataset: str, stage: str, name: str) -> Artifa
 
 
 def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
-    """What a training with these settings reads: what `inputs` names, otherwise the newest of the data set.
+    """Return what a training with these settings reads: what `inputs` names, otherwise the newest of the data set.
 
     Raises `ArtifactError` naming the stage that has not run, and what `named_sources` raises.
     """
@@ -108,7 +108,7 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 
 
 def newest_tags(annotations: Artifact) -> Artifact | None:
-    """The tags of these queries that were made last, if there are any."""
+    """Return the newest tags of these queries, if there are any."""
     store = Store()
     for manifest in reversed(store.find(annotations.dataset, "tags")):
         if annotations.key in [parent.key for parent in manifest.parents]:  # whose root is where they were made
@@ -118,7 +118,7 @@ def newest_tags(annotations: Artifact) -> Artifact | None:
 
 
 def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
-    """What there is to train on after build-negatives and extract-features."""
+    """Return the artifacts that build-negatives and extract-features made."""
     return Sources(
         negatives.annotations,
         features.text_features,
@@ -132,7 +132,7 @@ def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
 
 
 def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
-    """The newest patches of an encoder."""
+    """Return the newest patches of an encoder."""
     try:
         return _of_encoder(store, dataset, "patch_features", encoder)
     except (ArtifactError, FeatureError):
@@ -143,7 +143,7 @@ def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
-    """The newest artifact of a stage whose rows are of the encoder."""
+    """Return the newest artifact of a stage whose rows are of the encoder."""
     store.newest(dataset, stage)
     for manifest in reversed(store.find(dataset, stage)):
         if encoder_of(manifest) == encoder:
@@ -152,7 +152,7 @@ def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifac
 
 
 def encoder_of(features: Manifest) -> str:
-    """The encoder that features are of, as their column `encoder` names it."""
+    """Return the encoder of features, as their column `encoder` names it."""
     made = features.parameters
     return str(made.get("encoder") or "+".join(source["name"] for source in made.get("imported", [])))
 
@@ -161,8 +161,8 @@ def encoder_of(features: Manifest) -> str:
 class Loaded:
     """Features ready for a model, all rows of `annotations`, and the hard negatives of each query by level.
 
-    `in_video` gives the texts of a query's negatives in its own video, `parts` its static and dynamic query; None where
-    they were not asked for.
+    `in_video` gives the texts of a query's negatives in its own video, `parts` its static and dynamic query; None if
+    the model does not read them.
     """
 
     videos: Features
@@ -173,21 +173,21 @@ class Loaded:
     parts: dict[str, tuple[str, str]] | None = None
 
     def splits(self) -> list[str]:
-        """The splits, in the order of the table."""
+        """Return the splits, in the order of the table."""
         return list(dict.fromkeys(row["split"] for row in self.rows))
 
     def of_split(self, splits: Iterable[str]) -> list[dict[str, Any]]:
-        """Rows of some splits."""
+        """Return the rows of some splits."""
         wanted = set(splits)
         return [row for row in self.rows if row["split"] in wanted]
 
     def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
-        """Examples of some rows."""
+        """Return examples of some rows."""
         return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:
-    """Read everything; features are normalised and cut as the published loaders do."""
+    """Read all sources; features are normalised and cut as the published loaders do."""
     store = Store()
     videos = joined([normalised(load_features(artifact), inputs.longest_video) for artifact in sources.video_features])
     if sources.patch_features is not None:
@@ -207,7 +207,7 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
 
 
 def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]] | None:
-    """The static and the dynamic part of each query."""
+    """Return the static and the dynamic part of each query."""
     if queries is None:
         return None
     rows = (row for part in store.parts(queries, ["qid", "static", "dynamic"]) for row in part.to_pylist())
@@ -215,13 +215,13 @@ def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]]
 
 
 def _in_video(store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]) -> dict[str, list[str]] | None:
-    """The texts of each query's negatives in its own video."""
+    """Return the texts of each query's negatives in its own video."""
     if pairs is None:
         return None
     texts = {row["qid"]: row["query"] for row in rows}
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    negatives: defaultdict[str, list[str]] = defaultdict(list)
     for part in store.parts(pairs, ["qid", "negative_qid"]):
         for qid, other in zip(part["qid"].to_pylist(), part["negative_qid"].to_pylist(), strict=True):
             if other in texts:
-                found[qid].append(texts[other])
-    return dict(found)
+                negatives[qid].append(texts[other])
+    return dict(negatives)

@@ -17,7 +17,7 @@ from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.grounding_data import features, job, negatives, rows, settings, texts, train_together, videos
+from tests.grounding_data import features, job, negatives, rows, settings, texts, videos
 
 pytestmark = pytest.mark.slow
 
@@ -219,49 +219,6 @@ def test_what_can_not_be_shifted_stays(windows: list[list[float]], changes: dict
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_goes_on_has_the_same_numbers(tmp_path: Path) -> None:
-    chosen = bm_settings({"epochs": 4}, losses={"negatives": "both"})
-    whole = train(bm_job(tmp_path / "whole", chosen))
-    train(bm_job(tmp_path / "part", bm_settings({"epochs": 2}, losses={"negatives": "both"})))
-    later = train(bm_job(tmp_path / "part", chosen))
-    values = [[row["value"] for row in found if row["name"] != "seconds"] for found in (whole, later)]
-    assert values[0] == values[1]
-    names = {row["name"] for row in whole if row["split"] == "train"}
-    assert {"span", "giou", "label", "pair_hinge", "probability", "semantic"} <= names
-    totals = [row["value"] for row in whole if row["name"] == "total"]
-    assert totals[-1] < totals[0]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {"frame_matcher": False}},
-        {"model": {"learnable_spans": False}},
-        {"model": {"alignment": 0}},
-        {"losses": {"negatives": "none"}},
-        {"model": {"shifting": False}, "training": {"precision": "bf16"}},
-        {"losses": {"probability": 0.0, "pair_hinge": False, "class_error": 1.0}},
-    ],
-)
-def test_every_ablation_of_tables_7_and_8_trains_and_predicts(tmp_path: Path, change: dict[str, Any]) -> None:
-    chosen = bm_settings({"epochs": 1, **change.pop("training", {})}, **change)
-    history = train(bm_job(tmp_path, chosen))
-    assert np.isfinite([row["value"] for row in history]).all()
-    assert {row["split"] for row in history} == {"train", "validation"}
-
-
-def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
-    """Without all that is drawn, and the alignment, which tells a process's own queries apart."""
-    model = {"dropout": 0.0, "input_dropout": 0.0, "alignment": 0, "shifting": False}
-    losses = {"negatives": "none", "pair_hinge": False}
-    norms = []
-    for processes in (1, 2):
-        chosen = bm_settings({"epochs": 1}, model=model, losses=losses)
-        rows = train_together(processes, bm_job(tmp_path / str(processes), chosen))
-        norms.append(next(row["value"] for row in rows if row["name"] == "gradient_norm"))
-    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
-
-
 def test_prediction_knows_no_negative_and_ends_where_a_video_is_cut() -> None:
     system = system_of(bm_settings(losses={"negatives": "generated"}))
     model = system.build(videos().channels, texts(COUNT).channels)
@@ -290,8 +247,3 @@ def test_a_negative_takes_probability_away(tmp_path: Path) -> None:
     without = system_of(bm_settings(model={"frame_matcher": False}))
     net = without.build(videos().channels, texts(COUNT).channels)
     assert without.figures(net, without.data(examples, videos(), texts(COUNT), CPU)) == {}
-
-
-def test_inputs_without_negatives_are_those_of_any_model() -> None:
-    found: Inputs = background().inputs(torch.arange(8))
-    assert found.hard_text is None

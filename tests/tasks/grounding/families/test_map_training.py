@@ -10,11 +10,10 @@ import torch
 
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.mmn import MapData
-from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.loop import Job, train
 from penumbra.tasks.grounding.training.presets import Settings
 from tests import grounding_data
-from tests.grounding_data import CHANNELS, features, negatives, rows, train_together
+from tests.grounding_data import CHANNELS, features, negatives, rows
 
 pytestmark = pytest.mark.slow
 
@@ -67,17 +66,6 @@ def test_training_learns_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None
     after = train(job(tmp_path / "parts", chosen))
     for name in ("total", "gradient_norm", "mIoU"):
         assert values(after, name) == values(whole, name)
-
-
-@pytest.mark.long
-def test_two_processes_train_on_half_the_videos_of_a_batch_each(tmp_path: Path) -> None:
-    """Statistics and negatives are those of a process's own videos, as published, so that numbers are others."""
-    rows = train_together(2, job(tmp_path, settings({"epochs": 1, "batch_size": 4})))
-    assert np.isfinite([row["value"] for row in rows]).all()
-    assert {row["step"] for row in rows} == {2}  # seven videos
-    found = read_checkpoint(tmp_path, "best")
-    assert found is not None
-    assert found.state["processes"] == 2
 
 
 def test_rate_and_contrastive_weight_fall_when_they_should(tmp_path: Path) -> None:
