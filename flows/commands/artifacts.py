@@ -9,7 +9,7 @@ import typer
 from rich.tree import Tree
 
 from penumbra.flows.commands import completion
-from penumbra.flows.commands.terminal import console, print_line, print_removed, print_table
+from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest
@@ -180,9 +180,7 @@ def rm(
     unneeded: Annotated[
         bool, typer.Option("--unneeded", help="Only what is not the newest of its stage and what nothing else needs.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove artifacts; what was made from them stays. A run that needs them makes them again.
 

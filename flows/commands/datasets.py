@@ -137,12 +137,7 @@ def _make_splits(
 
 
 def check(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.data_sets, metavar="DATASET", help="A data set's name: a folder of PENUMBRA_DATA."
-        ),
-    ],
+    dataset: Annotated[str, typer.Argument(autocompletion=completion.data_sets, help="A folder of PENUMBRA_DATA.")],
 ) -> None:
     """Is this a data set? Rows, videos and lengths by split, and which rows would be rejected, and why.
 

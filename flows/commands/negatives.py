@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 WithNegatives = Annotated[
-    str,
-    typer.Argument(
-        autocompletion=completion.data_sets, metavar="DATASET", help="A data set whose negatives are built."
-    ),
+    str, typer.Argument(autocompletion=completion.data_sets, help="A data set whose negatives are built.")
 ]
 
 

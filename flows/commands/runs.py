@@ -10,7 +10,7 @@ from rich.filesize import decimal
 
 from penumbra.flows.commands import completion
 from penumbra.flows.commands.artifacts import lineage, print_figures
-from penumbra.flows.commands.terminal import console, print_json, print_line, print_removed, print_table
+from penumbra.flows.commands.terminal import DryRun, console, print_json, print_line, print_removed, print_table
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[
@@ -93,9 +93,7 @@ def rm(
         typer.Argument(autocompletion=completion.runs, metavar="RUN…", help="Names, keys, or keys' first digits."),
     ],
     dataset: OfDataset = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove trainings: checkpoints, metrics, predictions and evaluations.
 
@@ -109,12 +107,7 @@ def rm(
 
 
 def compare(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.data_sets, metavar="DATASET", help="A data set with two evaluated runs."
-        ),
-    ],
+    dataset: Annotated[str, typer.Argument(autocompletion=completion.data_sets, help="The data set of both runs.")],
     first: RunName,
     second: RunName,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,

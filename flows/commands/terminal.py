@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from rich.table import Table
 
 from penumbra.artifacts.errors import PenumbraError
 
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")
+]  # of the commands that remove something
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
 INTERRUPTED = "penumbra: ended; the same command goes on from here\n"

@@ -103,7 +103,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert run("init", "mine", "--from", table(tmp_path, ROWS[:2], "set"), "--test", "0", "--force").exit_code == 0
     assert sorted(path.name for path in (tmp_path / "data" / "mine").glob("*.json*")) == ["train.jsonl"]
     (tmp_path / "data" / "mine" / "my_train.jsonl").touch()
-    assert "take it away first" in str(run("init", "mine", "--from", table(tmp_path), "--force").exception)
+    assert "remove it first" in str(run("init", "mine", "--from", table(tmp_path), "--force").exception)
 
 
 @pytest.mark.parametrize(
