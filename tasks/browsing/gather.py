@@ -28,7 +28,7 @@ AT_A_LEVEL = re.compile(r"level (\d+)(?:: )?")  # how stages that refuse a query
 
 
 def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path | None) -> Column:
-    """All that the page shows of a data set.
+    """Return all data of a data set that the page shows.
 
     Args:
         store: where the artifacts are
@@ -61,7 +61,7 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
 
 
 def _negatives(store: Store, dataset: str, providers: Sequence[str], optional: bool) -> dict[str, Artifact]:
-    """The negatives that are shown, by what they are called; none where there are none and they are `optional`."""
+    """Return the negatives by the names that the page gives them; none if there are none and they are `optional`."""
     if providers:
         several = {provider: of_provider(store, dataset, provider) for provider in providers}
         return {f"{name}, first fills" if it.stage == "fills" else name: it for name, it in several.items()}
@@ -79,7 +79,7 @@ def _predicted(store: Store, dataset: str, runs: Sequence[str]) -> "list[Predict
 
 
 def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Artifact]]:
-    """The queries that all of these were made from, and all that was involved in making them."""
+    """Return the queries that these artifacts were made from, and all artifacts that were made on the way."""
     involved, annotations = list(made), list[Artifact]()
     for artifact in made:
         ancestors = store.ancestors(artifact)
@@ -95,7 +95,7 @@ def _rows(parts: Iterable[pa.Table]) -> list[Row]:
 
 
 def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
-    """The newest negatives that are this provider's alone, or else the newest fills of it.
+    """Return the newest negatives of this provider alone, or else the provider's newest fills.
 
     Raises `ArtifactError` naming the providers that there are.
     """
@@ -117,7 +117,7 @@ def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
 
 
 def query_columns(rows: Sequence[Row]) -> Column:
-    """The queries: times in hundredths of a second, windows as their starts and ends one after the other."""
+    """Return the queries: times in hundredths of a second, windows as starts and ends in turn."""
     return {
         "qid": [row["qid"] for row in rows],
         "vid": coded(row["vid"] for row in rows),
@@ -130,7 +130,7 @@ def query_columns(rows: Sequence[Row]) -> Column:
 
 
 def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int], name: str) -> Column:
-    """The negatives of an artifact, or its first fills: cosine in thousandths, plausibility in hundredths."""
+    """Return the negatives of an artifact, or its first fills: cosine in thousandths, plausibility in hundredths."""
     count, rows = by_query(_shown(store, artifact), places)
     rows.sort(key=lambda row: (places[row["qid"]], row["level"]))
     return {
@@ -156,7 +156,7 @@ def _shown(store: Store, artifact: Artifact) -> list[Row]:
 
 
 def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping[str, int]) -> Column:
-    """What was refused and why; level 0: the query itself. A value that only repeats the query is left out."""
+    """Return the refusals with their reasons; level 0 is the query itself. A value equal to the query is left out."""
     count, known = by_query(refused, places)
     values = []
     for row in known:

@@ -21,7 +21,7 @@ SCRIPTS = ("words.js", "found.js", "rows.js", "query.js", "page.js")  # one scri
 
 
 def write_page(data: Mapping[str, Any]) -> str:
-    """The page of the columns that `gather` gives."""
+    """Return the page with the columns that `gather` returns."""
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_own("page.html"))
     style, script = _own("page.css"), "".join(map(_own, SCRIPTS))
     return template.render(
@@ -34,13 +34,13 @@ def write_page(data: Mapping[str, Any]) -> str:
 
 
 def packed(data: Mapping[str, Any]) -> str:
-    """The data as JSON, compressed, in base64; the same data give the same text."""
+    """Return the data as JSON, compressed, in base64; the same data give the same text."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def policy(style: str, script: str) -> str:
-    """Its Content-Security-Policy: this style, this script, videos that lie beside the page, and nothing else."""
+    """Return the Content-Security-Policy: this style, this script, videos next to the page, and nothing else."""
     return (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; media-src 'self' file:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"

@@ -1,4 +1,4 @@
-"""What a run predicts, for the page: its best windows of each query, their overlap with the truth, and saliency."""
+"""Predictions of a run for the page: the best windows of each query, their IoU with the truth, and saliency."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def overlaps(rows: Sequence[Row], annotations: Mapping[str, Row], end: float | N
 
 
 def steps(saliency: Sequence[float]) -> tuple[str, float, float]:
-    """Saliency as a character a clip, and its least and its greatest value."""
+    """Return saliency as one character for each clip, and its least and greatest value."""
     values = np.nan_to_num(np.array(saliency, np.float64), posinf=0, neginf=0)
     if not len(values):
         return "", 0.0, 0.0
@@ -76,6 +76,6 @@ def steps(saliency: Sequence[float]) -> tuple[str, float, float]:
 
 
 def clip_length(store: Store, parents: Sequence[Artifact]) -> float | None:
-    """Seconds of a clip, where the features that the run sees tell it."""
+    """Return the seconds of a clip, if the features that the run was trained on have them."""
     features = (store.manifest(it).parameters for it in parents if it.stage == "video_features")
     return next((float(told["clip_length"]) for told in features if "clip_length" in told), None)

@@ -23,14 +23,14 @@ STAGE = "in_video_negatives"
 
 
 class Pairing(Parameters):
-    """When another query of the same video is a negative."""
+    """The conditions under which another query of the same video is a negative."""
 
     highest_iou: float = Field(0.5, ge=0, le=1, description="Windows must overlap by less than this IoU.")
     highest_similarity: float = Field(0.9, ge=-1, le=1, description="Queries' cosine must be below this.")
 
 
 def largest_iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
-    """Largest temporal IoU between any window of one query and any of the other."""
+    """Return the largest temporal IoU between any window of one query and any of the other."""
     best = 0.0
     for a in first:
         for b in second:
@@ -41,7 +41,7 @@ def largest_iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[floa
 
 
 def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> Part:
-    """All ordered pairs of one part; a part holds whole videos, so nothing lies across parts.
+    """Return all ordered pairs of one part; a part holds whole videos, so that no pair spans two parts.
 
     A query that is repeated with the same windows serves as a negative once.
     """
@@ -67,7 +67,7 @@ def pair_part(annotations: pa.Table, embeddings: pa.Table, pairing: Pairing) -> 
 
 @dataclass(frozen=True)
 class InVideoNegatives(Stage):
-    """Every training query with the negatives in its own video."""
+    """Pairs of a training query and a negative of the same video."""
 
     name = STAGE
     version = 1
@@ -84,5 +84,5 @@ class InVideoNegatives(Stage):
 
 
 def pair(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Artifact:
-    """Pair every training query with the negatives in its own video."""
+    """Pair every training query with the negatives of its own video."""
     return run(InVideoNegatives(annotations, embeddings, pairing))

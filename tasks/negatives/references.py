@@ -1,4 +1,4 @@
-"""What `build-negatives` makes, as references that whoever goes on from there takes."""
+"""References to the artifacts that `build-negatives` makes, for the flows that continue from them."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from penumbra.artifacts.manifest import Artifact
 
 
 class Queries(NamedTuple):
-    """What is known of the queries before any is negated."""
+    """The artifacts about the queries, before any negative is made."""
 
     annotations: Artifact
     tags: Artifact
@@ -17,7 +17,7 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class Negatives:
-    """All that is made on the way, for whoever goes on from here; `outcome` says in a line how it ended.
+    """All artifacts of a run; `outcome` says in one line how the run ended.
 
     Negatives that are whole sentences have no masks and no fills.
     """
@@ -35,26 +35,17 @@ class Negatives:
     outcome: str | None = None
 
     def ended(self, outcome: str) -> "Negatives":
-        """The same, of a run that ended so."""
+        """Return a copy with this outcome."""
         return replace(self, outcome=outcome)
 
     @property
     def stages(self) -> tuple[Artifact, ...]:
-        """What was made, as a report lists it."""
-        masks, quality = ((it,) if it else () for it in (self.masks, self.quality))
-        return (
-            self.annotations,
-            self.tags,
-            self.dictionary,
-            *masks,
-            *self.fills,
-            self.negatives,
-            self.in_video_negatives,
-            self.rejected,
-            *quality,
-        )
+        """The artifacts that a report lists, in the order in which they were made."""
+        first = (self.annotations, self.tags, self.dictionary, self.masks)
+        last = (self.negatives, self.in_video_negatives, self.rejected, self.quality)
+        return tuple(artifact for artifact in (*first, *self.fills, *last) if artifact)
 
     @property
     def path(self) -> str:
-        """Where the negatives lie."""
+        """The folder of the negatives."""
         return self.negatives.path
