@@ -143,13 +143,8 @@ TABLES = {
             "level": LEVEL,
             "query": Column(TEXT, "the query that the sentence negates"),
             "negative": Column(TEXT, "the sentence"),
-            "words": Column(
-                TEXTS,
-                "the replacing words; of a whole sentence the words that differ, empty if the numbers of words differ",
-            ),
-            "provider": Column(
-                TEXT, "the provider that filled the masks; `nearest` (another query) or `imported` (a file) otherwise"
-            ),
+            "words": Column(TEXTS, "the replacing words; empty for a whole sentence with another number of words"),
+            "provider": Column(TEXT, "the provider; `nearest` (another query) or `imported` (a file) for sentences"),
             "model": Column(TEXT, "the model that answered, the statistics that words were drawn from, or the file"),
             "similarity": Column(FLOAT32, "cosine similarity of the sentence embeddings of negative and query"),
             "plausibility": _nullable(FLOAT32, "how natural the negative reads; null if that was not measured"),
@@ -268,15 +263,11 @@ TABLES = {
             "provider": PROVIDER,
             "vid": Column(TEXT, "id of the query's video"),
             "known_query": Column(BOOL, "whether the data set has the query in that video"),
-            "template_kept": _nullable(
-                BOOL, "whether the words outside the masks are unchanged, one for each mask; null without masks"
-            ),
+            "template_kept": _nullable(BOOL, "whether only masked words changed, one word each; null without masks"),
             "words": Column(TEXTS, "the words that fill the masks"),
             "slots": _nullable(INT16, "number of these words that could be evaluated"),
-            "same_slot_class": _nullable(
-                INT16, "number of these words that the training split has with the slot's class and fine tag"
-            ),
-            "equal_to_original": _nullable(INT16, "number of these words that equal the masked word"),
+            "same_slot_class": _nullable(INT16, "of these, words that the training split has with the slot's tag"),
+            "equal_to_original": _nullable(INT16, "of these, words that equal the masked word"),
             "length": Column(INT16, "number of words"),
             "closed_vocabulary": Column(BOOL, "whether the training split has every word"),
             "copy": Column(BOOL, "whether the negative equals its own query"),
