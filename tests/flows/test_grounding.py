@@ -425,20 +425,12 @@ def test_the_command_line_trains_and_names_what_is_missing(
     assert not any("no tiny/text_features below" in line for line in shown)  # the command says it
 
 
-NOTHING_DRAWN = {"dropout": 0.0, "input_dropout": 0.0, "losses": {"pair_hinge": False}}
-
-
 @pytest.mark.long
 def test_two_processes_of_a_launcher_make_one_artifact(world: Path, tmp_path: Path) -> None:
+    model = {**SMALL, "name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0, "losses": {"pair_hinge": False}}
     config = {
         "dataset": {"folder": str(world)},
-        "model": {
-            **SMALL,
-            "name": "moment_detr",
-            "dropout": 0.0,
-            "input_dropout": 0.0,
-            "losses": {"pair_hinge": False},
-        },
+        "model": Settings.model_validate({"model": model}).model.model_dump(mode="json", exclude_unset=True),
         "training": {"epochs": 1, "validation": 0.2, "seed": 31, "batch_size": 256},
     }
     (tmp_path / "run.json").write_text(json.dumps(config))
