@@ -11,9 +11,8 @@ from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
-from penumbra.tasks.negatives.ask import ask
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.fills import fill
+from penumbra.tasks.negatives.fills import ask, fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries

@@ -1,51 +1,37 @@
-"""Ask the hosted language models: everything that `fills` needs of them goes into the cache of answers.
+"""Ask the hosted language models every question that `fills` needs an answer to; the answers are stored in the cache.
 
-All of them at once in one event loop, with one budget. Nothing is asked whose answer the cache holds, so the task can
-be killed and repeated at any time.
+All models are asked at once in one event loop, with one budget. Nothing is asked that the cache has an answer to, so
+the task can be killed and repeated at any time.
 """
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_sentences
-from penumbra.tasks.negatives.providers.accounting import Statistics
+from penumbra.tasks.negatives.filling import Filling, HostedSettings
+from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
+from penumbra.tasks.negatives.providers import TrainingText
 from penumbra.tasks.negatives.providers.answers import Answers
-from penumbra.tasks.negatives.providers.asking import OVER_BUDGET, UNDER_WAY, ServiceClient
-from penumbra.tasks.negatives.providers.budget import Budget, BudgetError
-from penumbra.tasks.negatives.providers.cost_estimate import CostEstimate, estimate_cost
-from penumbra.tasks.negatives.providers.dialogue import dialogue
-from penumbra.tasks.negatives.providers.hosted import questions
-from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.prices import table
-from penumbra.tasks.negatives.providers.prompts import load_prompt
-from penumbra.tasks.negatives.providers.questions import Question
-from penumbra.tasks.negatives.providers.service import ServiceSettings
+from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
+from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
+from penumbra.tasks.negatives.providers.hosted import ServiceError, api_key
+from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
 from penumbra.tasks.progress import ProgressEvent
-from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
+from penumbra.tasks.stage import NotYetError, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
-
-
-class UnansweredError(PenumbraError):
-    """No provider that the run may use answered anything."""
-
-
-class UnderWayError(PenumbraError):
-    """Batch jobs have not ended yet: nothing is wrong, the run is to be repeated later."""
+SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 
 
 class Requests:
@@ -54,226 +40,184 @@ class Requests:
     def __init__(
         self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
     ) -> None:
-        self.tags, self.masks, self.filling = tags, masks, filling
-        self.store, self.answers, self.run = Store(), Answers(), run_id()
+        self.tags, self.masks, self.filling, self.run = tags, masks, filling, run_id()
         self.prompt = load_prompt(filling.prompt, "queries")
+        parents = annotations, tags, masks, dictionary
+        is_filled = Store().intact
         self.settings = [
-            settings
-            for settings in filling.hosted
-            if not self.store.intact(Fills(annotations, tags, masks, dictionary, settings.provider, filling).artifact)
+            one for one in filling.hosted if not is_filled(Fills(*parents, one.provider, filling).artifact)
         ]
         if self.settings:
-            sentences = training_sentences(zip_parts(annotations, tags))
-            words = load_dictionary(dictionary)
-            self.options = Options(sentences, words, filling.options, filling.seed, self.answers)
-
-    @cached_property
-    def total(self) -> int:
-        """How many questions there are."""
-        masks = self.store.parts(self.masks, ["level", "slots"])
-        return self.filling.asked_candidates * sum(map(chains, masks))
+            tokens = training_tokens(zip_parts(annotations, tags))
+            self.lists = WordLists.of(TrainingText(load_dictionary(dictionary), tokens), filling)
+            self.answers = self.lists.answers or Answers()
 
     def blocks(self) -> Iterator[list[Question]]:
-        """The questions, part by part."""
+        """Yield the questions, part by part."""
         for tagged, masked in zip_parts(self.tags, self.masks):
-            if some := questions(self.options, masked_queries(tagged, masked), self.filling.asked_candidates):
-                yield some
+            if block := questions_of(self.lists, masked_queries(tagged, masked), self.filling.asked_candidates):
+                yield block
 
-    def cost_estimates(self) -> list[CostEstimate]:
-        """What each service would be asked, and what that would cost."""
-        return [
-            estimate_cost(s.service(self.prompt), s, self.blocks(), self.answers, self.filling.queries_a_request)
-            for s in self.settings
-        ]
+    def open_questions(self, settings: HostedSettings) -> Iterator[Question]:
+        """Yield what is to be asked next of each question that has no final answer."""
+        cache_key = settings.cache_key(self.prompt.label)
+        for question in (question for block in self.blocks() for question in block):
+            if following := attempt_history(question, cache_key, self.answers)[1]:
+                yield following
 
-    def send(self) -> list[ServiceClient]:
-        """Ask all services at once; raises `BudgetError` where a price is wanted and unknown."""
-        unpriced = [settings for settings in self.settings if not settings.known_price]
-        if unpriced and self.filling.max_cost_usd is not None:
-            raise BudgetError(
-                f"max_cost_usd can't be kept: no price is known for {', '.join(s.model for s in unpriced)}; give "
-                f"--param 'filling.{unpriced[0].provider}.price={{input: …, output: …}}', USD a million tokens"
-            )
-        queries, run = self.filling.queries_a_request, self.run
+    def estimate(self, settings: HostedSettings) -> tuple[str, ...]:
+        """Return what asking a service takes, as a row of the report; tokens are estimated from characters."""
+        service, size = settings.service(self.prompt), self.filling.queries_a_request
+        questions = list(self.open_questions(settings))
+        requests = [questions[start : start + size] for start in range(0, len(questions), size)]
+        prompt = sum(int(len(json.dumps(service.payload(one))) / CHARACTERS_A_TOKEN) + 1 for one in requests)
+        completion = sum(SLOT_TOKENS * len(question.open) + 2 for question in questions)
+        price = price_of(settings)
+        cost = f"${price.cost(prompt, completion) * settings.discount:.2f}" if price else "no price known"
+        logger().info(
+            f"not sent: {settings.provider} ({settings.model}): {len(questions):,} queries in {len(requests):,} "
+            f"requests, about {prompt:,} + {completion:,} tokens, {cost}"
+        )
+        counts = (len(questions), len(requests), prompt, completion)
+        return (settings.provider, settings.model, *(f"{count:,}" for count in counts), cost.lstrip("$"))
+
+    def send(self) -> list[Client]:
+        """Ask all services at once.
+
+        Raises `PenumbraError` before anything is sent if a key is missing, or a price while there is a budget.
+        """
+        for settings in self.settings:
+            api_key(settings)
+            if self.filling.max_cost_usd is not None and price_of(settings) is None:
+                raise BudgetError(
+                    f"max_cost_usd cannot be kept: no price is known for {settings.model}; give "
+                    f"--param 'filling.{settings.provider}.price={{input: …, output: …}}', USD per million tokens"
+                )
+        total = self.filling.asked_candidates * sum(
+            map(number_of_chains, Store().parts(self.masks, ["level", "slots"]))
+        )
         with Budget(self.filling.max_cost_usd, self.answers) as budget:
-            clients = [
-                settings.client(self.prompt, self.answers, budget, run, queries, self.store, self.total)
-                for settings in self.settings
-            ]
+            clients = [self._client(settings, budget, total) for settings in self.settings]
             asyncio.run(self._ask(clients))
         return clients
 
-    async def _ask(self, clients: Sequence[ServiceClient]) -> None:
-        watch = asyncio.create_task(_watch(clients, self.masks.dataset))
+    def _client(self, settings: HostedSettings, budget: Budget, total: int) -> Client:
+        service = settings.service(self.prompt)
+        options = (service, self.answers, settings, budget, self.run, self.filling.queries_a_request, total)
+        if settings.discount == 1.0:
+            return Client(*options)
+        from penumbra.tasks.negatives.providers.batch import BatchClient
+
+        return BatchClient(*options)
+
+    async def _ask(self, clients: Sequence[Client]) -> None:
+        reports = asyncio.create_task(_report_progress(clients, self.masks.dataset))
         try:
-            ended = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
+            results = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
         finally:
-            watch.cancel()
+            reports.cancel()
             with suppress(asyncio.CancelledError):
-                await watch
-        for fault in (end for end in ended if isinstance(end, BaseException)):
-            raise fault  # only now: what the others had under way is kept
+                await reports
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result  # only now: the answers of the others are stored
 
-    def unanswered(self, settings: ServiceSettings) -> str:
-        """A digest of the questions that have no answer yet, '' where all have."""
+    def unanswered(self, settings: HostedSettings) -> str:
+        """Return a digest of the questions that have no final answer, '' if there are none."""
         cache_key = settings.cache_key(self.prompt.label)
-        digest = hashlib.sha256()
-        count = 0
-        for question in (question for block in self.blocks() for question in block):
-            left = dialogue(question, cache_key, self.answers).next
-            if left:
-                count += 1
-                digest.update(left.key(cache_key).encode())
-        return digest.hexdigest()[:16] if count else ""
+        keys = "".join(question.key(cache_key) for question in self.open_questions(settings))
+        return hashlib.sha256(keys.encode()).hexdigest()[:16] if keys else ""
 
 
-def chains(masks: pa.Table) -> int:
-    """How many chains of levels (`MaskedQuery.chains`) a part of masks has; its rows are in the order of the levels."""
+def number_of_chains(masks: pa.Table) -> int:
+    """Return the number of chains (`MaskedQuery.chains`) of a part of masks, whose rows are in the levels' order."""
     slots = pc.list_value_length(masks["slots"]).to_numpy()
     later = masks["level"].to_numpy()[1:] > 1
     return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
 
 
-async def _watch(clients: Sequence[ServiceClient], dataset: str) -> None:
-    """Say every few seconds how far each client is, in the log and as progress bars in the UI."""
-    log = logger()
+async def _report_progress(clients: Sequence[Client], dataset: str) -> None:
+    """Report every few seconds how far each client is, in the log and as progress bars in the UI."""
     with ExitStack() as shown:
-        names = (client.service.name for client in clients)
-        bars = {name: shown.enter_context(LiveArtifact("progress", dataset, f"asking {name}")) for name in names}
+        names = [client.service.name for client in clients]
+        bars = [shown.enter_context(LiveArtifact("progress", dataset, f"asking {name}")) for name in names]
         while True:
             await asyncio.sleep(REPORT_EVERY)
-            for number, client in enumerate(clients):
-                name, statistics = client.service.name, client.statistics
-                line, total = statistics.line(name), max(1, statistics.total)
-                log.info(
-                    line,
-                    extra=ProgressEvent(
-                        "ask", done=statistics.done, total=total, unit="queries", part=number, text=line
-                    ).as_log_extra(),
-                )
-                await asyncio.to_thread(bars[name].show, 100.0 * statistics.done / total)
+            for number, (client, name, bar) in enumerate(zip(clients, names, bars, strict=True)):
+                line, done, total = client.statistics.line(name), client.statistics.done, client.statistics.total or 1
+                event = ProgressEvent("ask", done=done, total=total, unit="queries", part=number, text=line)
+                logger().info(line, extra=event.as_log_extra())
+                await asyncio.to_thread(bar.show, 100.0 * done / total)
 
 
-def _estimate_page(estimates: list[CostEstimate]) -> str:
-    header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
-    rows = [
-        (
-            p.provider,
-            p.model,
-            f"{p.queries:,}",
-            f"{p.requests:,}",
-            f"{p.prompt_tokens:,}",
-            f"{p.completion_tokens:,}",
-            "no price known" if p.cost_usd is None else f"{p.cost_usd:.2f}",
-        )
-        for p in estimates
-    ]
-    return (
-        f"# Not sent: what asking would take\n\n{markdown_table(header, rows)}\n\nPrices of {table()[0]}, or your own."
-    )
-
-
-def _report_page(clients: Sequence[ServiceClient]) -> str:
+def _report(clients: Sequence[Client]) -> str:
     header = (
         "provider",
         "queries",
         "requests",
         "sent again",
         "waits for a limit",
-        "asked again",
-        "latency, median / 95 %",
         "tokens",
         "USD",
-        "answered by",
+        "models",
         "stopped",
     )
-    return markdown_table(header, [(c.service.name, *_report_row(c.statistics), c.stopped or "no") for c in clients])
+    rows = []
+    for client in clients:
+        s = client.statistics
+        queries = f"{s.done:,} of {s.total:,}, {s.at_start:,} from the cache"
+        counts = (s.requests, s.retries, s.limited, s.prompt_tokens + s.completion_tokens)
+        models = ", ".join(s.models) or "–"
+        row = (client.service.name, queries, *(f"{count:,}" for count in counts), s.cost(), models)
+        rows.append((*row, client.stopped or "no"))
+    return markdown_table(header, rows)
 
 
-def _report_row(t: Statistics) -> tuple[str, ...]:
-    return (
-        f"{t.done:,} of {t.total:,}, {t.at_start:,} from the cache",
-        f"{t.requests:,}",
-        f"{t.retries:,}",
-        f"{t.limited:,}",
-        f"{t.asked_again:,}",
-        f"{t.latency(0.5):.2f} s / {t.latency(0.95):.2f} s",
-        f"{t.prompt_tokens + t.completion_tokens:,}",
-        f"{t.cost_usd:.4f}{t.lost()}",
-        ", ".join(t.models) or "–",
-    )
-
-
-def check(clients: Sequence[ServiceClient], filling: Filling) -> None:
-    """Say what went wrong; raises where the run has nothing to go on with, or no money."""
+def check(clients: Sequence[Client], filling: Filling) -> None:
+    """Log what went wrong; raise if the budget is spent, jobs are under way, or no provider of the run answered."""
     log = logger()
     for client in clients:
         name, statistics = client.service.name, client.statistics
-        for answered in statistics.models:
-            if answered != client.settings.model:
-                log.warning("%s: %s was asked, %s answered", name, client.settings.model, answered)
-        for counts in (statistics.faults, statistics.refused):
-            for reason, number in counts.most_common():
-                log.warning("%s: %d × %s", name, number, reason)
+        for model in statistics.models:
+            if model != client.settings.model:
+                log.warning("%s: %s was asked, %s answered", name, client.settings.model, model)
+        for reason, number in (*statistics.faults.most_common(), *statistics.refused.most_common()):
+            log.warning("%s: %d × %s", name, number, reason)
         if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
             log.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
     if any(client.stopped == OVER_BUDGET for client in clients):
-        spent = sum(client.statistics.cost_usd for client in clients)
-        lost = sum(client.statistics.lost_usd for client in clients)
-        done = ", ".join(f"{c.service.name} {c.statistics.done:,} of {c.statistics.total:,} queries" for c in clients)
+        counts = [f"{c.service.name} {c.statistics.done:,} of {c.statistics.total:,} queries" for c in clients]
         raise BudgetError(
-            f"${spent:.4f} of max_cost_usd ${filling.max_cost_usd} are spent ({done}), and up to ${lost:.4f} for lost "
-            "answers; runs at the same time, and before this one if they were killed, share the limit. All answers are "
-            "kept: run again, with a higher --param filling.max_cost_usd or the same once more, to go on from here"
+            f"max_cost_usd ${filling.max_cost_usd} is reached, {' and '.join(c.statistics.cost() for c in clients)} "
+            f"are spent ({', '.join(counts)}); runs at the same time and killed ones share the limit. "
+            "All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, to continue"
         )
     waiting = [client for client in clients if client.stopped == UNDER_WAY]
     if waiting:
         number = sum(client.statistics.in_flight for client in waiting)
-        raise UnderWayError(f"batch jobs with {number:,} requests are under way: run the same again to collect them")
+        raise NotYetError(f"batch jobs with {number:,} requests are under way: run the same again to collect them")
     failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)
-        raise UnansweredError(f"no provider answered anything ({reasons}): check key, address and model, and run again")
-
-
-def ask(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
-) -> Mapping[str, str | None]:
-    """Fill the cache of answers; returns, for each provider with unanswered questions, their digest.
-
-    In a plan nobody is asked: whoever has not answered all has None.
-    """
-    read = annotations, tags, masks, dictionary
-    if not is_planned():
-        return ask_all(*read, filling)
-    fills = [Fills(*read, settings.provider, filling) for settings in filling.hosted]
-    return {it.provider: None for it in fills if not _answered(it)}
-
-
-def _answered(fills: Fills) -> bool:
-    """Whether the fills of a provider that answered all are there."""
-    try:
-        return Store().has(fills.artifact)
-    except NotYetError:
-        return False
+        raise ServiceError(f"no provider answered ({reasons}): check key, address and model, and run again", "stop")
 
 
 @side_effect_task("ask")
 def ask_all(
     annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
 ) -> Mapping[str, str]:
-    """See `ask`."""
+    """Ask all hosted models; return, for each with open questions, their digest."""
     requests = Requests(annotations, tags, masks, dictionary, filling)
     if filling.dry_run:
-        estimates = requests.cost_estimates()
-        publish_report(masks.dataset, "dry-run", _estimate_page(estimates))
-        for estimate in estimates:
-            logger().info("not sent: %s", estimate)
+        header = ("provider", "model", "queries", "requests", "prompt tokens", "answer tokens", "USD")
+        table = markdown_table(header, [requests.estimate(settings) for settings in requests.settings])
+        prices = f"Prices of {price_table()[0]}, or your own."
+        publish_report(masks.dataset, "dry-run", f"# Estimated cost; nothing was sent\n\n{table}\n\n{prices}")
         return {}
     if not requests.settings:
         return {}
     clients = requests.send()
-    publish_report(masks.dataset, "asking", _report_page(clients))
+    publish_report(masks.dataset, "asking", _report(clients))
     for client in clients:
         logger().info(client.statistics.line(client.service.name))
     check(clients, filling)

@@ -1,4 +1,7 @@
-"""Stage `fills`: a provider's candidates for every query at every level."""
+"""Stage `fills`: a provider's candidates for every query at every level.
+
+Hosted language models are asked before (`ask`); the stage then reads their answers from the cache.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,39 +18,38 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import SCHEMAS, table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
-from penumbra.tasks.negatives.providers.registry import TrainingText, sentences
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
+from penumbra.tasks.stage import NotYetError, Stage, is_planned, logger, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
 
 STAGE = "fills"
 FILLED, FAILED = "filled", "failed"
-SUBSTITUTE = "corpus"  # fills what no provider filled
+SUBSTITUTE = "corpus"  # the provider that fills what no other filled
 SUBSTITUTED = "no provider that was asked filled it"
 
 
 def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[dict[str, Any]]]:
-    """The tokens of every training query; `tagged` yields annotations and tags by part."""
+    """Yield the tokens of every training query; `tagged` yields annotations and tags by part."""
     for annotations, tags in tagged:
         yield from tags.filter(pc.equal(annotations["split"], "train"))["tokens"].to_pylist()
 
 
 def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
-    """The lower-cased words of every training query."""
-    return sentences(training_tokens(tagged))
+    """Yield the lower-cased words of every training query."""
+    return ([token["text"].lower() for token in query] for query in training_tokens(tagged))
 
 
 def make_provider(
     name: str, dictionary: Dictionary, tagged: Iterable[tuple[pa.Table, pa.Table]], filling: Filling, run: str = ""
 ) -> Provider:
-    """The provider of this name, fitted to the training split where it needs to be; `run` is the run that fills."""
+    """Return the provider of this name, fitted to the training split if need be; `run` is the run that fills."""
     return filling.settings(name).make(TrainingText(dictionary, training_tokens(tagged)), filling, run)
 
 
 def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
-    """Join a part of `masks` with its tokens."""
+    """Return the masked queries of a part, which joins masks and tokens."""
     levels: dict[str, list[list[dict[str, Any]]]] = {}
     for qid, slots in zip(masks["qid"].to_pylist(), masks["slots"].to_pylist(), strict=True):
         levels.setdefault(qid, []).append(slots)
@@ -60,18 +62,16 @@ def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
 
 
 def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
-    """The query with a level's slots filled."""
-    placed = {}
-    for slot, word in zip(query.levels[level - 1], words, strict=True):
-        placed[slot.token] = slot.surface(word)
-    return render(query.tokens, placed)
+    """Return the query with a level's slots filled."""
+    pairs = zip(query.levels[level - 1], words, strict=True)
+    return render(query.tokens, {slot.token: slot.surface(word) for slot, word in pairs})
 
 
 def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
-    """Fill one part; a query and level that got no candidate at all is rejected with the provider's reason."""
+    """Fill one part; a query and level without any candidate is rejected with the provider's reason."""
     queries = {query.qid: query for query in masked_queries(tags, masks)}
-    given = _counted(provider.fill(list(queries.values()), candidates), len(queries))
-    fills = sorted(given, key=lambda fill: (fill.qid, fill.level))
+    counted = _counted(provider.fill(list(queries.values()), candidates), len(queries))
+    fills = sorted(counted, key=lambda fill: (fill.qid, fill.level))
     filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
     failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
     rejected = [
@@ -85,16 +85,17 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
 
 
 def _counted(fills: Iterable[Fill], queries: int) -> Iterator[Fill]:
-    tick, begun = counting("queries", queries), set[str]()
+    """Yield the fills and report progress by query."""
+    report, begun = counting("queries", queries), set[str]()
     for fill in fills:
         if fill.qid not in begun:
             begun.add(fill.qid)
-            tick(1)
+            report(1)
         yield fill
 
 
 def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
-    """The rows of `fills`, built by column: there are many, and most columns hold one value."""
+    """Return the rows of `fills`, built by column, because there are many and most columns have one value."""
     columns = {
         "qid": [fill.qid for fill in fills],
         "level": [fill.level for fill in fills],
@@ -118,14 +119,14 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
 class Fills(Stage):
     """One provider's candidates for every level of every query.
 
-    `unanswered` is a digest of the questions that a hosted provider had not answered when it was asked (`ask`): ''
-    where it answered all, None in a plan where nobody can know.
+    `unanswered` is a digest of the questions that a hosted provider did not answer when it was asked (`ask`): '' if it
+    answered all, None in a plan if that is unknown.
     """
 
     name = STAGE
     version = 2
     unit = "query and level"
-    may_be_empty = True  # others fill what one provider does not
+    may_be_empty = True  # other providers fill what one does not
 
     annotations: Artifact
     tags: Artifact
@@ -137,33 +138,33 @@ class Fills(Stage):
 
     @property
     def label(self) -> str:
-        """Names the provider."""
+        """The stage with its provider."""
         return f"{self.name}: {self.provider}"
 
     @property
     def by_workers(self) -> bool:
-        """Whether workers make its parts: where there is enough to do, and each may have a provider of its own."""
+        """Whether workers make its parts: if there is enough to do, and each worker may have a provider of its own."""
         return self.filling.settings(self.provider).by_workers and super().by_workers
 
     @property
     def on_device(self) -> bool:
-        """Whether the provider takes a device."""
+        """Whether the provider needs a device."""
         return self.filling.settings(self.provider).on_device
 
     def parameters(self) -> dict[str, Any]:
-        """What determines the provider's fills, and what was not answered."""
+        """Return what determines the provider's fills, and the digest of unanswered questions."""
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
         return {**self.filling.determines(self.provider), **unanswered}
 
     def determines(self) -> dict[str, Any]:
-        """All of them; raises `NotYetError` where nobody can know what is not answered."""
+        """Return all parameters; raise `NotYetError` if it is unknown which questions are unanswered."""
         if self.unanswered is None:
             raise NotYetError(f"after {self.provider} is asked")
         return self.parameters()
 
     @cached_property
     def filler(self) -> Provider:
-        """The provider, fitted to the training split where it needs to be."""
+        """The provider, fitted to the training split if need be."""
         training = zip_parts(self.annotations, self.tags)
         return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
 
@@ -171,6 +172,32 @@ class Fills(Stage):
         """Fill one part."""
         tags, masks = read_part(piece, self.tags, self.masks)
         return fill_part(tags, masks, self.filler, self.filling.candidates_of(self.provider))
+
+
+def ask(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+) -> Mapping[str, str | None]:
+    """Ask the hosted models among the providers; return, for each with unanswered questions, their digest.
+
+    In a plan nothing is asked: a provider that has not answered everything has None.
+    """
+    if not filling.hosted:
+        return {}
+    parents = annotations, tags, masks, dictionary
+    if is_planned():
+        names = [settings.provider for settings in filling.hosted]
+        return {name: None for name in names if not _is_answered(Fills(*parents, name, filling))}
+    from penumbra.tasks.negatives.ask import ask_all
+
+    return ask_all(*parents, filling)
+
+
+def _is_answered(fills: Fills) -> bool:
+    """Return whether the fills of a provider that answered everything exist."""
+    try:
+        return Store().has(fills.artifact)
+    except NotYetError:
+        return False
 
 
 def fill(
@@ -181,52 +208,31 @@ def fill(
     filling: Filling,
     unanswered: Mapping[str, str | None],
 ) -> tuple[Artifact, ...]:
-    """Have every provider fill every level of every query; hosted ones have been asked before (`ask`).
-
-    Where these are all that fill, `corpus` fills what none of them did.
-    """
-    read = annotations, tags, masks, dictionary
-    fills = tuple(run(Fills(*read, name, filling, unanswered.get(name, ""))) for name in filling.providers)
+    """Fill every level of every query with every provider; unless it is one of them, `corpus` fills what is left."""
+    parents = annotations, tags, masks, dictionary
+    fills = tuple(run(Fills(*parents, name, filling, unanswered.get(name, ""))) for name in filling.providers)
     if not filling.substitute or SUBSTITUTE in filling.providers:
         return fills
-    return (*fills, run(Substitutes(*read, fills, filling)))
+    return (*fills, run(Substitutes(*parents, fills, filling)))
 
 
 def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]:
-    """The queries and levels of a part that no provider filled."""
+    """Return the queries and levels of a part that no provider filled."""
     filled: set[tuple[str, int]] = set()
     for table in fills:
-        some = table.filter(pc.equal(table["status"], FILLED))
-        filled.update(zip(some["qid"].to_pylist(), some["level"].to_pylist(), strict=True))
+        rows = table.filter(pc.equal(table["status"], FILLED))
+        filled.update(zip(rows["qid"].to_pylist(), rows["level"].to_pylist(), strict=True))
     return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True)) - filled
-
-
-def substitute_part(
-    tags: pa.Table, masks: pa.Table, missing: set[tuple[str, int]], provider: Provider, count: int
-) -> Part:
-    """Fill the queries and levels that a part lacks, and mark it so."""
-    qids = {qid for qid, _ in missing}
-    wanted = pc.is_in(masks["qid"], pa.array(sorted(qids), pa.string()))
-    part = fill_part(tags, masks.filter(wanted), provider, count)
-    rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
-    for row in rows:
-        row["problem"] = row["problem"] or SUBSTITUTED
-    kept = {(row["qid"], row["level"]) for row in rows if row["status"] == FILLED}
-    rejected = [
-        rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
-        for qid, level in sorted(missing - kept)
-    ]
-    return Part(table_of(STAGE, rows), len(missing), len(kept), rejected, cost_usd=part.cost_usd)
 
 
 @dataclass(frozen=True)
 class Substitutes(Stage):
-    """What `corpus` gives the queries and levels that have a fill by nobody else."""
+    """Fills by `corpus` for the queries and levels that no provider filled, marked as such."""
 
     name = STAGE
     version = 2
     unit = "query and level"
-    may_be_empty = True  # others fill what one provider does not
+    may_be_empty = True
 
     annotations: Artifact
     tags: Artifact
@@ -237,39 +243,49 @@ class Substitutes(Stage):
 
     @property
     def label(self) -> str:
-        """Names the provider."""
-        return f"{self.name}: {SUBSTITUTE}, where nobody else has one"
+        """The stage with its provider."""
+        return f"{self.name}: {SUBSTITUTE}, where no other provider has one"
 
     def parameters(self) -> dict[str, Any]:
-        """What determines its fills."""
+        """Return what determines the fills."""
         return {**self.filling.determines(SUBSTITUTE), "substitutes": True}
 
     def determines(self) -> dict[str, Any]:
-        """All of them."""
+        """Return all parameters."""
         return self.parameters()
 
     @cached_property
     def filler(self) -> Provider:
-        """The provider, which is made where something is missing."""
+        """The provider, which is made if something is missing."""
         training = zip_parts(self.annotations, self.tags)
         return make_provider(SUBSTITUTE, load_dictionary(self.dictionary), training, self.filling)
 
     def part(self, piece: int) -> Part:
-        """Fill what a part lacks, and mark it so."""
+        """Fill what a part lacks."""
         tags, masks, *fills = read_part(piece, self.tags, self.masks, *self.fills)
         missing = unfilled(masks, fills)
         if not missing:
             return Part(table_of(STAGE, []), 0, 0)
-        logger().warning("%d queries and levels were filled by no provider: taken from corpus", len(missing))
-        return substitute_part(tags, masks, missing, self.filler, self.filling.candidates)
+        logger().warning("%d queries and levels were filled by no provider: corpus fills them", len(missing))
+        qids = pa.array(sorted({qid for qid, _ in missing}), pa.string())
+        part = fill_part(tags, masks.filter(pc.is_in(masks["qid"], qids)), self.filler, self.filling.candidates)
+        rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
+        for row in rows:
+            row["problem"] = row["problem"] or SUBSTITUTED
+        filled = {(row["qid"], row["level"]) for row in rows if row["status"] == FILLED}
+        rejected = [
+            rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
+            for qid, level in sorted(missing - filled)
+        ]
+        return Part(table_of(STAGE, rows), len(missing), len(filled), rejected, cost_usd=part.cost_usd)
 
 
 def run_id() -> str:
-    """The flow run that this is a part of, or a name of its own outside of one."""
+    """Return the id of the flow run, or a new one outside of a flow run."""
     return str(flow_run.id or uuid4())
 
 
 def provider_name(store: Store, fills: Artifact) -> str:
-    """What a fills artifact's provider is called in a report; one that stood in for another says so."""
+    """Return the name of a fills artifact's provider in a report, which marks substitutes."""
     parameters = store.manifest(fills).parameters
     return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])

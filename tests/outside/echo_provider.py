@@ -6,25 +6,31 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
+from penumbra.tasks.negatives.providers import (
+    Fill,
+    MaskedQuery,
+    ProviderSettings,
+    SharedSettings,
+    Slot,
+    TrainingText,
+)
 from penumbra.tasks.text.dictionary import Dictionary
 
 
 class Echo(ProviderSettings):
-    """Which of the words on offer Echo takes."""
+    """The parameters of Echo."""
 
     provider: ClassVar[str] = "echo"
     about: ClassVar[str] = "always the same word"
 
     place: int = Field(0, description="Place of the word among those on offer, in the dictionary's order.")
 
-    def determines(self, filling: Shared) -> dict[str, Any]:
-        """The place."""
+    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+        """Return the place."""
         return {"place": self.place}
 
-    def make(self, training: TrainingText, filling: Shared, run: str) -> "EchoProvider":
-        """What takes the words."""
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> "EchoProvider":
+        """Return the provider."""
         return EchoProvider(training.dictionary, self.place)
 
 

@@ -1,31 +1,26 @@
 """Misbehaviour on demand: which request is spoilt, and how.
 
-A script is `{"faults": [{"when": {...}, "do": KIND, ...}, ...]}`; the first fault that applies wins.
+A fault is `{"when": {...}, "do": KIND, ...}`; the first one that applies wins. All conditions of `when` must hold; the
+numbers count the requests that `path` and `contains` select, from 1, since the script was set.
 
-`when` (all that are given must hold; empty: always). `path`, `key` and `contains` say which requests a fault looks at;
-the numbers count those, from 1, since the script was set. Without `path` these are the requests to a model.
-
-    path: "/v1/files"       the path begins with this; lines of a batch have "batch:/v1/chat/completions"
-    contains: "garage"      the body's text contains this
-    key: "sk-1"             the API key is this one
-    request: 3 | [3, 5]     the third of them; the third and the fifth
+    path: "/v1/chat"        the path begins with this
+    contains: "garage"      the body contains this
+    request: [3, 5]         the third and the fifth
     every: 7                the 7th, 14th, ...
-    first: 20               the first 20
     after: 20               all but the first 20
-    probability: 0.1, seed: 1
 
 Besides `when`: `times` (at most so often), `delay` (seconds before the answer, instead of the latency) and, by KIND:
 
-    status       status, code, type, message, headers, retry_after (s), retry_after_ms, retry_delay (Gemini), body
-    quota        429 with insufficient_quota (Gemini: RESOURCE_EXHAUSTED without a delay)
+    status       status, code, message, headers, retry_after (s), retry_after_ms, retry_delay (Gemini), body
+    quota        429 with insufficient_quota (Gemini: a quota per day)
     hang         never answers                     slow       answers after `seconds`
     half         half a body, then closes          close      closes without a byte
     reset        resets the connection (RST)       html       200 with an HTML page
     body         200 with `body` as the whole body (default: JSON cut off)
     answer       `content` instead of the model's  prose      words instead of JSON
-    fenced       the JSON between ``` fences       foreign    one value is `word`, which was not offered
+    fenced       the JSON between ``` fences       foreign    one value that was not offered
     missing      a slot is left out                extra      a slot too many
-    duplicate    a key twice                       long       10,000 characters, or as many as the request allows
+    duplicate    a key twice                       long       as many characters as the request allows
     length       cut off, finish reason length     null       content is null
     empty        content is ""                     refusal    refused (Gemini: SAFETY)
     blocked      content_filter (Gemini: promptFeedback.blockReason)
@@ -33,18 +28,15 @@ Besides `when`: `times` (at most so often), `delay` (seconds before the answer, 
 """
 
 import json
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.protocol_server.answers import offered
-
 WIRE = {"hang", "half", "close", "reset"}
-REFUSAL = "I'm sorry, I can't help with that."
+PROSE = "Sure! Here are the words: closes, table and {under"
 
 
-@dataclass(slots=True)
+@dataclass
 class Answer:
     """What the model says, before a service's own JSON is put around it."""
 
@@ -59,132 +51,70 @@ class Fault:
     """One entry of a script, with its counters."""
 
     def __init__(self, entry: dict[str, Any]) -> None:
-        self.entry = entry
-        self.kind: str = entry["do"]
-        self.when: dict[str, Any] = entry.get("when", {})
-        self.left: float = entry.get("times", float("inf"))
-        self.seen = 0
-        self.random = random.Random(self.when.get("seed", 0))
-        if unknown := self.when.keys() - NUMBERS.keys() - {"path", "contains", "key", "seed"}:
-            raise ValueError(f"no such condition: {', '.join(sorted(unknown))}")
-        if self.kind not in KINDS:
-            raise ValueError(f"no such fault: {self.kind}")
-        if (needed := {"status": "status", "answer": "content"}.get(self.kind)) and needed not in entry:
-            raise ValueError(f"{self.kind} needs {needed}")
+        self.entry, self.kind, self.when = entry, entry["do"], entry.get("when", {})
+        self.left, self.seen = entry.get("times", float("inf")), 0
+        if unknown := self.when.keys() - {"path", "contains", "request", "every", "after"} or {self.kind} - KINDS:
+            raise ValueError(f"no such condition or fault: {unknown}")
 
-    def applies(self, path: str, key: str, body: bytes, is_model: bool) -> bool:
-        """Whether this request is spoilt; counts it if it is one of those looked at."""
+    def applies(self, path: str, body: str) -> bool:
+        """Return whether this request is spoilt; count it if it is selected."""
         when = self.when
-        if not (path.startswith(when["path"]) if "path" in when else is_model):
-            return False
-        if when.get("key", key) != key or when.get("contains", "").encode() not in body:
+        if not path.startswith(when.get("path", "")) or when.get("contains", "") not in body:
             return False
         self.seen += 1
-        hits = [holds(self, when[name]) for name, holds in NUMBERS.items() if name in when]
-        return self.left > 0 and all(hits)
+        wanted = when.get("request", [self.seen])
+        return (
+            self.left > 0
+            and self.seen in (wanted if isinstance(wanted, list) else [wanted])
+            and self.seen % when.get("every", 1) == 0
+            and self.seen > when.get("after", 0)
+        )
 
 
-NUMBERS: dict[str, Callable[[Fault, Any], bool]] = {
-    "request": lambda fault, which: fault.seen in (which if isinstance(which, list) else [which]),
-    "every": lambda fault, step: fault.seen % step == 0,
-    "first": lambda fault, count: fault.seen <= count,
-    "after": lambda fault, count: fault.seen > count,
-    "probability": lambda fault, chance: fault.random.random() < chance,
-}
-
-
-class Script:
-    """The faults in force."""
-
-    def __init__(self, script: dict[str, Any]) -> None:
-        self.faults = [Fault(entry) for entry in script.get("faults", [])]
-
-    def choose(self, path: str, key: str, body: bytes, is_model: bool) -> Fault | None:
-        """The first fault that applies; every fault counts every request."""
-        hits = [fault for fault in self.faults if fault.applies(path, key, body, is_model)]
-        if not hits:
-            return None
+def choose(faults: list[Fault], path: str, body: str) -> Fault | None:
+    """Return the first fault that applies; every fault counts every request."""
+    hits = [fault for fault in faults if fault.applies(path, body)]
+    if hits:
         hits[0].left -= 1
-        return hits[0]
+    return hits[0] if hits else None
 
 
-def spoil(fault: Fault, payload: dict[str, Any], content: str) -> Answer:
-    """The answer with the fault in it; faults of the wire or the status leave it as it is."""
-    return SPOILERS[fault.kind](fault.entry, payload, content) if fault.kind in SPOILERS else Answer(content)
-
-
-def most_tokens(payload: dict[str, Any]) -> int:
-    """How long an answer may be, as the request says; four characters are a token."""
+def spoil(fault: Fault, payload: dict[str, Any], offered: dict[str, list[str]], content: str) -> Answer:
+    """Return the answer with the fault in it; faults of the connection or the status leave it as it is."""
+    entry, kind = fault.entry, fault.kind
+    if kind in ("foreign", "missing", "extra", "duplicate"):
+        return Answer(_spoil_slots(kind, json.loads(content), entry, offered))
     form = payload.get("generationConfig", payload)
-    said = (form.get(name) for name in ("max_tokens", "max_completion_tokens", "maxOutputTokens"))
-    return next((int(most) for most in said if most), 2500)
+    most = form.get("max_tokens") or form.get("max_completion_tokens") or form.get("maxOutputTokens") or 2500
+    answers: dict[str, Callable[[], Answer]] = {
+        "answer": lambda: Answer(entry["content"]),
+        "prose": lambda: Answer(PROSE),
+        "fenced": lambda: Answer(f"```json\n{content}\n```"),
+        "long": lambda: Answer(("blah " * 2000)[: 4 * int(most)]),
+        "length": lambda: Answer(content[: len(content) // 2], finish="length"),
+        "null": lambda: Answer(None),
+        "empty": lambda: Answer(""),
+        "refusal": lambda: Answer(None, finish="safety", refusal="I'm sorry, I can't help with that."),
+        "blocked": lambda: Answer(None, finish="blocked"),
+        "no_choices": lambda: Answer(None, choices=False),
+        "model": lambda: Answer(content, model=entry.get("model", "another-model-0613")),
+    }
+    return answers[kind]() if kind in answers else Answer(content)
 
 
-def _prose(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
-    return Answer(entry.get("content", "Sure! Here are the words: closes, table and {under"))
+def _spoil_slots(kind: str, answer: dict[str, str], entry: dict[str, Any], offered: dict[str, list[str]]) -> str:
+    slot = str(entry.get("slot") or next(iter(answer)))
+    if kind == "foreign":
+        answer[slot] = "xylophone"
+    elif kind == "missing":
+        del answer[slot]
+    elif kind == "extra":
+        answer["99z"] = "xylophone"
+    else:
+        again = next((option for option in offered.get(slot, []) if option != answer[slot]), answer[slot])
+        return json.dumps(answer | {"__again__": again}).replace("__again__", slot)
+    return json.dumps(answer)
 
 
-def _foreign(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
-    answer, place = _opened(content, entry)
-    place[_key(place, entry)] = entry.get("word", "xylophone")
-    return Answer(json.dumps(answer))
-
-
-def _missing(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
-    answer, place = _opened(content, entry)
-    del place[_key(place, entry)]
-    return Answer(json.dumps(answer))
-
-
-def _extra(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
-    answer, place = _opened(content, entry)
-    place[entry.get("name", "99z")] = entry.get("word", "xylophone")
-    return Answer(json.dumps(answer))
-
-
-def _duplicate(entry: dict[str, Any], payload: dict[str, Any], content: str) -> Answer:
-    """The same key again, at the end, with another of its options where it has one."""
-    answer, place = _opened(content, entry)
-    key = _key(place, entry)
-    options = next((found for path, found in offered(payload).items() if path.split(".")[-1] == key), [])
-    place["__again__"] = next((option for option in options if option != place[key]), place[key])
-    return Answer(json.dumps(answer).replace('"__again__"', json.dumps(key)))
-
-
-def _opened(content: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parsed answer and the first object in it that holds words (or the slot that the fault names)."""
-    answer = json.loads(content)
-    places = [answer]
-    for place in places:
-        if isinstance(place, dict):
-            named = entry["slot"] in place if "slot" in entry else any(isinstance(v, str) for v in place.values())
-            if named:
-                return answer, place
-            places.extend(place.values())
-        elif isinstance(place, list):
-            places.extend(place)
-    raise ValueError(f"no slot to spoil in {content}")
-
-
-def _key(place: dict[str, Any], entry: dict[str, Any]) -> str:
-    return str(entry.get("slot") or next(key for key, value in place.items() if isinstance(value, str)))
-
-
-SPOILERS: dict[str, Callable[[dict[str, Any], dict[str, Any], str], Answer]] = {
-    "answer": lambda entry, payload, content: Answer(entry["content"]),
-    "prose": _prose,
-    "fenced": lambda entry, payload, content: Answer(f"```json\n{content}\n```"),
-    "foreign": _foreign,
-    "missing": _missing,
-    "extra": _extra,
-    "duplicate": _duplicate,
-    "long": lambda entry, payload, content: Answer(("blah " * 2000)[: 4 * most_tokens(payload)]),
-    "length": lambda entry, payload, content: Answer(content[: len(content) // 2], finish="length"),
-    "null": lambda entry, payload, content: Answer(None),
-    "empty": lambda entry, payload, content: Answer(""),
-    "refusal": lambda entry, payload, content: Answer(None, finish="safety", refusal=REFUSAL),
-    "blocked": lambda entry, payload, content: Answer(None, finish="blocked"),
-    "no_choices": lambda entry, payload, content: Answer(None, choices=False),
-    "model": lambda entry, payload, content: Answer(content, model=entry.get("model", "another-model-0613")),
-}
-KINDS = WIRE | set(SPOILERS) | {"status", "quota", "slow", "html", "body"}
+KINDS = WIRE | {"status", "quota", "slow", "html", "body", "answer", "prose", "fenced", "foreign", "missing", "extra"}
+KINDS |= {"duplicate", "long", "length", "null", "empty", "refusal", "blocked", "no_choices", "model"}

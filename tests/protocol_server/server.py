@@ -1,204 +1,198 @@
-"""Requests to replies: the routes, the faults in their way, and the program that listens."""
+"""Requests to replies: the routes, and the faults and limits in their way."""
 
 import asyncio
-import functools
-import importlib
+import hashlib
 import json
-import random
-import signal
-import sys
+import socket
+import struct
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-from tests.protocol_server import answers
-from tests.protocol_server.batches import PREFIXES, Batches
-from tests.protocol_server.faults import WIRE, Answer, Fault, Script, spoil
-from tests.protocol_server.gemini import PATH, Gemini, retry_info
-from tests.protocol_server.http import Connection, Exchange, Reply, Request
-from tests.protocol_server.limits import Limits
-from tests.protocol_server.openai import CHAT, OpenAI, models_list
-from tests.protocol_server.record import Record
-from tests.protocol_server.settings import Settings
+from aiohttp import web
 
-Service = OpenAI | Gemini
+from tests.protocol_server.batches import Batches
+from tests.protocol_server.faults import WIRE, Answer, Fault, choose, spoil
+from tests.protocol_server.services import Gemini, OpenAI, retry_info, well_said
+
+CHAT = "/v1/chat/completions"
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>Bad Gateway</body></html>"
-MESSAGES = {429: "Rate limit reached.", 500: "The server had an error.", 503: "The model is overloaded."}
+Line = dict[str, Any]
+
+
+@dataclass
+class Settings:
+    """Settings of a stand-in; None means no limit or no check."""
+
+    latency: float = 0.0  # seconds before a model's answer
+    keys: list[str] | None = None  # accepted API keys
+    requests_per_minute: int | None = None
+    minute: float = 60.0  # seconds in a "minute", so that tests need not wait for one
+    idempotent: bool = False  # the same Idempotency-Key gets the same answer, which is charged once
+    batch_polls: int = 2  # GETs of a batch until it is done
+    batch_outcome: str = "completed"  # completed, expired (half-way) or failed
+
+
+@dataclass
+class Reply:
+    """What is sent back, after how long, and how the connection ends: whole or one of `WIRE`."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+    delay: float = 0.0
+    wire: str = "whole"
 
 
 class Server:
-    """One stand-in, with its counts."""
+    """One stand-in; `log` has a line for each request that has ended."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.record = Record(settings)
-        self.batches = Batches(settings, self.answer_line)
-        self.random = random.Random(settings.seed)
-        self.openai = OpenAI()
+        self.settings, self.faults, self.log, self.in_flight = settings, list[Fault](), list[Line](), 0
         self.known: dict[str, dict[str, Any]] = {}  # answers by Idempotency-Key
-        self.apply()
+        self.admitted: deque[float] = deque()  # when requests were admitted in the last minute
+        self.batches = Batches(settings, self.answer_line)
 
-    def apply(self) -> None:
-        """Take over settings that are worked out once."""
-        self.script = Script(self.settings.script)
-        self.limits = Limits(self.settings)
-        module, _, name = self.settings.answer.partition(":")
-        self.answer: Callable[[dict[str, Any]], str] = getattr(importlib.import_module(module), name)
-        if self.answer is answers.answer:
-            self.answer = functools.partial(answers.answer, seed=self.settings.seed)
+    def set_faults(self, faults: list[dict[str, Any]]) -> None:
+        self.faults = [Fault(entry) for entry in faults]
 
-    def handle(self, request: Request) -> Exchange:
-        """Begin an exchange; it is counted and logged when it ends."""
-        if request.path.startswith("/__"):
-            return Exchange(self.control(request), lambda outcome: None)
-        service = self.service_of(request)
-        key = (service or self.openai).key(request.headers)
-        line = self.record.begin(request.method, request.path, key, request.body)
-        fault = self.script.choose(request.path, key, request.body, service is not None)
-        try:
-            reply, why = self.reply(request, service, fault, key, line)
-        except Exception as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            reply, why = _json(500, self.openai.error(500, f"stand-in: {error!r}")), "bug"
-        if reply.wire == "hang":
-            self.record.end(line, None, "hang", why)
-        return Exchange(reply, lambda outcome: self.record.end(line, _status(reply, outcome), outcome, why))
+    def change(self, settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            if not hasattr(self.settings, name):
+                raise ValueError(f"no such setting: {name}")
+            setattr(self.settings, name, value)
+        self.known.clear()
+        self.admitted.clear()
 
-    def service_of(self, request: Request) -> Service | None:
-        """The service whose model is asked; `None` for files, batches and lists."""
-        if request.method != "POST":
-            return None
-        if request.path == CHAT:
-            return self.openai
-        match = PATH.fullmatch(request.path)
-        return Gemini(match[1], "enum-encoding=int" in request.query.replace("%3D", "=")) if match else None
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=1 << 28)
+        application.router.add_post(CHAT, self.logged(lambda request: self.ask(request, OpenAI())))
+        application.router.add_post(
+            "/{version}/models/{model}:generateContent",
+            self.logged(lambda request: self.ask(request, Gemini(request.match_info["model"]))),
+        )
+        for method, path, handler in self.batches.routes():
+            application.router.add_route(method, path, self.logged(handler))
+        return application
 
-    def reply(
-        self, request: Request, service: Service | None, fault: Fault | None, key: str, line: dict[str, Any]
-    ) -> tuple[Reply, str | None]:
-        """The reply, and the name of the fault or the limit that made it what it is."""
-        voice = service or self.openai
-        payload: Any = _payload(request) if service else None
-        problem = service.check(payload, self.settings.models) if service else None
-        if service is not None and problem is None:
-            self.record.describe(line, payload)
-        why: str | None
-        if fault is not None and fault.kind in {"status", "quota"}:
-            reply, why = _refused(fault, voice), fault.kind
-        elif self.settings.keys is not None and key not in self.settings.keys:
-            reply, why = _json(*voice.bad_key()), "key"
-        elif problem is not None:
-            reply, why = _json(problem[0], voice.error(problem[0], problem[1], code=problem[2])), "refused"
-        elif service is None:
-            reply, why = self.plain(request), fault.kind if fault else None
-        else:
-            reply, why = self.model_reply(service, payload, fault, line, request.headers.get("idempotency-key"))
-        if fault is not None and why == fault.kind:
-            _spoil_wire(fault, reply)
-        reply.headers["x-request-id"] = f"req_{uuid4().hex}"
-        return reply, why
+    def logged(
+        self, handler: Callable[[web.Request], Awaitable[tuple[Reply, Line]]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Return a handler that counts and logs its request, and sends the reply as the fault says."""
 
-    def plain(self, request: Request) -> Reply:
-        """Files, batches and the list of models."""
-        if request.path.startswith(PREFIXES):
-            return self.batches.handle(request)
-        if request.method == "GET" and request.path == "/v1/models":
-            return _json(200, models_list(self.settings.models))
-        return _json(404, self.openai.error(404, f"Invalid URL ({request.method} {request.path})"))
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self.in_flight += 1
+            line: Line = {"time": time.time(), "method": request.method, "path": request.path, "fault": None}
+            line |= {"in_flight": self.in_flight, "outcome": "client closed", "status": None}
+            try:
+                reply, more = await handler(request)
+                line |= more
+                await asyncio.sleep(float("inf") if reply.wire == "hang" else reply.delay)
+                line["outcome"] = "answered" if reply.wire == "whole" else reply.wire
+                line["status"] = reply.status if reply.wire in ("whole", "half") else None
+            finally:
+                self.in_flight -= 1
+                self.log.append(line)
+            return await send(request, reply)
 
-    def model_reply(
-        self, service: Service, payload: Any, fault: Fault | None, line: dict[str, Any], key: str | None
-    ) -> tuple[Reply, str | None]:
-        """A model's answer, unless a limit forbids it; it is charged, whatever becomes of it on its way."""
-        over = self.over(service.prompt_tokens(payload))
-        if over is not None:
-            body, headers = service.limited(*over)
-            return Reply(429, json.dumps(body).encode(), headers | self.headers()), f"limit on {over[0]}"
-        body = self.known.get(key or "")
-        line |= {"idempotency": key, "charged": [0, 0]}
-        if body is None:
-            body = self.completion(service, payload, fault)
-            line["charged"] = service.charged(body)
-            if key and self.settings.idempotent:
-                self.known[key] = body
-        reply = Reply(200, json.dumps(body).encode(), self.headers(), self.delay())
-        return reply, fault.kind if fault else None
+        return handle
 
-    def completion(self, service: Service, payload: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
-        text = self.answer(payload)
-        return service.completion(payload, spoil(fault, payload, text) if fault else Answer(text))
+    async def ask(self, request: web.Request, service: OpenAI | Gemini) -> tuple[Reply, Line]:
+        """Return a model's reply, or the error of a fault, a key or a limit; an answer is charged, even a lost one."""
+        body, key = await request.text(), service.key(request.headers)
+        payload = json.loads(body)
+        offered, text = service.offered(payload), service.text(payload)
+        fault = choose(self.faults, request.path, body)
+        line: Line = {"key": key, "payload": hashlib.sha256(body.encode()).hexdigest(), "offered": offered}
+        line |= {"text": text, "prompt": hashlib.sha256(text.encode()).hexdigest()}
+        if fault and fault.kind in ("status", "quota"):
+            return _refused(fault, service), line | {"fault": fault.kind}
+        if self.settings.keys is not None and key not in self.settings.keys:
+            return _json(*service.bad_key()), line
+        if problem := service.problem(payload):
+            return _json(400, service.error(400, problem)), line
+        if wait := self.wait_for_limit():
+            refused, headers = service.limited(wait)
+            return _json(429, refused, headers), line
+        idempotency = request.headers.get("idempotency-key", "")
+        charged, answered = [0, 0], self.known.get(idempotency)
+        if answered is None:
+            content = well_said(offered)
+            answer = spoil(fault, payload, offered, content) if fault else Answer(content)
+            answered, charged = service.completion(payload, answer)
+            if idempotency and self.settings.idempotent:
+                self.known[idempotency] = answered
+        reply = _json(200, answered)
+        reply.delay = self.settings.latency
+        if fault:
+            _spoil_reply(fault, reply)
+        return reply, line | {"idempotency": idempotency, "charged": charged, "fault": fault.kind if fault else None}
 
     def answer_line(self, payload: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status and body for a line of a batch; faults of the wire do not reach it."""
-        body = json.dumps(payload, ensure_ascii=False).encode()
-        fault = self.script.choose(f"batch:{CHAT}", "", body, is_model=False)
-        problem = self.openai.check(payload, self.settings.models)
-        if problem is not None:
-            return problem[0], self.openai.error(problem[0], problem[1], code=problem[2])
-        if fault is not None and fault.kind in {"status", "quota"}:
-            reply = _refused(fault, self.openai)
-            return reply.status, json.loads(reply.body)
-        return 200, self.completion(self.openai, payload, fault)
+        """Return status and body for a line of a batch."""
+        service, fault = OpenAI(), choose(self.faults, f"batch:{CHAT}", json.dumps(payload))
+        if fault and fault.kind in ("status", "quota"):
+            refused = _refused(fault, service)
+            return refused.status, json.loads(refused.body)
+        return 200, service.completion(payload, Answer(well_said(service.offered(payload))))[0]
 
-    def over(self, tokens: int) -> tuple[str, float] | None:
-        """The limit that one more request breaks, and for how long."""
-        most = self.settings.max_in_flight
-        if most is not None and self.record.in_flight > most:
-            return "requests in flight", self.settings.latency
-        return self.limits.admit(time.monotonic(), tokens) if self.limits.windows else None
-
-    def headers(self) -> dict[str, str]:
-        return self.limits.headers(time.monotonic()) if self.settings.announce_limits else {}
-
-    def delay(self) -> float:
-        return self.settings.latency + (self.random.uniform(0, self.settings.jitter) if self.settings.jitter else 0.0)
-
-    def control(self, request: Request) -> Reply:
-        """`GET /__stats`, `POST /__script`, `POST /__settings`: neither counted nor logged."""
-        if request.path == "/__stats":
-            most = {name: window.most for name, window in self.limits.windows.items()}
-            return _json(200, self.record.stats() | {"most_in_a_minute": most})
-        try:
-            given = json.loads(request.body)
-            self.settings.change({"script": given} if request.path == "/__script" else given)
-            self.apply()
-            if request.path == "/__settings":
-                self.known.clear()
-        except (ValueError, KeyError, AttributeError) as error:
-            return _json(400, {"error": str(error)})
-        return _json(200, {"ok": True})
+    def wait_for_limit(self) -> float:
+        """Return 0 and count the request, or the seconds until one more is within the limit."""
+        limit, now = self.settings.requests_per_minute, time.monotonic()
+        while self.admitted and self.admitted[0] <= now - self.settings.minute:
+            self.admitted.popleft()
+        if limit is not None and len(self.admitted) >= limit:
+            return self.admitted[0] + self.settings.minute - now
+        self.admitted.append(now)
+        return 0.0
 
 
-def _payload(request: Request) -> Any:
-    try:
-        return json.loads(request.body)
-    except ValueError:
-        return None
+async def send(request: web.Request, reply: Reply) -> web.StreamResponse:
+    """Send a reply, or as much of it as its fault leaves."""
+    transport = request.transport
+    if reply.wire == "whole" or transport is None:
+        return web.Response(status=reply.status, body=reply.body, headers=reply.headers)
+    if reply.wire == "half":
+        response = web.StreamResponse(headers=reply.headers | {"content-length": str(len(reply.body))})
+        await response.prepare(request)
+        await response.write(reply.body[: len(reply.body) // 2])
+        transport.close()
+        return response
+    if reply.wire == "reset":
+        options = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.get_extra_info("socket").setsockopt(*options)
+        transport.abort()
+    transport.close()
+    raise asyncio.CancelledError
 
 
-def _refused(fault: Fault, service: Service) -> Reply:
-    """An error status, as the script words it."""
+def _json(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Reply:
+    return Reply(status, json.dumps(body).encode(), {"content-type": "application/json"} | (headers or {}))
+
+
+def _refused(fault: Fault, service: OpenAI | Gemini) -> Reply:
+    """Return an error status, as the script words it."""
     entry = fault.entry
     if fault.kind == "quota":
         return _json(429, service.quota())
-    status = entry["status"]
-    message = entry.get("message", MESSAGES.get(status, f"An error with status {status}."))
-    body = service.error(status, message, code=entry.get("code"), kind=entry.get("type"))
+    body = service.error(entry["status"], entry.get("message", "An error."), entry.get("code"))
     if "retry_delay" in entry:
         body["error"]["details"] = [retry_info(entry["retry_delay"])]
-    reply = _json(status, body)
+    reply = _json(entry["status"], body)
     if "body" in entry:
         reply.body = entry["body"].encode()
     for name in ("retry_after", "retry_after_ms"):
         if name in entry:
             reply.headers[name.replace("_", "-")] = str(entry[name])
     reply.headers |= entry.get("headers", {})
+    reply.delay = entry.get("delay", 0.0)
     return reply
 
 
-def _spoil_wire(fault: Fault, reply: Reply) -> None:
-    """What a fault does to the bytes, the time and the end of a reply."""
+def _spoil_reply(fault: Fault, reply: Reply) -> None:
+    """Apply what a fault does to the bytes, the delay and the connection of a reply."""
     entry = fault.entry
     if fault.kind in WIRE:
         reply.wire = fault.kind
@@ -208,31 +202,4 @@ def _spoil_wire(fault: Fault, reply: Reply) -> None:
         reply.body, reply.headers["content-type"] = HTML, "text/html"
     elif fault.kind == "body":
         reply.body = entry["body"].encode() if "body" in entry else reply.body[: len(reply.body) // 2]
-    if "delay" in entry:
-        reply.delay = entry["delay"]
-
-
-def _json(status: int, body: dict[str, Any]) -> Reply:
-    return Reply(status, json.dumps(body).encode())
-
-
-def _status(reply: Reply, outcome: str) -> int | None:
-    return reply.status if outcome in {"answered", "half"} else None
-
-
-async def listen(settings: Settings) -> None:
-    """Serve until SIGTERM, SIGINT or, if so set, the end of standard input."""
-    server = Server(settings)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    if settings.die_with_parent:
-        loop.add_reader(sys.stdin.fileno(), stop.set)
-    listener = await loop.create_server(
-        lambda: Connection(server.handle), "127.0.0.1", settings.port, backlog=1024, reuse_address=True
-    )
-    print(f"listening on http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", flush=True)
-    await stop.wait()
-    listener.close()
-    server.record.flush()
+    reply.delay = entry.get("delay", reply.delay)

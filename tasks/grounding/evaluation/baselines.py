@@ -22,7 +22,7 @@ import pyarrow as pa
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.tasks.grounding.metrics import Floats, Split, align, all_metrics, overlaps
-from penumbra.tasks.negatives.providers.draws import row_seed
+from penumbra.tasks.negatives.providers.random import row_seed
 
 CONSTANT, BY_VERB, OTHER_QUERY = "constant window", "constant window by verb", "another query"
 STEPS = 40  # of the grid

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.devices import device_of
-from penumbra.tasks.negatives.providers.language_model import KneserNey, Trigrams
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.text.relations import Tokens
 
 BATCH = 256

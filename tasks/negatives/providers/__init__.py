@@ -1,20 +1,43 @@
-"""What fills slots: one module a provider, all with the same small interface.
+"""The interface of providers: what fills the slots of masked queries.
 
-A provider is asked for words, never for sentences, and may choose only among the dictionary words of a slot's own
-primitive class and fine tag. So a fill can't change an unmasked word or leave the dictionary.
+A provider is asked for words, never for sentences, and chooses among the dictionary words of a slot's own primitive
+class and fine tag. So a fill cannot change an unmasked word or use a word from outside the dictionary.
+
+A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`:
+
+    class Echo(ProviderSettings):
+        \"\"\"The parameters of Echo.\"\"\"
+
+        provider: ClassVar[str] = "echo"
+        about: ClassVar[str] = "the first word on offer"
+
+        loud: bool = False
+
+        def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+            return EchoProvider(training.dictionary, self.loud)
+
+A package names the class under the entry-point group `penumbra.providers`, so that every process finds it:
+
+    [project.entry-points."penumbra.providers"]
+    echo = "my_package:Echo"
+
+Users then choose it with `filling.providers=[echo]` and set `filling.plugins.echo.loud=true`.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from penumbra.tasks.parameter_group import Parameters
 from penumbra.tasks.text.dictionary import Dictionary, Offer
+from penumbra.tasks.text.relations import Tokens
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A masked token: its index among the query's tokens, its class and fine tag, and the word that stood there."""
+    """A masked token: its index among the query's tokens, its primitive class and fine tag, its word and lemma."""
 
     token: int
     primitive: str
@@ -23,20 +46,24 @@ class Slot:
     lemma: str
 
     def choice(self, dictionary: Dictionary) -> tuple[Offer, tuple[int, ...]]:
-        """What the slot is offered, and the places in it that it may not take: its own word and its inflections."""
+        """Return the words on offer, and the indices among them of the slot's own word and its inflections."""
         return dictionary.choice(self.primitive, self.tag, self.word, self.lemma)
 
     def may_take(self, word: str, dictionary: Dictionary) -> bool:
-        """Whether a word is on offer for the slot and not a form of its own word."""
+        """Return whether a word is on offer for the slot and is no form of its own word."""
         offer, own = self.choice(dictionary)
         return word in offer.places and offer.places[word] not in own
 
+    def no_word_problem(self) -> str:
+        """Return the problem of a slot for which the training split has no other word."""
+        return f"no other {self.primitive} than {self.word!r} in the training split"
+
     def surface(self, word: str) -> str:
-        """The word as it stands in the slot: with the capital of the word that it replaces."""
+        """Return the word as it is written in the slot, with the capital of the word that it replaces."""
         return word.capitalize() if self.word[:1].isupper() else word
 
     def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
-        """The primitive class and fine tag whose words the slot is offered; the tag is nearly always its own."""
+        """Return the primitive class and fine tag of the words on offer; the tag is nearly always the slot's own."""
         return self.primitive, dictionary.offered_tag(self.primitive, self.tag, self.word, self.lemma)
 
 
@@ -44,7 +71,7 @@ class Slot:
 class MaskedQuery:
     """A query with the slots of each level; `levels[0]` is level `first`.
 
-    `part` says which of how many equal parts of a slot's words are on offer.
+    `part` is (index, number) of the share of each slot's words that is on offer.
     """
 
     qid: str
@@ -54,23 +81,24 @@ class MaskedQuery:
     part: tuple[int, int] = (0, 1)
 
     def chains(self) -> list["MaskedQuery"]:
-        """The query cut wherever a level has the same slots as the level before (one of two words: 1, 1, 2 slots).
+        """Return the query cut wherever a level has the same slots as the level before (one of two words: 1, 1, 2).
 
-        Within a chain a level can keep the words of the level before and add to them. Where nothing is added, only
-        other words tell two levels apart: so the chains of a query are offered different words.
+        Within a chain, a level keeps the words of the level before and adds its own. Levels with the same slots differ
+        by their words alone, so the chains of a query are offered different words.
         """
         starts = [i for i, slots in enumerate(self.levels) if i == 0 or slots == self.levels[i - 1]]
         return [
-            MaskedQuery(self.qid, self.tokens, self.levels[start:end], self.first + start, (turn, len(starts)))
-            for turn, (start, end) in enumerate(pairwise([*starts, len(self.levels)]))
+            MaskedQuery(self.qid, self.tokens, self.levels[start:end], self.first + start, (index, len(starts)))
+            for index, (start, end) in enumerate(pairwise([*starts, len(self.levels)]))
         ]
 
 
 @dataclass(frozen=True)
 class Fill:
-    """One candidate for a query at a level: a word a slot, or the problem that kept the provider from it.
+    """One candidate for a query at a level: a word for each slot, or the problem that prevented it.
 
-    `attempts` says at which attempt; `model` which model answered, where it is not simply the provider's.
+    `model` names the model that answered where it differs from the provider's `model`; `cached` says that another run,
+    or the same question of another query, paid for the answer.
     """
 
     qid: str
@@ -86,7 +114,7 @@ class Fill:
 
 
 class Provider(Protocol):
-    """Fills slots. `name` is what users type, `model` what exactly answered, `prompt` the prompt's digest if any."""
+    """Fills slots. `name` is what users type, `model` what exactly answers, `prompt` the label of its prompt if any."""
 
     @property
     def name(self) -> str: ...
@@ -98,5 +126,49 @@ class Provider(Protocol):
     def prompt(self) -> str | None: ...
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield `candidates` fills for every query and level, in any order, the same for the same seed."""
+        """Yield `candidates` fills for every query and level, in any order; the same seed gives the same fills."""
         ...
+
+
+class SharedSettings(Protocol):
+    """The parameters that all providers share."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def options(self) -> int: ...  # words on offer to a language model for a slot
+
+    @property
+    def prompt(self) -> str: ...  # of the hosted models
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """The training split: its dictionary, and the tokens of its queries, which can be read once."""
+
+    dictionary: Dictionary
+    tokens: Iterable[Tokens]
+
+    def sentences(self) -> Iterator[list[str]]:
+        """Yield the lower-cased words of each query."""
+        return ([token["text"].lower() for token in query] for query in self.tokens)
+
+
+class ProviderSettings(Parameters):
+    """The parameters of a provider, which makes it; `provider` is the name that users type."""
+
+    provider: ClassVar[str]
+    about: ClassVar[str]  # half a line that says what it is
+    free: ClassVar[bool] = False  # whether candidates cost next to nothing: then it gives `filling.candidates` of them
+    version: ClassVar[int] = 1  # to be raised by a change of its fills
+    by_workers: ClassVar[bool] = True  # whether each of several workers, on any host, may make one
+    on_device: ClassVar[bool] = False  # whether it takes a GPU or all cores: then only workers of a cluster make one
+
+    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+        """Return what its fills depend on besides masks, dictionary, seed and the number of candidates."""
+        return {}
+
+    @abstractmethod
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        """Return the provider; `run` is the id of the flow run that fills."""

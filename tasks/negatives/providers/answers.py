@@ -1,29 +1,39 @@
-"""The cache of paid answers: whatever a service has answered is never asked for again.
+"""The cache of paid answers: a question that a service has answered is never asked again.
 
-A question's entry is the digest of its content (service, model, prompt, text) and leads to the answer of the request
-that it went out in, or holds the error that the service will give for good. So the cache outlives every other
-setting: other providers, chunk sizes, limits, numbers of queries a request. Nothing is ever evicted.
+A question's entry has the digest of its content (service, model, prompt, text) as its key. It leads to the answer of
+the request that contained the question, or holds the error that the service gave for good. So the cache outlives every
+other setting: other providers, chunk sizes, limits, numbers of queries a request. Nothing is ever evicted.
+
+Several processes of one machine may read and write the cache at once (diskcache, SQLite); several machines may not. A
+lock on a file beside it, which the system releases when its holder dies, makes sure that only one process at a time
+asks a service the same questions.
 """
 
+import asyncio
+import hashlib
 import json
+import os
+import socket
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import diskcache
 from diskcache.core import MODE_RAW, MODE_TEXT
+from filelock import FileLock, Timeout
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import answers_folder
 
 WITHOUT_LIMIT = 1 << 62
-MOST_IN_FLIGHT = 1024  # requests of one run under way
+LOCK_POLL = 0.1  # seconds between two attempts to take a lock
 
 
-class Place(NamedTuple):
-    """Where a question stands in a request, by the number of its first slot; who asked it; the words on offer to it."""
+class QuestionSlot(NamedTuple):
+    """A question in a request: its key, the number of its first slot, who asks it, and the words on offer to it."""
 
     key: str
     first: int
@@ -34,9 +44,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A service's answer to one request, which the run `run` asked for.
+    """A service's answer to a request of `questions` questions, sent by the run `run`.
 
-    `text` is None where there is none, and `problem` says why ("refused by the model").
+    `text` is None if there is none; then `problem` says why ("model refused").
     """
 
     text: str | None
@@ -51,7 +61,7 @@ class Answer:
     questions: int
 
     def share(self, number: int) -> tuple[int, int, float]:
-        """The part of the tokens and the cost of question `number` (from 1); the parts add up to the whole."""
+        """Return the tokens and the cost of question `number` (from 1); the shares add up to the whole."""
         return (
             portion(self.prompt_tokens, self.questions, number - 1),
             portion(self.completion_tokens, self.questions, number - 1),
@@ -60,15 +70,15 @@ class Answer:
 
 
 def portion(total: int, parts: int, index: int) -> int:
-    """The index-th of `parts` nearly equal whole portions of a total."""
+    """Return the index-th of `parts` nearly equal whole portions of a total."""
     return total * (index + 1) // parts - total * index // parts
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """What the cache knows of a question: an answer, or a permanent error.
+    """What the cache holds about a question: an answer or a permanent error.
 
-    `number` (from 1) is the question's in the request, `first` the number of its first slot, `asker` who asked it.
+    `number` (from 1) is the question's number in the request, `first` that of its first slot, `asker` who asked it.
     """
 
     answer: Answer | None
@@ -78,36 +88,31 @@ class CacheEntry:
     error: str = ""
 
 
-class AnswersError(PenumbraError):
-    """The cache of answers holds what Penumbra doesn't write, or is no database."""
-
-
 class JSONText(diskcache.Disk):  # type: ignore[misc]
-    """Names and values are text, and values JSON: diskcache's own disk would unpickle what a row calls a pickle.
+    """Stores names as text and values as JSON; diskcache's own disk would unpickle values, which may run code.
 
-    Caches of every version of Penumbra are read as they are, for all of them wrote JSON. diskcache's `JSONDisk` would
-    find nothing in them.
+    Caches of every version of Penumbra can be read, because all of them wrote JSON.
     """
 
     def put(self, key: str) -> tuple[str, bool]:
-        """A name as it stands in the database."""
+        """Return a name as it is stored."""
         return key, True
 
     def get(self, key: Any, raw: bool) -> str:
-        """A name; raises `AnswersError` for what is none."""
+        """Return a stored name; raise `PenumbraError` if it is no text."""
         return key if raw and isinstance(key, str) else self._refuse()
 
     def store(self, value: Any, read: bool, key: Any = diskcache.UNKNOWN) -> Any:
-        """A value as JSON, in a file of its own where it is long."""
+        """Store a value as JSON, a long one in a file of its own."""
         return super().store(json.dumps(value), False, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """A row's value; raises `AnswersError` for a pickle, for no JSON and for a file that lies elsewhere."""
+        """Return a row's value; raise `PenumbraError` for a pickle, invalid JSON, or a file outside the folder."""
         if mode == MODE_TEXT and filename:
             folder = Path(self._directory).resolve()
             path = (folder / filename).resolve()
             value = path.read_text("utf-8") if path.is_relative_to(folder) else None
-        elif mode == MODE_RAW and isinstance(value, int):  # "alone", of version 0.1.0
+        elif mode == MODE_RAW and isinstance(value, int):  # "alone" of version 0.1.0
             return value
         try:
             return json.loads(value) if mode in (MODE_RAW, MODE_TEXT) and isinstance(value, str) else self._refuse()
@@ -115,34 +120,28 @@ class JSONText(diskcache.Disk):  # type: ignore[misc]
             self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise AnswersError(
-            f"{self._directory}: the cache of answers holds a row that is no JSON, so not Penumbra's, and is left "
-            "unread: restore the folder from a copy, or have PENUMBRA_ANSWERS name another"
+        raise PenumbraError(
+            f"{self._directory}: the cache of answers contains a row that is no JSON, which Penumbra never writes: "
+            "restore the folder from a copy, or set PENUMBRA_ANSWERS to another"
         )
 
 
 class Answers:
-    """The cache on disk (diskcache, SQLite): several processes of one machine may read and write it at once."""
+    """The cache of answers in a folder, by default `PENUMBRA_ANSWERS`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or answers_folder()
+        options = {"eviction_policy": "none", "cull_limit": 0, "size_limit": WITHOUT_LIMIT, "statistics": 0}
         try:
-            self.cache = diskcache.Cache(
-                str(self.folder),
-                disk=JSONText,
-                eviction_policy="none",
-                cull_limit=0,
-                size_limit=WITHOUT_LIMIT,
-                statistics=0,
-            )
+            self.cache = diskcache.Cache(str(self.folder), disk=JSONText, **options)
         except (sqlite3.DatabaseError, OSError) as error:
-            raise AnswersError(
-                f"{self.folder}: the cache of answers can't be opened ({error}): restore the folder from a copy, or "
-                "have PENUMBRA_ANSWERS name another"
+            raise PenumbraError(
+                f"{self.folder}: the cache of answers cannot be opened ({error}): restore the folder from a copy, or "
+                "set PENUMBRA_ANSWERS to another"
             ) from None
 
     def find(self, key: str) -> CacheEntry | None:
-        """What is known of a question, or None."""
+        """Return what the cache holds about a question, or None."""
         entry = self.cache.get(f"question {key}", retry=True)
         if entry is None:
             return None
@@ -151,17 +150,18 @@ class Answers:
         answer = self.cache.get(f"answer {entry['answer']}", retry=True)
         return CacheEntry(Answer(**answer), entry["number"], entry["first"], entry["asker"]) if answer else None
 
-    def keep(self, name: str, places: Sequence[Place], answer: Answer) -> None:
-        """Store an answer under its name, and where the answer to each question stands in it, as one transaction."""
+    def keep(self, slots: Sequence[QuestionSlot], answer: Answer) -> None:
+        """Store the answer to a request of these questions, as one transaction."""
+        name = hashlib.sha256("".join(slot.key for slot in slots).encode()).hexdigest()
         with self.cache.transact(retry=True):
             self.cache.set(f"answer {name}", asdict(answer), retry=True)
-            for number, place in enumerate(places, 1):
-                entry = {"answer": name, "number": number, "first": place.first, "asker": place.asker}
-                self.cache.set(f"question {place.key}", entry, retry=True)
-                self.cache.set(f"offer {place.offer}", place.options, retry=True)
+            for number, slot in enumerate(slots, 1):
+                entry = {"answer": name, "number": number, "first": slot.first, "asker": slot.asker}
+                self.cache.set(f"question {slot.key}", entry, retry=True)
+                self.cache.set(f"offer {slot.offer}", slot.options, retry=True)
 
     def offered(self, offer: str) -> list[tuple[str, ...]] | None:
-        """The words that were on offer when a question was answered, by slot."""
+        """Return the words that were on offer to an answered question, by slot."""
         lists = self.cache.get(f"offer {offer}", retry=True)
         return None if lists is None else [tuple(words) for words in lists]
 
@@ -170,23 +170,53 @@ class Answers:
         self.cache.set(f"question {key}", {"error": error}, retry=True)
 
     def isolate(self, keys: Sequence[str]) -> None:
-        """Mark questions whose request was refused for one of them: each is to be asked alone."""
+        """Mark the questions of a refused request: each is then asked alone."""
         for key in keys:
             self.cache.set(f"alone {key}", 1, retry=True)
 
     def is_isolated(self, key: str) -> bool:
-        """Whether a question is to be asked alone."""
+        """Return whether a question is to be asked alone."""
         return f"alone {key}" in self.cache
 
-    def note_sent(self, claim: str, worker: int, keys: Sequence[str]) -> None:
-        """Write down what the next request of a worker asks, before it is sent."""
-        self.cache.set(f"sent {claim} {worker}", list(keys), retry=True)
-
-    def last_sent(self, claim: str) -> list[list[str]]:
-        """What the last requests asked, one of each worker of the run that had this claim before."""
-        sent = (self.cache.get(f"sent {claim} {worker}", retry=True) for worker in range(MOST_IN_FLIGHT))
-        return [keys for keys in sent if keys]
-
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.cache.close()
+
+    def lock(self, name: str) -> FileLock:
+        """Return the lock of this name, which dies with its holder."""
+        folder = self.folder / "locks"
+        folder.mkdir(exist_ok=True)
+        return FileLock(folder / f"{name}.lock", thread_local=False)
+
+    def is_locked(self, name: str) -> bool:
+        """Return whether a living process holds the lock of this name; otherwise remove its file."""
+        lock = self.lock(name)
+        try:
+            with lock.acquire(blocking=False):
+                os.unlink(lock.lock_file)
+        except Timeout:
+            return True
+        return False
+
+    @asynccontextmanager
+    async def request_lock(
+        self, cache_key: dict[str, Any], run: str, report_wait: Callable[[str], None]
+    ) -> AsyncIterator[str]:
+        """Hold the right to ask the questions of `cache_key`; yield the lock's name.
+
+        Waits while another run holds it, which is reported by its description; its answers are then in the cache.
+        """
+        name = f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}"
+        lock = self.lock(name)
+        while True:
+            try:
+                lock.acquire(blocking=False)
+                break
+            except Timeout:
+                report_wait(self.cache.get(name, "another run", retry=True))
+                await asyncio.sleep(LOCK_POLL)
+        try:
+            self.cache.set(name, f"run {run} (process {os.getpid()} on {socket.gethostname()})", retry=True)
+            yield name
+        finally:
+            lock.release()

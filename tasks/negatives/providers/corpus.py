@@ -1,52 +1,155 @@
-"""Provider `corpus`: words drawn from the training text's own statistics of what goes with what.
+"""Provider `corpus`: words drawn from the training text's own statistics.
 
 A slot's word is drawn given the two words on either side, under a Kneser-Ney trigram model of the training queries, and
 given the words that it stands in a relation with (`penumbra.tasks.text.relations`). A candidate starts from the query,
 fills the slots of the first level and goes on from there: each level keeps the words of the level before and adds its
-own. Where a level adds several slots they are drawn in turn, several times over (Gibbs sampling). No key, no network,
-no model.
+own. Where a level adds several slots, they are drawn in turn, several times over (Gibbs sampling). It needs no key, no
+network and no model.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
-from penumbra.tasks.negatives.providers.draws import row_seed, uniform
-from penumbra.tasks.negatives.providers.language_model import NOTHING, Floats, Ids, KneserNey, SlotScorer, Trigrams
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
-from penumbra.tasks.negatives.providers.selectional_preference import NONE, OTHERS, ROLES, Fit, RelationIndex
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
+from penumbra.tasks.negatives.providers.kneser_ney import (
+    NOTHING,
+    Floats,
+    Ids,
+    KneserNey,
+    Rows,
+    SlotScorer,
+    Trigrams,
+    find,
+    spans,
+)
+from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.dictionary import Dictionary
-from penumbra.tasks.text.relations import Edge, Preferences, Relation, Tokens, edges, relations
+from penumbra.tasks.text.relations import CLASSES, Edge, Preferences, Relation, Tokens, edges, relations
 
-SWEEPS = 4  # rounds through the slots that a level adds, where it adds several
-DISTINCT = 20  # so many candidates begin with different words; the others may begin as one of them
+SWEEPS = 4  # rounds of Gibbs sampling where a level adds several slots
+DISTINCT = 20  # so many candidates begin with different words; the others may repeat one of them
 MOST_SLOTS = 512  # a query has at most 256 words
-CHAINS_AT_ONCE = 128  # queries filled at once: what bounds the memory
-CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the cache
+CHAINS_AT_ONCE = 128  # bounds the memory
+CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the processor's cache
+PRIOR = 1.0  # pseudo-count of a relation that was never seen
+NONE = -1  # the key of "no such relation"
+KINDS = (*CLASSES, "verb-preposition-noun", "noun-preposition-noun")
+ROLES = ("head", "preposition", "dependent")
+OTHERS = {
+    "head": ("dependent", "preposition"),
+    "preposition": ("head", "dependent"),
+    "dependent": ("head", "preposition"),
+}
 
-Class = tuple[str, str]
+Class = tuple[str, str]  # primitive class and fine tag
+T = TypeVar("T", int, Ids)
 
 
-class Corpus(ProviderSettings):
-    """Provider corpus has no parameters of its own."""
+# -- selectional preference -------------------------------------------------------------------------------------------
 
-    provider: ClassVar[str] = "corpus"
-    about: ClassVar[str] = "the training text's own statistics, no key and no network"
-    free: ClassVar[bool] = True
 
-    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
-        """What samples from the statistics, fitted."""
-        return CorpusProvider(training.tokens, training.dictionary, filling.seed)
+class RelationIndex:
+    """Numbers for lemmas, and for what a word in one role of a relation meets in the other two roles."""
+
+    def __init__(self, preferences: Preferences) -> None:
+        self.counts = preferences.counts
+        lemmas = {word for relation in self.counts for word in (getattr(relation, role) for role in ROLES)}
+        self.index = {word: i for i, word in enumerate(sorted(lemmas | {""}), 1)}
+        self.size = len(self.index) + 1
+
+    def ids(self, lemmas: Sequence[str]) -> list[int]:
+        """Return the lemmas' numbers; 0 for a lemma that is in no relation."""
+        return [self.index.get(lemma, 0) for lemma in lemmas]
+
+    def key(self, role: str, kind: str, first: T, second: T) -> T:
+        """Return the number of what a word in this role meets: the other two words, in the order of `OTHERS`."""
+        place = ROLES.index(role) * len(KINDS) + KINDS.index(kind)
+        return (place * self.size + first) * self.size + second
+
+    @cached_property
+    def sightings(self) -> "Sightings":
+        """How often each word was seen in each relation."""
+        counted, kinds = sorted(self.counts.items()), {kind: number for number, kind in enumerate(KINDS)}
+        kind = np.array([kinds[relation.kind] for relation, _ in counted], dtype=np.int64)
+        counts = np.array([count for _, count in counted], dtype=np.float64)
+        words = {
+            role: np.array(self.ids([getattr(relation, role) for relation, _ in counted]), dtype=np.int64)
+            for role in ROLES
+        }
+        columns = []
+        for number, role in enumerate(ROLES):
+            is_word = words[role] != self.index[""]
+            place = number * len(KINDS) + kind[is_word]
+            first, second = (words[other][is_word] for other in OTHERS[role])
+            keys = (place * self.size + first) * self.size + second
+            columns.append((words[role][is_word], place, keys, counts[is_word]))
+        return Sightings.of(*(np.concatenate(several) for several in zip(*columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """A row for each relation and word in it, sorted by word; a key is what the word meets there.
+
+    A value is the count as a multiple of the count that is expected from the word's share of the role and kind.
+    """
+
+    lemmas: Ids
+    keys: Ids
+    values: Floats
+    distinct_keys: Ids
+    totals: Floats  # of each distinct key
+
+    @classmethod
+    def of(cls, lemmas: Ids, places: Ids, keys: Ids, counts: Floats) -> "Sightings":
+        """Return the sightings of these words in these places, each in the order of the words."""
+        order = np.argsort(lemmas, kind="stable")
+        lemmas, places, keys, counts = lemmas[order], places[order], keys[order], counts[order]
+        per_place = np.bincount(places, counts)
+        _, same = np.unique(lemmas * len(per_place) + places, return_inverse=True)
+        distinct_keys, key = np.unique(keys, return_inverse=True)
+        values = counts * per_place[places] / np.bincount(same, counts)[same]
+        return cls(lemmas, keys, values, distinct_keys, np.bincount(key, counts).astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Preference:
+    """The scores of one class's words in relations.
+
+    A word's score is p(word | the rest of the relation) / p(word), the first smoothed towards the second: 1 where the
+    rest says nothing, less where other words were seen in its place.
+    """
+
+    rows: Rows
+    totals: Floats  # of each of the rows' keys
+
+    @classmethod
+    def of(cls, relation_index: RelationIndex, lemmas: Sequence[str]) -> "Preference":
+        """Gather the sightings of these lemmas, one for each word of the class."""
+        ids, seen = np.array(relation_index.ids(lemmas), dtype=np.int64), relation_index.sightings
+        starts, ends = (np.searchsorted(seen.lemmas, ids, side) for side in ("left", "right"))
+        picked, columns = spans(starts, ends - starts), np.repeat(np.arange(len(ids)), ends - starts)
+        rows = Rows.gather(seen.keys[picked], columns, seen.values[picked], len(lemmas))
+        return cls(rows, find(seen.distinct_keys, seen.totals, rows.keys, 0.0))
+
+    def score(self, keys: Ids) -> Floats:
+        """Return scores (rows, words), each row for one key; `NONE` gives equal scores."""
+        totals = find(self.rows.keys, self.totals, keys, 0.0)
+        scores: Floats = (self.rows.dense(keys) + PRIOR) / (totals[:, None] + PRIOR)
+        return scores
+
+
+# -- the provider -----------------------------------------------------------------------------------------------------
 
 
 class CorpusProvider:
-    """Samples fills from the training split; the same seed gives the same fills everywhere."""
+    """Samples fills from the training split's statistics; the same seed gives the same fills everywhere."""
 
     name = "corpus"
     model = "kneser-ney-3+relations"
@@ -54,64 +157,67 @@ class CorpusProvider:
 
     def __init__(self, parsed: Iterable[Tokens], dictionary: Dictionary, seed: int) -> None:
         trigrams, seen = Trigrams(), Counter[Relation]()
-        for tokens in parsed:  # once, and none is kept: there may be millions
+        for tokens in parsed:  # read once and not kept: there may be millions
             trigrams.add(token["text"].lower() for token in tokens)
             seen.update(relations(tokens))
         self.language = KneserNey(trigrams)
         self.relation_index = RelationIndex(Preferences(seen))
         self.dictionary, self.seed = dictionary, seed
         self.texts = list(self.language.index)
-        self._offers: dict[Class, _Offer] = {}
+        self._offers: dict[Class, ScoredOffer] = {}
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        """Yield the fills of each level, each once; fewer than asked for where a level has no more to give."""
+        """Yield the distinct fills of each level; fewer than `candidates` where a level has no more."""
         chains = [chain for query in queries for chain in query.chains()]
         for start, end in pairwise([*range(0, len(chains), CHAINS_AT_ONCE), len(chains)]):
             yield from self._fill(chains[start:end], candidates)
 
     def _fill(self, chains: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
-        stuck = [self._problem(chain) for chain in chains]
-        for chain, problem in zip(chains, stuck, strict=True):
+        fillable = []
+        for chain in chains:
+            problem = self._problem(chain)
             if problem:
                 yield from (Fill(chain.qid, chain.first + i, (), problem) for i in range(len(chain.levels)))
-        sound = [chain for chain, problem in zip(chains, stuck, strict=True) if not problem]
-        if sound:
-            drawing = _Drawing(self, sound, candidates)
-            for depth in range(max(len(chain.levels) for chain in sound)):
-                yield from drawing.level(depth)
+            else:
+                fillable.append(chain)
+        if fillable:
+            sampler = Sampler(self, fillable, candidates)
+            for depth in range(max(len(chain.levels) for chain in fillable)):
+                yield from sampler.level(depth)
 
     def _problem(self, chain: MaskedQuery) -> str:
-        """Why a chain can't be filled, or ''."""
+        """Return why a chain cannot be filled, or ''."""
         for slot in chain.levels[-1]:
             offer, own = slot.choice(self.dictionary)
             if len(offer.words) == len(own):
-                return f"no other {slot.primitive} than {slot.word!r} in the training split"
+                return slot.no_word_problem()
         return ""
 
-    def offer(self, key: Class) -> "_Offer":
-        """What a class and tag offer, with the scorers of its words."""
+    def offer(self, key: Class) -> "ScoredOffer":
+        """Return the words of a class and tag with their scorers."""
         if key not in self._offers:
             offer = self.dictionary.offer(*key)
             words = np.array(self.language.ids(offer.words), dtype=np.int64)
             lemmas = [self.dictionary.lemma(*key, word) for word in offer.words]
-            self._offers[key] = _Offer(
+            self._offers[key] = ScoredOffer(
                 SlotScorer(self.language, words),
-                Fit.of(self.relation_index, lemmas),
+                Preference.of(self.relation_index, lemmas),
                 np.array(self.relation_index.ids(lemmas), dtype=np.int64),
                 self.dictionary,
             )
         return self._offers[key]
 
 
-class _Offer:
-    """The words of one class and tag, and which of them each slot met so far may take: one row a kind of slot."""
+class ScoredOffer:
+    """The words of one class and tag, and a row of `allowed` (slots, words) for each kind of slot seen so far."""
 
-    def __init__(self, scorer: SlotScorer, fit: Fit, lemmas: Ids, dictionary: Dictionary) -> None:
-        self.scorer, self.fit, self.lemmas, self.dictionary = scorer, fit, lemmas, dictionary
+    def __init__(self, scorer: SlotScorer, preference: Preference, lemmas: Ids, dictionary: Dictionary) -> None:
+        self.scorer, self.preference, self.lemmas, self.dictionary = scorer, preference, lemmas, dictionary
         self._rows: dict[tuple[str, str, str, str], int] = {}
         self._allowed: list[NDArray[np.bool_]] = []
 
     def row_of(self, slot: Slot) -> int:
+        """Return the slot's row of `allowed`."""
         key = (slot.primitive, slot.tag, slot.word, slot.lemma)
         if key not in self._rows:
             self._rows[key] = len(self._rows)
@@ -125,9 +231,20 @@ class _Offer:
     def allowed(self) -> NDArray[np.bool_]:
         return np.stack(self._allowed)
 
+    def scores(self, states: Ids) -> Floats:
+        """Return scores (states, words) of all words in each state, as `Sampler._states` describes it."""
+        kinds, around, keys_met = states[:, 0], states[:, 1:5], states[:, 5:]
+        contexts, same = np.unique(around, axis=0, return_inverse=True)
+        scores: Floats = self.scorer.score(*contexts.T)[same.ravel()]
+        for met in keys_met.T:
+            keys, same = np.unique(met, return_inverse=True)
+            scores *= np.sqrt(self.preference.score(keys))[same.ravel()]
+        scores *= self.allowed[kinds]
+        return scores
 
-class _Place(NamedTuple):
-    """A slot to draw: whose, its row in its offer, and the relations that it stands in, with its role in each."""
+
+class Target(NamedTuple):
+    """A slot to draw: its chain, its row of `allowed`, and its relations, each with the slot's role in it."""
 
     chain: int
     slot: Slot
@@ -135,8 +252,8 @@ class _Place(NamedTuple):
     relations: list[tuple[str, Edge]]
 
 
-class _Drawing:
-    """The candidates of several chains of levels, one a row: `candidates` rows a chain.
+class Sampler:
+    """The candidates of several chains, one a row: `candidates` rows for each chain.
 
     `words` (rows, length) holds each query between <s> <s> and </s>, `lemmas` its lemmas at the same places.
     """
@@ -155,83 +272,80 @@ class _Drawing:
 
     def level(self, depth: int) -> Iterator[Fill]:
         """Draw the slots that the levels at this depth add, and yield the fills that are new."""
-        added = [_added(chain, depth) for chain in self.chains]
-        for sweep in range(SWEEPS if max(map(len, added)) > 1 else 1):
-            for turn in range(max(map(len, added))):
-                groups: dict[Class, list[_Place]] = defaultdict(list)
+        added = [_added_slots(chain, depth) for chain in self.chains]
+        most = max(map(len, added))
+        for sweep in range(SWEEPS if most > 1 else 1):
+            for turn in range(most):
+                groups: dict[Class, list[Target]] = defaultdict(list)
                 for number, slots in enumerate(added):
                     if turn < len(slots) and (sweep == 0 or len(slots) > 1):
-                        groups[slots[turn].offered_class(self.provider.dictionary)].append(
-                            self._place(number, slots[turn])
-                        )
-                for key, places in groups.items():
-                    self._draw_all(key, places, depth, sweep * MOST_SLOTS + turn)
+                        key = slots[turn].offered_class(self.provider.dictionary)
+                        groups[key].append(self._target(number, slots[turn], key))
+                for key, targets in groups.items():
+                    self._draw(key, targets, depth, sweep * MOST_SLOTS + turn)
         for number, chain in enumerate(self.chains):
             if depth < len(chain.levels):
                 yield from self._fills(number, chain, depth)
 
     def _fills(self, number: int, chain: MaskedQuery, depth: int) -> Iterator[Fill]:
         rows = np.arange(number * self.candidates, (number + 1) * self.candidates)
-        at = [slot.token + 2 for slot in chain.levels[depth]]
-        for words in self.words[rows[self.alive[rows]]][:, at].tolist():
+        columns = [slot.token + 2 for slot in chain.levels[depth]]
+        for words in self.words[rows[self.alive[rows]]][:, columns].tolist():
             fill = Fill(chain.qid, chain.first + depth, tuple(self.provider.texts[word] for word in words))
             if (fill.qid, fill.level, fill.words) not in self.given:
                 self.given.add((fill.qid, fill.level, fill.words))
                 yield fill
 
-    def _place(self, chain: int, slot: Slot) -> _Place:
-        offer = self.provider.offer(slot.offered_class(self.provider.dictionary))
-        mine = [(role, edge) for edge in self.edges[chain] for role in ROLES if getattr(edge, role) == slot.token]
-        return _Place(chain, slot, offer.row_of(slot), mine)
+    def _target(self, chain: int, slot: Slot, key: Class) -> Target:
+        roles = [(role, edge) for edge in self.edges[chain] for role in ROLES if getattr(edge, role) == slot.token]
+        return Target(chain, slot, self.provider.offer(key).row_of(slot), roles)
 
-    def _draw_all(self, key: Class, places: Sequence[_Place], depth: int, counter: int) -> None:
-        """Draw one slot of several chains, all candidates of them.
+    def _draw(self, key: Class, targets: Sequence[Target], depth: int, counter: int) -> None:
+        """Draw one slot of several chains, for all their candidates.
 
         Rows in the same state have the same scores, which are computed once: at first those of all candidates of a
-        chain, and often those of chains that are alike.
+        chain, and often those of similar chains.
         """
         offer = self.provider.offer(key)
-        rows = (
-            np.array([place.chain for place in places])[:, None] * self.candidates + np.arange(self.candidates)
-        ).ravel()
-        at = np.repeat([place.slot.token + 2 for place in places], self.candidates)
-        states, state = np.unique(self._states(places, rows, at), axis=0, return_inverse=True)
-        draws = uniform(np.concatenate([self._seeds(place.chain, depth) for place in places]), counter)
-        first = [i for i, place in enumerate(places) if depth == 0 and len(self.chains[place.chain].levels[0]) == 1]
-        picks = _Picks(state.ravel(), draws, first, self.candidates)
+        first_rows = np.array([target.chain for target in targets])[:, None] * self.candidates
+        rows = (first_rows + np.arange(self.candidates)).ravel()
+        columns = np.repeat([target.slot.token + 2 for target in targets], self.candidates)
+        states, state = np.unique(self._states(targets, rows, columns), axis=0, return_inverse=True)
+        draws = uniform(np.concatenate([self._seeds(target.chain, depth) for target in targets]), counter)
+        distinct = [i for i, t in enumerate(targets) if depth == 0 and len(self.chains[t.chain].levels[0]) == 1]
+        picks = Picks(state.ravel(), draws, distinct, self.candidates)
         step = max(1, CELLS // len(offer.scorer.words))
         for start, end in pairwise([*range(0, len(states), step), len(states)]):
-            picks.pick(start, _scores(offer, states[start:end]))
-        left = picks.chosen >= 0
-        some = rows[left]
-        self.alive[rows[~left]] = False
-        self.words[some, at[left]] = offer.scorer.words[picks.chosen[left]]
-        self.lemmas[some, at[left]] = offer.lemmas[picks.chosen[left]]
+            picks.pick(start, offer.scores(states[start:end]))
+        drawn = picks.chosen >= 0
+        self.alive[rows[~drawn]] = False
+        self.words[rows[drawn], columns[drawn]] = offer.scorer.words[picks.chosen[drawn]]
+        self.lemmas[rows[drawn], columns[drawn]] = offer.lemmas[picks.chosen[drawn]]
 
     def _seeds(self, number: int, depth: int) -> NDArray[np.uint64]:
-        """A seed for each candidate; it knows query, level and candidate."""
+        """Return a seed for each candidate of a chain's level."""
         if (number, depth) not in self._known_seeds:
             chain, seed = self.chains[number], self.provider.seed
             seeds = [row_seed(seed, chain.qid, chain.first + depth, candidate) for candidate in range(self.candidates)]
             self._known_seeds[number, depth] = np.array(seeds, dtype=np.uint64)
         return self._known_seeds[number, depth]
 
-    def _states(self, places: Sequence[_Place], rows: Ids, at: Ids) -> Ids:
-        """All that a row's scores depend on: the kind of its slot, the words around it, what it meets in relations."""
-        kinds = np.repeat([place.kind for place in places], self.candidates)
-        around = [self.words[rows, at + offset] for offset in (-2, -1, 1, 2)]
-        turns = range(max(len(place.relations) for place in places))
-        return np.column_stack([kinds, *around, *(self._keys(places, rows, turn) for turn in turns)])
+    def _states(self, targets: Sequence[Target], rows: Ids, columns: Ids) -> Ids:
+        """Return all that a row's scores depend on: the slot's kind, four words around it, a key for each relation."""
+        kinds = np.repeat([target.kind for target in targets], self.candidates)
+        around = [self.words[rows, columns + offset] for offset in (-2, -1, 1, 2)]
+        turns = range(max(len(target.relations) for target in targets))
+        return np.column_stack([kinds, *around, *(self._keys(targets, rows, turn) for turn in turns)])
 
-    def _keys(self, places: Sequence[_Place], rows: Ids, turn: int) -> Ids:
-        """What each row's slot meets in its turn-th relation."""
+    def _keys(self, targets: Sequence[Target], rows: Ids, turn: int) -> Ids:
+        """Return the key of each row's turn-th relation, `NONE` where there are fewer."""
         keys = np.full(len(rows), NONE, dtype=np.int64)
-        for i, place in enumerate(places):
-            if turn < len(place.relations):
-                role, edge = place.relations[turn]
-                mine = slice(i * self.candidates, (i + 1) * self.candidates)
-                first, second = (self._lemmas_at(rows[mine], getattr(edge, other)) for other in OTHERS[role])
-                keys[mine] = self.provider.relation_index.key(role, edge.kind, first, second)
+        for i, target in enumerate(targets):
+            if turn < len(target.relations):
+                role, edge = target.relations[turn]
+                own = slice(i * self.candidates, (i + 1) * self.candidates)
+                first, second = (self._lemmas_at(rows[own], getattr(edge, other)) for other in OTHERS[role])
+                keys[own] = self.provider.relation_index.key(role, edge.kind, first, second)
         return keys
 
     def _lemmas_at(self, rows: Ids, token: int) -> Ids:
@@ -239,69 +353,60 @@ class _Drawing:
         return self.lemmas[rows, token + 2] if token >= 0 else np.full(len(rows), nothing, dtype=np.int64)
 
 
-def _added(chain: MaskedQuery, depth: int) -> list[Slot]:
-    """The slots that a level adds to the level before."""
+def _added_slots(chain: MaskedQuery, depth: int) -> list[Slot]:
+    """Return the slots that a level adds to the level before."""
     if depth >= len(chain.levels):
         return []
     before = set(chain.levels[depth - 1]) if depth else set()
     return [slot for slot in chain.levels[depth] if slot not in before]
 
 
-def _scores(offer: _Offer, states: Ids) -> Floats:
-    """What stands around a slot says of the class's words: (states, words)."""
-    kinds, around, keys_met = states[:, 0], states[:, 1:5], states[:, 5:]
-    contexts, same = np.unique(around, axis=0, return_inverse=True)
-    scores: Floats = offer.scorer.score(*contexts.T)[same.ravel()]
-    for met in keys_met.T:
-        keys, same = np.unique(met, return_inverse=True)
-        scores *= np.sqrt(offer.fit.score(keys))[same.ravel()]
-    scores *= offer.allowed[kinds]
-    return scores
+class Picks:
+    """The index of the word that each row draws, once the scores of its state are known; -1 where all are 0.
 
+    The candidates of the `distinct` targets differ.
+    """
 
-class _Picks:
-    """The word that each row gets, once the scores of its state are known; -1 where all are 0."""
-
-    def __init__(self, state: Ids, draws: Floats, first: Sequence[int], candidates: int) -> None:
+    def __init__(self, state: Ids, draws: Floats, distinct: Sequence[int], candidates: int) -> None:
         self.chosen, self._draws, self._candidates = np.full(len(state), -1, dtype=np.int64), draws, candidates
-        self._state, self._first = state, np.array(first, dtype=np.int64)  # of which chains the candidates differ
+        self._state, self._distinct = state, np.array(distinct, dtype=np.int64)
         self._order = np.argsort(state, kind="stable")
         self._sorted = state[self._order]
 
     def pick(self, start: int, scores: Floats) -> None:
-        """Pick for the rows in the states from this one on, as many as there are scores (states, words) of."""
+        """Pick for the rows in the states `start`, `start + 1`, …, whose scores (states, words) these are."""
         mass = np.cumsum(scores, axis=1)
         ends = np.searchsorted(self._sorted, np.arange(start, start + len(scores) + 1))
-        for of_state, mine in zip(mass, map(slice, ends[:-1], ends[1:]), strict=True):
-            rows = self._order[mine]
-            self.chosen[rows] = _picked(of_state, self._draws[rows])
-        states = self._state[self._first * self._candidates] - start
-        here = (states >= 0) & (states < len(scores))
-        if here.any():
-            rows = self._first[here, None] * self._candidates + np.arange(self._candidates)
-            self.chosen[rows] = _pick_different(scores[states[here]], self._draws[rows])
+        for of_state, own in zip(mass, map(slice, ends[:-1], ends[1:]), strict=True):
+            rows = self._order[own]
+            self.chosen[rows] = _pick(of_state, self._draws[rows])
+        states = self._state[self._distinct * self._candidates] - start
+        is_scored = (states >= 0) & (states < len(scores))
+        if is_scored.any():
+            rows = self._distinct[is_scored, None] * self._candidates + np.arange(self._candidates)
+            self.chosen[rows] = _pick_different(scores[states[is_scored]], self._draws[rows])
 
 
-def _picked(mass: Floats, draws: Any) -> Any:
-    """For each draw the place, in proportion to what it adds to the mass; -1 where there is none."""
+def _pick(mass: Floats, draws: Any) -> Any:
+    """Return for each draw the index at which the cumulative mass passes it; -1 where there is no mass."""
     if mass[-1] <= 0:
         return -1
     return np.minimum(mass.searchsorted(draws * mass[-1], side="right"), len(mass) - 1)
 
 
 def _pick_different(scores: Floats, draws: Floats) -> Ids:
-    """Columns (rows, candidates): the first `DISTINCT` of a row differ, the others flatten the odds."""
+    """Return indices (rows, candidates): the first `DISTINCT` of a row differ, the others flatten the odds."""
     chosen = np.empty(draws.shape, dtype=np.int64)
     for row, (weights, flat) in enumerate(zip(scores.copy(), np.cumsum(np.sqrt(scores), axis=1), strict=True)):
         for i, draw in enumerate(draws[row]):
-            other = _picked(np.cumsum(weights), draw) if i < DISTINCT else -1
-            chosen[row, i] = _picked(flat, draw) if other < 0 else other  # or every word has been given
+            other = _pick(np.cumsum(weights), draw) if i < DISTINCT else -1
+            chosen[row, i] = _pick(flat, draw) if other < 0 else other  # or every word was drawn already
             weights[chosen[row, i]] = 0.0
     return chosen
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Ids:
-    """Rows of different length as one array, `NOTHING` where they end."""
+    """Return rows of different lengths as one array, padded with `NOTHING`."""
     array = np.full((len(rows), max(map(len, rows), default=0)), NOTHING, dtype=np.int64)
     for i, row in enumerate(rows):
         array[i, : len(row)] = row

@@ -1,121 +1,201 @@
-"""A hosted language model as a provider: its fills are read from the cache of answers, after it has been asked.
+"""What hosted language models have in common: the interface of their services, and the provider that reads answers."""
 
-One of them is a `Hosted` with a `Service`, in a file of its own.
-
-Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries that it was
-for, and a query's share among the levels that were still open.
-"""
-
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
-from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.filling import HostedSettings
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery
 from penumbra.tasks.negatives.providers.answers import Answers, portion
-from penumbra.tasks.negatives.providers.asking import Client, ServiceClient
-from penumbra.tasks.negatives.providers.budget import Budget
-from penumbra.tasks.negatives.providers.dialogue import Attempt, dialogue
-from penumbra.tasks.negatives.providers.options import Options
-from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
-from penumbra.tasks.negatives.providers.questions import Question
-from penumbra.tasks.negatives.providers.registry import Shared, TrainingText
-from penumbra.tasks.negatives.providers.service import Service, ServiceSettings
+from penumbra.tasks.negatives.providers.questions import (
+    Attempt,
+    Prompt,
+    Question,
+    WordLists,
+    attempt_history,
+    questions_of,
+)
 
+IN_FLIGHT = 16  # requests of one service under way at the same time
+TIMEOUT = 120.0  # seconds until a request is sent again
+WORD_TOKENS = 16  # most tokens of an answer for each slot
 UNANSWERED = "not answered yet"
+# What reading a response raises if it is malformed, too large a number or too deep a nesting included
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-def questions(options: Options, queries: Sequence[MaskedQuery], candidates: int) -> list[Question]:
-    """What to ask about these queries: for each candidate and chain of levels a question with lists of its own."""
-    chains = [chain for query in queries for chain in query.chains()]
-    return [
-        Question(chain, tuple(lists), candidate, options.name(chain, candidate))
-        for candidate in range(candidates)
-        for chain, lists in zip(chains, options.draw(chains, candidate), strict=True)
-    ]
+class ServiceError(PenumbraError):
+    """A request that was not answered; `action` says what to do.
+
+    wait: too many requests or tokens a minute, send it again as often as it takes. retry: the request was lost or the
+    service failed, send it again. refuse: the service will never answer this request. stop: the service will answer no
+    request at all (no key, no money, no such model).
+
+    `after` is the pause in seconds that the service asks for. `is_free` says that the request certainly cost nothing,
+    because the service refused or never received it.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        action: Literal["wait", "retry", "refuse", "stop"],
+        after: float | None = None,
+        is_free: bool = True,
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.action, self.after, self.is_free = reason, action, after, is_free
 
 
-class Hosted(ServiceSettings):
-    """A hosted model's own parameters, its service, and the provider that reads its answers."""
+def lost(reason: str, is_free: bool = False) -> ServiceError:
+    """Return the error of a request that was lost, which may cost something unless it is known to be free."""
+    return ServiceError(reason, "retry", None, is_free)
 
-    by_workers: ClassVar[bool] = False  # the answers lie on the disk of the run
+
+def error_of_status(status: int, reason: str, after: float | None = None, stop: bool = False) -> ServiceError:
+    """Return the error of an HTTP status; `stop` says that the response's body tells of no key or no money.
+
+    Redirects are not followed: the key and the prompts would go to whoever they name. A service that says itself that
+    it failed (500, 503, 529) charges nothing; what a gateway says (502, 504, …) leaves that open.
+    """
+    if status < 400:
+        return ServiceError(
+            f"status {status}: redirects are not followed, so give the address that answers as base_url", "stop"
+        )
+    if stop or status in (401, 402, 403, 404):
+        return ServiceError(reason, "stop")
+    if status in (400, 413, 422):
+        return ServiceError(reason, "refuse")
+    if status == 429:
+        return ServiceError(reason, "wait", after)
+    return ServiceError(reason, "retry", after, status in (500, 503, 529))
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the pause in seconds that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        if name in headers and (pause := seconds_of(headers[name])) is not None:
+            return pause * unit
+    return None
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a number of seconds, which may be infinite; None if the text is no number."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(seconds) else max(0.0, seconds)
+
+
+def api_key(settings: HostedSettings) -> str:
+    """Return the key from the environment, else from the Prefect Secret block.
+
+    A server of one's own (`base_url`) may need none; otherwise raises `PenumbraError` if there is no key.
+    """
+    if key := os.environ.get(settings.key_variable, "").strip():
+        return key
+    from prefect.blocks.system import Secret
+
+    try:
+        return str(Secret.load(settings.key_block).get())  # type: ignore[union-attr]
+    except ValueError:  # Prefect knows no such block
+        if settings.address:
+            return "none"
+        raise PenumbraError(
+            f"{settings.provider}: no API key: set {settings.key_variable}, or make a Prefect Secret block named "
+            f"{settings.key_block!r}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A service's answer; `text` is None if there is none, and `problem` says why."""
+
+    text: str | None
+    problem: str
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Service(ABC):
+    """A hosted language model; its library is imported when the first request is sent."""
+
+    def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
+        self.settings, self.prompt = settings, prompt
+        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
 
     @abstractmethod
-    def service(self, prompt: Prompt) -> Service:
-        """What requests go to; its library is imported only now."""
+    def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
+        """Return the request's body; the static text of the prompt comes first."""
 
-    def client(
-        self,
-        prompt: Prompt,
-        answers: Answers,
-        budget: Budget,
-        run: str,
-        queries_a_request: int,
-        store: Store,
-        total: int = 0,
-    ) -> ServiceClient:
-        """What asks the service `total` questions of this prompt; `store` is where it may write down what it awaits."""
-        return Client(self.service(prompt), answers, self, budget, run, queries_a_request, total)
+    @abstractmethod
+    async def send(self, payload: dict[str, Any], key: str) -> Reply:
+        """Send a request once; raise `ServiceError` if it is not answered.
 
-    def determines(self, filling: Shared) -> dict[str, Any]:
-        """The number of words on offer, and what determines an answer."""
-        return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
+        `key` is the same whenever the same request is sent again: services that know it answer and charge it once.
+        """
 
-    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
-        """What reads the answers to this prompt."""
-        answers, prompt = Answers(), load_prompt(filling.prompt, "queries").label
-        options = Options(training.sentences(), training.dictionary, filling.options, filling.seed, answers)
-        return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), options, answers, run)
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 @dataclass(frozen=True)
 class HostedProvider:
-    """Reads fills; `cache_key` is what determines an answer besides the question's text, `run` the run that reads."""
+    """Reads the answers to all questions from the cache; `run` is the run that reads.
+
+    Every attempt is a row, so that tokens and money add up: an answer's tokens are shared among the queries of its
+    request, and a query's share among the levels that were still open.
+    """
 
     name: str
     model: str
     prompt: str
     cache_key: dict[str, Any]
-    options: Options
+    lists: WordLists
     answers: Answers
     run: str
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield a fill for each level of each question, and a problem for each attempt that failed."""
-        for question in questions(self.options, queries, candidates):
+        for question in questions_of(self.lists, queries, candidates):
             yield from self._fills(question)
 
     def _fills(self, question: Question) -> Iterator[Fill]:
-        query, open_levels = question.query, dict(places(question))
+        query, open_levels = question.query, dict(question.levels())
         for level, slots in list(open_levels.items()):
-            stuck = next((query.levels[-1][place] for place in slots if not question.options[place]), None)
-            if stuck:
+            empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
+            if empty:
                 del open_levels[level]
-                problem = f"no other {stuck.primitive} than {stuck.word!r} in the training split"
-                yield Fill(query.qid, level, (), problem, attempts=0)
+                yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
         if not open_levels:
             return
-        talk = dialogue(question, self.cache_key, self.answers)
-        for attempt in talk.attempts:
-            yield from self._attempt(attempt, open_levels)
-        if talk.next:
+        attempts, next_question = attempt_history(question, self.cache_key, self.answers)
+        for attempt in attempts:
+            yield from self._rows(attempt, open_levels)
+        if next_question:
             for level in open_levels:
-                yield Fill(query.qid, level, (), UNANSWERED, talk.next.attempt - 1)
+                yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
 
-    def _attempt(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
-        """The rows of one attempt; the levels that it fills are taken away."""
+    def _rows(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
+        """Yield the rows of one attempt; the levels that it fills are removed from `open_levels`."""
         question, answer = attempt.question, attempt.answer
         prompt, completion, cost = answer.share(attempt.number) if answer and not attempt.shared else (0, 0, 0.0)
         words = {**question.chosen, **attempt.words}
         levels = list(open_levels.items())
         for turn, (level, slots) in enumerate(levels):
-            filled = all(place in words for place in slots)
+            is_filled = all(index in words for index in slots)
             yield Fill(
                 question.query.qid,
                 level,
-                tuple(words[place] for place in slots) if filled else (),
-                "" if filled else attempt.problem,
+                tuple(words[index] for index in slots) if is_filled else (),
+                "" if is_filled else attempt.problem,
                 question.attempt,
                 portion(prompt, len(levels), turn),
                 portion(completion, len(levels), turn),
@@ -123,12 +203,5 @@ class HostedProvider:
                 cached=attempt.shared or (answer is not None and answer.run != self.run),
                 model=answer.model if answer else "",
             )
-            if filled:
+            if is_filled:
                 del open_levels[level]
-
-
-def places(question: Question) -> Iterator[tuple[int, list[int]]]:
-    """For each level, the places of its slots among those of the last level."""
-    place = {slot.token: i for i, slot in enumerate(question.query.levels[-1])}
-    for level, slots in enumerate(question.query.levels, question.query.first):
-        yield level, [place[slot.token] for slot in slots]

@@ -1,40 +1,198 @@
-"""What a language model is asked about one query, and what its answer says.
+"""What a language model is asked about a query, and how its answer is read.
 
-A question is one line of text, as in
+A question is one line of text, such as
 
     person [4 opens: A closes B fixes] the [6 red: A green B old] [5 door: A window B box].
 
-Each slot in brackets has a number (through the whole request, in the masking order within a line), the word that
-stands there, and the words on offer, each with a letter. The answer is a JSON object from numbers to letters. So the
-schema of an answer, with the letters as its enums, is the same for all requests of one shape: services need not
-compile a new one each time, and find it in their prompt caches.
+Each slot in brackets has a number (counted through the whole request, in the masking order within a line), the word
+that it replaces, and the words on offer, each with a letter. The answer is a JSON object from numbers to letters. So
+all requests of one shape have the same answer schema, with the letters as its enums, which services compile once.
 
-Levels are nested, so one answer fills all three: level k takes the words of its own slots.
+Levels are nested, so one answer fills all of them: level k takes the words of its own slots.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
-from string import ascii_uppercase
+from itertools import accumulate, pairwise
+from pathlib import Path
+from string import Template, ascii_uppercase
 from typing import Any
 
-from penumbra.tasks.negatives.providers import MaskedQuery
+import numpy as np
+from numpy.typing import NDArray
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.locations import PROJECT
+from penumbra.tasks.negatives.providers import MaskedQuery, SharedSettings, Slot, TrainingText
+from penumbra.tasks.negatives.providers.answers import Answer, Answers
+from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
+from penumbra.tasks.negatives.providers.random import row_seed, uniform
+from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import render
 
+FOLDER = PROJECT / "prompts"
 LETTERS = ascii_uppercase
-MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong in it
+MOST_ATTEMPTS = 3  # the first answer, and two more for what was wrong with it
+CELLS = 1 << 20  # scores computed at once: 8 MB a table
+FLATTEN = 0.75  # exponent of the contextual probability: below 1, so that lists vary
+
+Class = tuple[str, str]  # primitive class and fine tag
+Lists = list[tuple[str, ...]]  # the words on offer for each slot of a query's last level
+
+
+# -- prompts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A template; `label` (name@digest of the file) is the value of a row's `prompt` column."""
+
+    label: str
+    static: str
+    template: str
+
+    def fill(self, **variables: str) -> str:
+        """Return the variable text with its variables filled in."""
+        return Template(self.template).substitute(variables)
+
+
+def load_prompt(name: str, *variables: str, folder: Path = FOLDER) -> Prompt:
+    """Read `<folder>/<name>.txt`: a head, the static text and the text with exactly these variables.
+
+    The three parts are separated by lines of three dashes. The static text is the beginning of every request, so that
+    a service's prompt cache has it. Raises `PenumbraError` that names the file and what is wrong with it.
+    """
+    path = folder / f"{name}.txt"
+    if not re.match(r"[a-z0-9][a-z0-9-]*\Z", name) or not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.txt")))
+        raise PenumbraError(f"no prompt {name!r} in {folder}; there are: {known}")
+    content = path.read_text(encoding="utf-8")
+    parts = content.split("\n---\n")
+    if len(parts) != 3:
+        raise PenumbraError(f"{path}: a prompt is a head, a static text and a text with variables, separated by '---'")
+    used = set(re.findall(r"\$\{?([a-z_]+)\}?", parts[2]))
+    if used != set(variables):
+        raise PenumbraError(f"{path}: uses the variables {sorted(used)}, but needs {sorted(variables)}")
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return Prompt(f"{name}@{digest}", parts[1].strip(), parts[2].strip())
+
+
+# -- words on offer ---------------------------------------------------------------------------------------------------
+
+
+class WordLists:
+    """Draws short lists of dictionary words that a language model may choose from, `count` or fewer for each slot.
+
+    They are drawn without replacement (Efraimidis & Spirakis 2006) with weights from the slot's context: a few words
+    drawn uniformly from a dictionary of hundreds rarely contain one that fits. The draws depend on the seed, the query,
+    the slot and the candidate's number only, so all providers are offered the same words.
+
+    The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
+    """
+
+    def __init__(
+        self,
+        sentences: Iterable[Sequence[str]],
+        dictionary: Dictionary,
+        count: int,
+        seed: int,
+        answers: Answers | None = None,
+    ) -> None:
+        self.language, self.answers = KneserNey.of(sentences), answers
+        self.dictionary, self.count, self.seed = dictionary, count, seed
+        self._scorers: dict[Class, SlotScorer] = {}
+
+    @classmethod
+    def of(cls, training: TrainingText, filling: SharedSettings) -> "WordLists":
+        """Return the lists of a training split with the cache of answers."""
+        return cls(training.sentences(), training.dictionary, filling.options, filling.seed, Answers())
+
+    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
+        """Return each query's lists, in the queries' order; a list is empty where there is no other word."""
+        known = [self._answered(query, candidate) for query in queries]
+        drawn = iter(self._draw_all([q for q, lists in zip(queries, known, strict=True) if lists is None], candidate))
+        return [next(drawn) if lists is None else lists for lists in known]
+
+    def name(self, query: MaskedQuery, candidate: int) -> str:
+        """Return the digest of what a query's lists are drawn for."""
+        slots = [[slot.token, slot.primitive, slot.tag, slot.word, slot.lemma] for slot in query.levels[-1]]
+        texts = [token["text"] for token in query.tokens]
+        content = [self.count, self.seed, query.qid, candidate, query.part, slots, texts]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _answered(self, query: MaskedQuery, candidate: int) -> Lists | None:
+        """Return the lists of an answered question, or None if it has no answer or the dictionary lacks a word."""
+        lists = self.answers.offered(self.name(query, candidate)) if self.answers else None
+        pairs = zip(query.levels[-1], lists or (), strict=False)
+        return lists if all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words) else None
+
+    def _draw_all(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
+        lists: list[Lists] = [[()] * len(query.levels[-1]) for query in queries]
+        groups: dict[Class, list[tuple[int, int]]] = defaultdict(list)
+        for i, query in enumerate(queries):
+            for j, slot in enumerate(query.levels[-1]):
+                groups[slot.offered_class(self.dictionary)].append((i, j))
+        for key, indices in groups.items():
+            step = max(1, CELLS // max(1, len(self.dictionary.offer(*key).words)))
+            for start, end in pairwise([*range(0, len(indices), step), len(indices)]):
+                block = indices[start:end]
+                slots = [(queries[i], queries[i].levels[-1][j]) for i, j in block]
+                for (i, j), words in zip(block, self._draw(key, slots, candidate), strict=True):
+                    lists[i][j] = words
+        return lists
+
+    def _draw(self, key: Class, slots: list[tuple[MaskedQuery, Slot]], candidate: int) -> Lists:
+        words = self.dictionary.offer(*key).words
+        if not words:
+            return [()] * len(slots)
+        contexts = np.array([self._around(query, slot) for query, slot in slots], dtype=np.int64)
+        weights = self._scorer(key).score(*contexts.T) ** FLATTEN
+        for row, (_, slot) in enumerate(slots):
+            weights[row, list(slot.choice(self.dictionary)[1])] = 0.0
+        seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in slots]
+        draws = uniform(np.array(seeds, dtype=np.uint64)[:, None], np.arange(len(words)))
+        shares = [query.part for query, _ in slots]
+        ordered = (_drawing_order(row, draw) for row, draw in zip(weights, draws, strict=True))
+        return [
+            tuple(words[i] for i in order[index::number][: self.count])
+            for order, (index, number) in zip(ordered, shares, strict=True)
+        ]
+
+    def _around(self, query: MaskedQuery, slot: Slot) -> list[int]:
+        """Return the ids of the two words before the slot and the two after it."""
+        texts = [token["text"].lower() for token in query.tokens]
+        ids = [1, 1, *self.language.ids(texts), 2, NOTHING]
+        return [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
+
+    def _scorer(self, key: Class) -> SlotScorer:
+        if key not in self._scorers:
+            words = np.array(self.language.ids(self.dictionary.offer(*key).words), dtype=np.int64)
+            self._scorers[key] = SlotScorer(self.language, words)
+        return self._scorers[key]
+
+
+def _drawing_order(weights: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the indices of positive weight in the order in which they are drawn."""
+    allowed = np.flatnonzero(weights > 0)
+    order: NDArray[np.int64] = allowed[np.argsort(-np.log1p(-draws[allowed]) / weights[allowed], kind="stable")]
+    return order
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Question:
     """A query, or a chain of its levels, as a language model is asked about it.
 
-    `options` holds the words on offer by slot of the query's last level, `offer` the name by which they are found
-    again; `chosen` the words that earlier answers chose rightly, by slot: they stand in the text as words, and only
-    what is open is asked for again.
+    `options` has the words on offer for each slot of the last level, `offer` their name (`WordLists.name`), and
+    `chosen` the words that earlier answers chose validly, by the slot's index: they are written into the text, and only
+    the other slots are asked for again.
     """
 
     query: MaskedQuery
@@ -46,35 +204,35 @@ class Question:
 
     @cached_property
     def open(self) -> list[int]:
-        """The places of the slots that are asked for, in the masking order: none of a level that lacks words."""
+        """Indices of the slots that are asked for, in the masking order; no slot of a level that lacks words."""
         order = [slot.token for level in self.query.levels for slot in level]
         empty = {s.token for s, words in zip(self.query.levels[-1], self.options, strict=True) if not words}
         fillable = {slot.token for level in self.query.levels if not empty & {s.token for s in level} for slot in level}
         slots = enumerate(self.query.levels[-1])
-        places = [i for i, slot in slots if slot.token in fillable and i not in self.chosen]
-        return sorted(places, key=lambda place: order.index(self.query.levels[-1][place].token))
+        indices = [i for i, slot in slots if slot.token in fillable and i not in self.chosen]
+        return sorted(indices, key=lambda index: order.index(self.query.levels[-1][index].token))
 
     @property
     def asker(self) -> str:
-        """Whose question it is: the same text may be asked for several."""
+        """The query, level and candidate that ask: several may have the same text."""
         return f"{self.query.qid} {self.query.first} {self.candidate}"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many words each open slot is offered: questions of one shape have one schema."""
-        return tuple(len(self.options[place]) for place in self.open)
+        """The number of words on offer for each open slot."""
+        return tuple(len(self.options[index]) for index in self.open)
 
     def text(self, first: int = 1) -> str:
-        """The line, its slots numbered from `first`."""
+        """Return the line, its slots numbered from `first`."""
         slots = self.query.levels[-1]
-        shown = {slots[place].token: slots[place].surface(word) for place, word in self.chosen.items()}
-        for number, place in enumerate(self.open, first):
-            offered = " ".join(f"{letter} {word}" for letter, word in zip(LETTERS, self.options[place], strict=False))
-            shown[slots[place].token] = f"[{number} {slots[place].word}: {offered}]"
+        shown = {slots[index].token: slots[index].surface(word) for index, word in self.chosen.items()}
+        for number, index in enumerate(self.open, first):
+            offered = " ".join(f"{letter} {word}" for letter, word in zip(LETTERS, self.options[index], strict=False))
+            shown[slots[index].token] = f"[{number} {slots[index].word}: {offered}]"
         return render(self.query.tokens, shown)
 
     def key(self, cache_key: dict[str, Any]) -> str:
-        """The digest of what determines the answer: `cache_key` (service, model, prompt, sampling) and the text."""
+        """Return the digest of what determines the answer: `cache_key` (service, model, prompt, …), text, attempt."""
         content = json.dumps([cache_key, self._line, self.attempt], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -83,43 +241,57 @@ class Question:
         return self.text()
 
     def after(self, words: dict[int, str]) -> "Question":
-        """The question for what is still open when these words are chosen, too."""
+        """Return the question for the slots that are still open once these words are chosen."""
         chosen = {**self.chosen, **words}
         return Question(self.query, self.options, self.candidate, self.offer, self.attempt + 1, chosen)
 
+    def levels(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield each level with the indices of its slots among those of the last level."""
+        index = {slot.token: i for i, slot in enumerate(self.query.levels[-1])}
+        for level, slots in enumerate(self.query.levels, self.query.first):
+            yield level, [index[slot.token] for slot in slots]
+
+
+def questions_of(lists: WordLists, queries: Sequence[MaskedQuery], candidates: int) -> list[Question]:
+    """Return a question for each candidate and chain of levels, with lists of its own."""
+    chains = [chain for query in queries for chain in query.chains()]
+    return [
+        Question(chain, tuple(words), candidate, lists.name(chain, candidate))
+        for candidate in range(candidates)
+        for chain, words in zip(chains, lists.draw(chains, candidate), strict=True)
+    ]
+
 
 def first_numbers(questions: Sequence[Question]) -> list[int]:
-    """The number of each question's first slot in their request, and after them the one that would come next."""
+    """Return the number of each question's first slot in their request, and the number after the last slot."""
     return list(accumulate((len(question.open) for question in questions), initial=1))
 
 
 def letters(questions: Sequence[Question]) -> dict[str, list[str]]:
-    """The slots of a request by number, with the letters that each may be answered with."""
+    """Return the letters that may answer each slot of a request, by the slot's number."""
     shapes = (count for question in questions for count in question.shape)
     return {str(number): list(LETTERS[:count]) for number, count in enumerate(shapes, 1)}
 
 
-def asked_text(questions: Sequence[Question]) -> str:
-    """The lines of a request."""
+def request_text(questions: Sequence[Question]) -> str:
+    """Return the lines of a request."""
     return "\n".join(q.text(first) for q, first in zip(questions, first_numbers(questions), strict=False))
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
 def parse(text: str) -> dict[str, Any]:
-    """The answer's numbers and values; empty where it is no JSON object. A number given twice has no value."""
+    """Return an answer's numbers and values; empty if it is no JSON object. A number that occurs twice has no value."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "\n" in text:  # models without JSON mode like such fences
+        text = text[text.index("\n") : -3]
     try:
-        value = json.loads(_without_fence(text), object_pairs_hook=_unambiguous)
+        value = json.loads(text, object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _without_fence(text: str) -> str:
-    """Models without JSON mode like to wrap their answer in a fence of backticks."""
-    text = text.strip()
-    if text.startswith("```") and text.endswith("```") and "\n" in text:
-        text = text[text.index("\n") : -3]
-    return text
 
 
 def _unambiguous(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,30 +302,70 @@ def _unambiguous(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read(question: Question, first: int, text: str) -> tuple[dict[int, str], str]:
-    """The words that an answer gives rightly, by slot, and what is wrong with the others ('' where nothing is)."""
+    """Return the valid words of an answer, by the slot's index, and the problem of the others ('' if there is none)."""
     answer = parse(text)
     words: dict[int, str] = {}
     problem = ""
-    for number, place in enumerate(question.open, first):
+    for number, index in enumerate(question.open, first):
         value = answer.get(str(number))
         if not answer:
             problem = "answer is no JSON object with words"
         elif value is None:
             problem = problem or "answer lacks a slot"
-        elif word := _chosen(value, question.options[place]):
-            words[place] = word
+        elif word := _chosen_word(value, question.options[index]):
+            words[index] = word
         else:
             problem = problem or "word was not on offer"
     return words, problem
 
 
-def _chosen(value: object, options: Sequence[str]) -> str:
-    """The word that a value names, by its letter or, as some models will, by itself; '' where it names none."""
+def _chosen_word(value: object, options: Sequence[str]) -> str:
+    """Return the word that a value names by its letter or, as some models do, by itself; '' if it names none."""
     text = value.strip() if isinstance(value, str) else ""
     letters = LETTERS[: len(options)]
     if len(text) == 1 and text in letters:
         return options[letters.index(text)]
     if text.lower() in options:
         return text.lower()
-    small = len(text) == 1 and text in letters.lower()
-    return options[letters.lower().index(text)] if small else ""
+    is_small_letter = len(text) == 1 and text in letters.lower()
+    return options[letters.lower().index(text)] if is_small_letter else ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An answer to a question, or the service's permanent refusal: the valid words, and what was wrong.
+
+    `shared` says that another query asked the same first and bears the cost.
+    """
+
+    question: Question
+    answer: Answer | None
+    number: int
+    words: dict[int, str]
+    problem: str
+    shared: bool = False
+
+
+def attempt_history(
+    question: Question, cache_key: dict[str, Any], answers: Answers
+) -> tuple[list[Attempt], Question | None]:
+    """Return the attempts at a question in the cache, and the question to ask next: None if it is answered or given up.
+
+    Both asking and filling depend on the cache through this function alone.
+    """
+    attempts: list[Attempt] = []
+    while question.open:
+        entry = answers.find(question.key(cache_key))
+        if entry is None:
+            return attempts, question
+        words: dict[int, str] = {}
+        problem = entry.error
+        if entry.answer:
+            words, problem = read(question, entry.first, entry.answer.text or "")
+            problem = problem and (entry.answer.problem or problem)
+        shared = entry.answer is not None and entry.asker != question.asker
+        attempts.append(Attempt(question, entry.answer, entry.number, words, problem, shared))
+        if entry.error or question.attempt == MOST_ATTEMPTS:
+            break
+        question = question.after(words)
+    return attempts, None

@@ -1,30 +1,40 @@
-"""Provider `random`: any offered word with equal chance, the paper's own baseline (SHINE, Table 5)."""
+"""Provider `random`, and the random numbers of all providers.
 
+Each random number is a hash of (seed, query, counter), so a query gets the same numbers on every machine, in every
+chunk and with any number of workers. The mixer is splitmix64 (Steele, Lea & Flood, 2014).
+"""
+
+import hashlib
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot
-from penumbra.tasks.negatives.providers.draws import row_seed, uniform
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, Shared, TrainingText
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.text.dictionary import Dictionary
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-class Random(ProviderSettings):
-    """Provider random has no parameters of its own."""
 
-    provider: ClassVar[str] = "random"
-    about: ClassVar[str] = "any offered word, the paper's baseline"
-    free: ClassVar[bool] = True
+def row_seed(seed: int, qid: str, *more: int) -> int:
+    """Return a 64-bit seed for one query and any further numbers that identify the draw."""
+    text = "\0".join([str(seed), qid, *map(str, more)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
-    def make(self, training: TrainingText, filling: Shared, run: str) -> Provider:
-        """What draws from the dictionary."""
-        return RandomProvider(training.dictionary, filling.seed)
+
+def uniform(seeds: NDArray[np.uint64], counter: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the counter-th number of each seed, in [0, 1); seeds and counters are broadcast against each other."""
+    with np.errstate(over="ignore"):
+        z = seeds + _GOLDEN * np.asarray(counter + 1, dtype=np.uint64)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    draws: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws
 
 
 class RandomProvider:
-    """Uniform over the words on offer; needs no key, no model and no network."""
+    """Draws any word on offer with equal probability, the paper's own baseline (SHINE, Table 5)."""
 
     name = "random"
     model = "uniform"
@@ -36,24 +46,23 @@ class RandomProvider:
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the fills in the queries' order; a candidate keeps a slot's word from level to level."""
-        for query in queries:
-            for chain in query.chains():
-                drawn = [self._words(chain, candidate) for candidate in range(candidates)]
-                for level, slots in enumerate(chain.levels, chain.first):
-                    empty = next((slot for slot in slots if not self._choice(slot)), None)
-                    problem = f"no other {empty.primitive} than {empty.word!r} in the training split" if empty else ""
-                    for words in drawn:
-                        yield Fill(query.qid, level, () if empty else tuple(words[slot] for slot in slots), problem)
+        for chain in (chain for query in queries for chain in query.chains()):
+            drawn = [self._words(chain, candidate) for candidate in range(candidates)]
+            for level, slots in enumerate(chain.levels, chain.first):
+                empty = next((slot for slot in slots if not self._choice(slot)), None)
+                problem = empty.no_word_problem() if empty else ""
+                for words in drawn:
+                    yield Fill(chain.qid, level, () if empty else tuple(words[slot] for slot in slots), problem)
 
     def _choice(self, slot: Slot) -> list[str]:
         key = (slot.primitive, slot.tag, slot.word, slot.lemma)
         if key not in self._choices:
             offer, own = slot.choice(self.dictionary)
-            self._choices[key] = [word for place, word in enumerate(offer.words) if place not in own]
+            self._choices[key] = [word for index, word in enumerate(offer.words) if index not in own]
         return self._choices[key]
 
     def _words(self, chain: MaskedQuery, candidate: int) -> dict[Slot, str]:
-        """A word for each slot that has any."""
+        """Return a word for each slot that has any."""
         slots = [slot for slot in chain.levels[-1] if self._choice(slot)]
         seeds = [row_seed(self.seed, chain.qid, chain.first, candidate, slot.token) for slot in slots]
         draws = uniform(np.array(seeds, dtype=np.uint64), 0)

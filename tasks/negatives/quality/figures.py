@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penumbra.tasks.data.resampling import Estimate, Floats, Ids, Resamples
-from penumbra.tasks.negatives.providers.language_model import KneserNey
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
 from penumbra.tasks.text.relations import Relation, relations

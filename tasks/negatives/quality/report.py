@@ -28,7 +28,7 @@ from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.choosing.checks import normal_form
 from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.parameters import QualityConfig
-from penumbra.tasks.negatives.providers.draws import row_seed, uniform
+from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.quality.figures import (
     ALL,
     AS_DRAWN,

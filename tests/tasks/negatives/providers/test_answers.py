@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
-from penumbra.tasks.negatives.providers.answers import Answer, Answers, AnswersError, CacheEntry, Place, portion
+from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, QuestionSlot, portion
 
 
 def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
@@ -31,19 +32,15 @@ def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answe
     return Answer(text=text, questions=questions, **(values | more))  # type: ignore[arg-type]
 
 
-def places(*keys: str) -> list[Place]:
+def places(*keys: str) -> list[QuestionSlot]:
     """Questions of three slots in one request."""
-    return [Place(key, 3 * turn + 1, f"asker of {key}", f"offer {key}", [["a", "b"]]) for turn, key in enumerate(keys)]
-
-
-def place(key: str, first: int = 1) -> Place:
-    return Place(key, first, "x", f"offer of {key}", (("a", "b"),))
+    return [QuestionSlot(key, 3 * turn + 1, f"asker of {key}", f"offer {key}", [["a", "b"]]) for turn, key in enumerate(keys)]
 
 
 def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_path: Path) -> None:
     given_answer = answer('{"1": "A\\ud800 🙂"}', retries=2)
     first = Answers(tmp_path)
-    first.keep("name", places("a", "b", "c"), given_answer)
+    first.keep(places("a", "b", "c"), given_answer)
     first.close()
     again = Answers(tmp_path)
     assert again.find("a") == CacheEntry(given_answer, 1, 1, "asker of a")
@@ -54,7 +51,7 @@ def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_pat
 
 def test_an_answer_without_a_text_and_a_lasting_error_are_kept_too(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
-    answers.keep("name", places("a"), answer(None, problem="model refused"))
+    answers.keep(places("a"), answer(None, problem="model refused"))
     answers.refuse("b", "status 400")
     again = Answers(tmp_path)
     found = again.find("a")
@@ -69,7 +66,7 @@ def test_nothing_is_evicted_however_full_it_is(tmp_path: Path) -> None:
     assert answers.cache.size_limit > 1 << 50
     answers.cache.reset("size_limit", 1_000)
     for number in range(60):
-        answers.keep(f"n{number}", places(f"q{number}"), answer("x" * 10_000))
+        answers.keep(places(f"q{number}"), answer("x" * 10_000))
     answers.cache.cull()
     again = Answers(tmp_path)
     assert all(again.find(f"q{number}") for number in range(60))
@@ -89,7 +86,7 @@ class Bomb:
 @pytest.mark.parametrize("name", ["question a", "answer name", "offer offer a", "alone a"])
 def test_a_pickle_in_the_cache_is_an_error_and_runs_nothing(tmp_path: Path, name: str, size: int) -> None:
     answers, mark = Answers(tmp_path / "cache"), tmp_path / "ran"
-    answers.keep("name", places("a"), answer())
+    answers.keep(places("a"), answer())
     answers.close()
     with diskcache.Cache(str(tmp_path / "cache")) as theirs:
         theirs.set(name, (Bomb(mark), "x" * size))
@@ -98,17 +95,17 @@ def test_a_pickle_in_the_cache_is_an_error_and_runs_nothing(tmp_path: Path, name
     if name == "alone a":
         assert again.is_isolated("a")
     else:
-        with pytest.raises(AnswersError, match=r"cache: .* no JSON.*PENUMBRA_ANSWERS"):
+        with pytest.raises(PenumbraError, match=r"cache: .* no JSON.*PENUMBRA_ANSWERS"):
             again.offered("offer a") if name.startswith("offer") else again.find("a")
     assert not mark.exists()
 
 
 def test_a_row_names_no_file_outside_the_cache(tmp_path: Path) -> None:
     (tmp_path / "private").write_text(json.dumps([["secret"]]))
-    Answers(tmp_path / "cache").keep("name", places("a"), answer())
+    Answers(tmp_path / "cache").keep(places("a"), answer())
     with sqlite3.connect(tmp_path / "cache" / "cache.db") as rows:
         rows.execute("UPDATE Cache SET mode = 3, filename = '../private', value = NULL WHERE key = 'offer offer a'")
-    with pytest.raises(AnswersError):
+    with pytest.raises(PenumbraError):
         Answers(tmp_path / "cache").offered("offer a")
 
 
@@ -128,7 +125,7 @@ def test_a_cache_of_version_0_1_is_read_as_it_is(tmp_path: Path) -> None:
 
 def test_a_cache_that_is_no_database_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "cache.db").write_bytes(b"no database" * 1_000)
-    with pytest.raises(AnswersError, match=r"can't be opened \(file is not a database\).*PENUMBRA_ANSWERS"):
+    with pytest.raises(PenumbraError, match=r"can't be opened \(file is not a database\).*PENUMBRA_ANSWERS"):
         Answers(tmp_path)
 
 
@@ -155,7 +152,7 @@ module = sys.modules["answers"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 answers = module.Answers(module.Path(sys.argv[1]))
 def places(*keys):
-    return [module.Place(key, 3 * i + 1, f"asker of {key}", f"offer {key}", [["a"]]) for i, key in enumerate(keys)]
+    return [module.QuestionSlot(key, 3 * i + 1, f"asker of {key}", f"offer {key}", [["a"]]) for i, key in enumerate(keys)]
 def answer(text, questions):
     return module.Answer(text, "", "m-1", 100, 7, 0.001, 0.2, 0, "r", questions)
 """
@@ -163,7 +160,7 @@ def answer(text, questions):
 WRITE = """
 for number in range(int(sys.argv[3])):
     name = f"{sys.argv[2]}-{number}"
-    answers.keep(name, places(f"shared{number}", f"own{name}-0", f"own{name}-1"), answer(name, 3))
+    answers.keep(places(f"shared{number}", f"own{name}-0", f"own{name}-1"), answer(name, 3))
 """
 # Reads while others write: what is found is whole.
 LOOK = """
@@ -179,7 +176,7 @@ assert seen
 WRITE_UNTIL_KILLED = """
 for number in range(1_000_000):
     keys = [f"q{number}-{place}" for place in range(12)]
-    answers.keep(f"n{number}", places(*keys), answer("x" * 3_000, 12))
+    answers.keep(places(*keys), answer("x" * 3_000, 12))
     print(number, flush=True)
 """
 
@@ -215,7 +212,7 @@ def test_threads_share_one_cache(tmp_path: Path) -> None:
     def work(writer: int) -> None:
         try:
             for number in range(20):
-                answers.keep(f"{writer}-{number}", places(f"q{writer}-{number}"), answer())
+                answers.keep(places(f"q{writer}-{number}"), answer())
                 assert answers.find(f"q{writer}-{number}")
         except BaseException as error:
             problems.append(error)
@@ -242,5 +239,5 @@ def test_what_was_kept_survives_kill_9_and_a_request_is_kept_whole_or_not_at_all
             assert all(answers.find(f"q{number}-{place}") for place in range(12))
         cut = [answers.find(f"q{len(kept)}-{place}") is not None for place in range(12)]
         assert all(cut) or not any(cut)
-        answers.keep("later", places("later"), answer())
+        answers.keep(places("later"), answer())
         assert answers.find("later")

@@ -15,7 +15,7 @@ from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.openai import OpenAIService
 from penumbra.tasks.negatives.providers.prices import Price
 from tests.protocol_server import ProtocolServer
-from tests.talks import PROMPT, Talk, openai_settings, questions
+from tests.hosted import PROMPT, Talk, openai_settings, questions
 
 pytestmark = pytest.mark.slow
 

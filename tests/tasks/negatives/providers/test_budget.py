@@ -24,20 +24,20 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
 
 def test_without_a_limit_everything_is_taken_and_booked(answers: Answers) -> None:
     with Budget(None, answers) as budget:
-        assert budget.reserve(1e9)
+        assert budget.try_reserve(1e9)
         budget.charge(1e9, 5.0)
         assert budget.account["spent"] == 5.0
 
 
 def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back(answers: Answers) -> None:
     with Budget(1.0, answers) as budget:
-        assert budget.reserve(0.6)
-        assert not budget.reserve(0.6)
+        assert budget.try_reserve(0.6)
+        assert not budget.try_reserve(0.6)
         budget.charge(0.6, 0.1)
-        assert budget.reserve(0.6)
+        assert budget.try_reserve(0.6)
         budget.charge(0.6, 0.6)
-        assert not budget.reserve(0.6)
-        assert budget.reserve(0.3)
+        assert not budget.try_reserve(0.6)
+        assert budget.try_reserve(0.3)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -53,7 +53,7 @@ def test_with_any_requests_of_two_runs_in_flight_the_limit_is_never_exceeded(
         under_way, paid = [], 0.0
         for second, most, share, settled in requests:
             budget = other if second else one
-            if budget.reserve(most):
+            if budget.try_reserve(most):
                 under_way.append((budget, most, most * share))
             for _ in range(min(settled, len(under_way))):
                 owner, set_aside, cost = under_way.pop(0)
@@ -65,28 +65,28 @@ def test_with_any_requests_of_two_runs_in_flight_the_limit_is_never_exceeded(
 
 def test_runs_at_once_share_the_limit_and_the_next_one_begins_anew(answers: Answers) -> None:
     with Budget(1.0, answers) as first:
-        first.reserve(0.7)
+        first.try_reserve(0.7)
         first.charge(0.7, 0.7)
         with Budget(1.0, answers) as second:
-            assert not second.reserve(0.4)
-        assert not first.reserve(0.4), "the account goes on with who is left"
+            assert not second.try_reserve(0.4)
+        assert not first.try_reserve(0.4), "the account goes on with who is left"
     with Budget(1.0, answers) as third:
-        assert third.reserve(1.0)
+        assert third.try_reserve(1.0)
 
 
 def test_a_run_waits_for_what_another_has_set_aside(answers: Answers) -> None:
     async def ask(one: Budget, other: Budget) -> bool:
-        waiting = asyncio.create_task(other.wait_and_reserve(0.5))
+        waiting = asyncio.create_task(other.reserve(0.5))
         await asyncio.sleep(0.15)
         assert not waiting.done()
         one.charge(0.9, 0.2)
         return await waiting
 
     with Budget(1.0, answers) as one, Budget(1.0, answers) as other:
-        assert one.reserve(0.9)
+        assert one.try_reserve(0.9)
         assert asyncio.run(ask(one, other))
         other.charge(0.5, 0.5)
-        assert not asyncio.run(one.wait_and_reserve(0.9)), "nothing is under way that could give it back"
+        assert not asyncio.run(one.reserve(0.9)), "nothing is under way that could give it back"
 
 
 RESERVE = """
@@ -96,9 +96,9 @@ from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget
 with Budget(1.0, Answers(Path(sys.argv[1]))) as budget:
     for cost in (0.1, 0.2):
-        assert budget.reserve(0.3)
+        assert budget.try_reserve(0.3)
         budget.charge(0.3, cost)
-    assert budget.reserve(0.3)
+    assert budget.try_reserve(0.3)
     print("under way", flush=True)
     time.sleep(60)
 """
@@ -110,12 +110,12 @@ def test_what_was_under_way_at_a_kill_is_booked_at_its_most_and_the_account_goes
     assert process.stdout.readline() == b"under way\n"
     with Budget(1.0, answers) as beside:
         assert beside.account["spent"] == pytest.approx(0.3)
-        assert not beside.reserve(0.5), "another run's request is under way"
+        assert not beside.try_reserve(0.5), "another run's request is under way"
         process.kill()
         process.wait()
-        assert not asyncio.run(beside.wait_and_reserve(0.5)), "and can have cost what was set aside for it"
+        assert not asyncio.run(beside.reserve(0.5)), "and can have cost what was set aside for it"
         assert beside.account["spent"] == pytest.approx(0.6)
-        assert beside.reserve(0.4)
+        assert beside.try_reserve(0.4)
 
 
 def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(answers: Answers) -> None:
@@ -126,16 +126,16 @@ def test_a_run_after_a_kill_goes_on_with_what_is_left_and_the_one_after_it_anew(
     process.wait()
     with Budget(1.0, answers) as again:
         assert again.account["spent"] == pytest.approx(0.6)
-        assert not again.reserve(0.5)
+        assert not again.try_reserve(0.5)
     with Budget(1.0, answers) as later:
-        assert later.reserve(1.0)
+        assert later.try_reserve(1.0)
     assert list((answers.folder / "locks").glob("run-*")) == [], "no lock is left behind"
 
 
 def test_a_run_that_fails_is_as_one_that_was_killed(answers: Answers) -> None:
     def fail() -> None:
         with Budget(1.0, answers) as budget:
-            budget.reserve(0.4)
+            budget.try_reserve(0.4)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

@@ -15,14 +15,14 @@ from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.llama import (
     Llama,
-    LlamaError,
+    PenumbraError,
     LlamaProvider,
     WordScorer,
     answering_model,
     choose,
     load,
 )
-from penumbra.tasks.negatives.providers.prompts import Prompt, load_prompt
+from penumbra.tasks.negatives.providers.questions import Prompt, load_prompt
 from tests.tiny_llama import END, build
 
 pytestmark = pytest.mark.slow
@@ -310,7 +310,7 @@ def test_half_precision_scores_nearly_the_same(scorer: WordScorer, folder: Path)
 def test_a_damaged_folder_is_one_line(folder: Path, tmp_path: Path, spoil: object, reason: str) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     spoil(copy)  # type: ignore[operator]
-    with pytest.raises(LlamaError, match=reason) as caught:
+    with pytest.raises(PenumbraError, match=reason) as caught:
         provider(copy)
     assert "\n" not in str(caught.value)
     assert str(copy) in str(caught.value)
@@ -332,7 +332,7 @@ def _pickled(folder: Path) -> None:
 
 def test_a_model_of_the_hub_without_a_network_names_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_not_to_be_seen")
-    with pytest.raises(LlamaError) as caught:
+    with pytest.raises(PenumbraError) as caught:
         LlamaProvider(Lists(), Llama(device="cpu"), PROMPT, 0)
     message = str(caught.value)
     assert "\n" not in message
@@ -343,7 +343,7 @@ def test_a_model_of_the_hub_without_a_network_names_the_remedy(folder: Path, mon
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:77"])
 def test_a_device_that_is_not_there_is_one_line(folder: Path, device: str) -> None:
-    with pytest.raises(LlamaError, match="there is no device"):
+    with pytest.raises(PenumbraError, match="there is no device"):
         provider(folder, device=device)
 
 
@@ -361,5 +361,5 @@ def test_a_model_with_capped_scores_is_refused(scorer: WordScorer) -> None:
             output.logits = 2 * torch.tanh(output.logits / 2)
             return output
 
-    with pytest.raises(LlamaError, match="can't be scored"):
+    with pytest.raises(PenumbraError, match="can't be scored"):
         WordScorer(Capped(scorer.model), scorer.tokenizer, PROMPT, 100)

@@ -5,13 +5,12 @@ from datetime import date
 import pytest
 from pydantic import ValidationError
 
-from penumbra.tasks.negatives.providers.gemini import Gemini
-from penumbra.tasks.negatives.providers.openai import OpenAI
-from penumbra.tasks.negatives.providers.prices import Price, price_of, table
+from penumbra.tasks.negatives.filling import Gemini, OpenAI, Price
+from penumbra.tasks.negatives.providers.budget import price_of, price_table
 
 
 def test_the_table_is_dated_and_sane() -> None:
-    day, prices = table()
+    day, prices = price_table()
     assert date.fromisoformat(day) >= date(2026, 1, 1)
     for price in prices.values():
         assert 0 < price.input < price.output
@@ -19,21 +18,21 @@ def test_the_table_is_dated_and_sane() -> None:
 
 
 def test_the_models_that_are_asked_by_default_have_a_price() -> None:
-    assert price_of(OpenAI().model)
-    assert price_of(Gemini().model)
+    assert price_of(OpenAI())
+    assert price_of(Gemini())
 
 
 def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does() -> None:
-    prices = table()[1]
-    assert price_of("gpt-4o-2024-08-06") == prices["gpt-4o"]
-    assert price_of("gpt-4o-mini-2024-07-18") == prices["gpt-4o-mini"]
-    assert price_of("gpt-4o") == prices["gpt-4o"]
-    assert price_of("gpt-3.5-turbo-0125") == prices["gpt-3.5-turbo"]
+    prices = price_table()[1]
+    assert price_of(OpenAI(model="gpt-4o-2024-08-06")) == prices["gpt-4o"]
+    assert price_of(OpenAI(model="gpt-4o-mini-2024-07-18")) == prices["gpt-4o-mini"]
+    assert price_of(OpenAI(model="gpt-4o")) == prices["gpt-4o"]
+    assert price_of(OpenAI(model="gpt-3.5-turbo-0125")) == prices["gpt-3.5-turbo"]
 
 
 @pytest.mark.parametrize("name", ["", "gpt", "gpt-4omni", "ft:gpt-4o-mini:me", "llama-3-8b", "-gpt-4o"])
 def test_an_unknown_model_has_no_price(name: str) -> None:
-    assert price_of(name) is None
+    assert price_of(OpenAI(model=name)) is None
 
 
 def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:

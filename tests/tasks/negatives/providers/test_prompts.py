@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.tasks.negatives.providers.prompts import FOLDER, PromptError, load_prompt
-from penumbra.tasks.negatives.providers.questions import asked_text
-from tests.talks import questions
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.providers.questions import FOLDER, load_prompt, request_text
+from tests.hosted import questions
 
 GOOD = "name: p\nversion: 2\nvariables: queries\n---\nSay $5 and {}.\n---\nHere:\n$queries\n"
 
@@ -38,18 +38,16 @@ def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (GOOD.replace("---", "--"), "parted by '---' lines"),
-        (GOOD + "---\nmore\n", "parted by '---' lines"),
-        ("", "parted by '---' lines"),
+        (GOOD.replace("---", "--"), "separated by '---'"),
+        (GOOD + "---\nmore\n", "separated by '---'"),
+        ("", "separated by '---'"),
         (GOOD.replace("$queries", "$query"), r"uses the variables \['query'\]"),
-        (GOOD.replace("variables: queries", "variables: query"), r"names \['query'\]"),
         (GOOD.replace("$queries", "$queries $other"), "'other'"),
         (GOOD.replace("$queries", ""), r"uses the variables \[\]"),
-        (GOOD.replace("variables: queries\n", ""), "names"),
     ],
 )
 def test_what_is_no_prompt_says_why_and_where(tmp_path: Path, content: str, reason: str) -> None:
-    with pytest.raises(PromptError, match=reason) as caught:
+    with pytest.raises(PenumbraError, match=reason) as caught:
         load_prompt("p-2", "queries", folder=written(tmp_path, content))
     if content:
         assert "p-2.txt" in str(caught.value)
@@ -61,7 +59,7 @@ def test_a_name_that_is_no_file_of_the_folder_is_refused_with_those_that_are(tmp
     folder.mkdir()
     written(tmp_path, GOOD)
     written(folder, GOOD, "other-1")
-    with pytest.raises(PromptError, match="there is: other-1"):
+    with pytest.raises(PenumbraError, match="there are: other-1"):
         load_prompt(name, "queries", folder=folder)
 
 
@@ -75,13 +73,14 @@ def test_every_shipped_prompt_can_be_read_and_says_its_name_and_version(path: Pa
 
 
 def test_the_static_text_goes_first_and_is_the_same_in_every_request() -> None:
-    from penumbra.tasks.negatives.providers.gemini import Gemini, GeminiService
-    from penumbra.tasks.negatives.providers.openai import OpenAI, OpenAIService
+    from penumbra.tasks.negatives.filling import Gemini, OpenAI
+    from penumbra.tasks.negatives.providers.gemini import GeminiService
+    from penumbra.tasks.negatives.providers.openai import OpenAIService
 
     prompt = load_prompt("fill-slots-1", "queries")
     first, second = questions(3), questions(3, start=50)
     bodies = [OpenAIService(OpenAI(), prompt).payload(some) for some in (first, second)]
     assert [message["role"] for message in bodies[0]["messages"]] == ["system", "user"]
     assert bodies[0]["messages"][0] == bodies[1]["messages"][0] == {"role": "system", "content": prompt.static}
-    assert bodies[0]["messages"][1]["content"] == asked_text(first)
-    assert GeminiService(Gemini(), prompt).payload(second)["contents"] == asked_text(second)
+    assert bodies[0]["messages"][1]["content"] == request_text(first)
+    assert GeminiService(Gemini(), prompt).payload(second)["contents"] == request_text(second)

@@ -6,7 +6,7 @@ from spacy.language import Language
 
 from penumbra.tasks.data.resampling import Curve, Resamples
 from penumbra.tasks.negatives.choosing.checks import normal_form
-from penumbra.tasks.negatives.providers.language_model import KneserNey
+from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.figures import (
     Figures,
     LanguageModels,

@@ -11,9 +11,9 @@ from spacy.language import Language
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.negatives.fills import masked_queries, training_sentences
-from penumbra.tasks.negatives.providers import MaskedQuery, options
-from penumbra.tasks.negatives.providers.hosted import questions
-from penumbra.tasks.negatives.providers.options import Lists, Options
+from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.negatives.providers import questions as questions_module
+from penumbra.tasks.negatives.providers.questions import Lists, WordLists, questions_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
@@ -53,17 +53,17 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
     return [chain for query in whole for chain in query.chains()]
 
 
-def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> Options:
-    return Options(training_sentences([tagged]), dictionary, count, seed)
+def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> WordLists:
+    return WordLists(training_sentences([tagged]), dictionary, count, seed)
 
 
 @pytest.fixture(scope="module")
-def offer(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> Options:
+def offer(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table]) -> WordLists:
     return made(dictionary, tagged)
 
 
 @pytest.fixture(scope="module")
-def drawn(offer: Options, queries: list[MaskedQuery]) -> list[Lists]:
+def drawn(offer: WordLists, queries: list[MaskedQuery]) -> list[Lists]:
     return offer.draw(queries, 0)
 
 
@@ -96,10 +96,10 @@ def test_as_many_words_as_the_setting_says_or_as_there_are(
 
 
 def test_the_same_whatever_the_chunk_the_order_and_the_block(
-    offer: Options, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
+    offer: WordLists, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = {(query.qid, query.part): lists for query, lists in zip(queries, drawn, strict=True)}
-    monkeypatch.setattr(options, "CELLS", 1)
+    monkeypatch.setattr(questions_module, "CELLS", 1)
     for start in range(0, len(queries), 7):
         some = queries[start : start + 7][::-1]
         for query, lists in zip(some, offer.draw(some, 0), strict=True):
@@ -135,7 +135,7 @@ def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], q
 
 
 def test_a_word_that_fits_its_neighbours_is_offered_more_often(
-    offer: Options, queries: list[MaskedQuery], dictionary: Dictionary
+    offer: WordLists, queries: list[MaskedQuery], dictionary: Dictionary
 ) -> None:
     """Eight words drawn blindly would be seen in the slot's place as rarely as the whole dictionary is."""
     fitting, blind = [], []
@@ -154,9 +154,9 @@ def _sentences(queries: list[MaskedQuery]) -> list[list[str]]:
     return [[token["text"].lower() for token in query.tokens] for query in queries]
 
 
-def test_questions_hold_every_chain_and_candidate(offer: Options, tagged: tuple[pa.Table, pa.Table]) -> None:
+def test_questions_hold_every_chain_and_candidate(offer: WordLists, tagged: tuple[pa.Table, pa.Table]) -> None:
     whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)[:20]
-    asked = questions(offer, whole, 3)
+    asked = questions_of(offer, whole, 3)
     assert len(asked) == 3 * sum(len(query.chains()) for query in whole)
     assert {question.candidate for question in asked} == {0, 1, 2}
     levels = sorted((q.query.qid, q.query.first + i, q.candidate) for q in asked for i in range(len(q.query.levels)))

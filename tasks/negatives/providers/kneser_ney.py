@@ -1,7 +1,7 @@
-"""An interpolated Kneser-Ney trigram model (Chen & Goodman 1999, discount 0.75), scored for many slots at once.
+"""An interpolated Kneser-Ney trigram model (Chen & Goodman 1999, discount 0.75) that scores many slots at once.
 
-Everything is sums, products and quotients of 64-bit floats in a fixed order, so the same text gives the same
-numbers on every machine (logarithms and exponentials would not).
+Scores are sums, products and quotients of 64-bit floats in a fixed order, so the same text gives the same numbers on
+every machine, which logarithms and exponentials would not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from scipy import sparse
 
 DISCOUNT = 0.75
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-NOTHING = -1  # id of "no word": what stands after the end
+NOTHING = -1  # the id of "no word", after the end of a sentence
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Order:
-    """Discounted probabilities of one n-gram order: key = context * V + word, and what the context leaves over."""
+    """Discounted probabilities of one n-gram order, by key = context * V + word, and the mass that a context leaves."""
 
     keys: Ids
     values: Floats
@@ -30,16 +30,16 @@ class _Order:
     left_over: Floats
 
     def lookup(self, keys: Ids) -> Floats:
-        """The discounted probability of each key, 0 where it was never seen."""
+        """Return the discounted probability of each key, 0 for an unseen key."""
         return find(self.keys, self.values, keys, 0.0)
 
     def back_off(self, contexts: Ids) -> Floats:
-        """The mass left to the lower order, 1 where the context was never seen."""
+        """Return the mass left to the lower order, 1 for an unseen context."""
         return find(self.contexts, self.left_over, contexts, 1.0)
 
 
 def find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
-    """The value of each key, or the default where the sorted keys lack it."""
+    """Return the value of each key, or the default for a key that `sorted_keys` lacks."""
     if not len(sorted_keys):
         return np.full(len(keys), default)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
@@ -47,7 +47,7 @@ def find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
 
 
 def spans(starts: Ids, sizes: Ids) -> Ids:
-    """The numbers start, start + 1, … of each span, one span after the other."""
+    """Return the numbers start, start + 1, … of each span, one span after the other."""
     places: Ids = np.arange(sizes.sum()) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
     return places
 
@@ -60,7 +60,7 @@ def _order(keys: Ids, counts: Floats, size: int) -> _Order:
 
 
 class Trigrams:
-    """How often each three words follow each other: as much room as there are different ones, whatever the text."""
+    """Counts of three words in a row; memory grows with the number of different trigrams, not with the text."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {UNKNOWN: 0, START: 1, END: 2}
@@ -68,7 +68,7 @@ class Trigrams:
         self.sentences = 0
 
     def add(self, words: Iterable[str]) -> None:
-        """Count a sentence's."""
+        """Count the trigrams of a sentence."""
         ids = [1, 1, *(self.index.setdefault(word, len(self.index)) for word in words), 2]
         for trigram in zip(ids, ids[1:], ids[2:], strict=False):
             self.counts[trigram] = self.counts.get(trigram, 0) + 1
@@ -95,32 +95,32 @@ class KneserNey:
 
     @classmethod
     def of(cls, sentences: Iterable[Iterable[str]]) -> "KneserNey":
-        """The model of these sentences' words."""
+        """Return the model of these sentences, each a sequence of words."""
         trigrams = Trigrams()
         for words in sentences:
             trigrams.add(words)
         return cls(trigrams)
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """Word ids; 0 for a word that the text lacks."""
+        """Return word ids; 0 for an unknown word."""
         return [self.index.get(word, 0) for word in words]
 
     def bigram(self, v: Ids, w: Ids) -> Floats:
-        """p(w | v), elementwise."""
+        """Return p(w | v), elementwise."""
         return self.second.lookup(v * self.size + w) + self.second.back_off(v) * self.first[w]
 
     def trigram(self, u: Ids, v: Ids, w: Ids) -> Floats:
-        """p(w | u, v), elementwise."""
+        """Return p(w | u, v), elementwise."""
         context = u * self.size + v
         return self.third.lookup(context * self.size + w) + self.third.back_off(context) * self.bigram(v, w)
 
     def log_probability(self, sentences: Sequence[Sequence[str]]) -> Floats:
-        """Mean natural log-probability a token of each sentence, its end included."""
+        """Return the mean natural log-probability of a token of each sentence, the end of the sentence included."""
         sums, sizes = self.log_probabilities(sentences)
         return sums / sizes
 
     def log_probabilities(self, sentences: Sequence[Sequence[str]]) -> tuple[Floats, Floats]:
-        """Each sentence's natural log-probability, its end included, and its number of tokens, likewise."""
+        """Return each sentence's natural log-probability and number of tokens, the end of the sentence included."""
         sizes = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
         ends = np.cumsum(sizes)
         ids = np.array([i for words in sentences for i in (1, 1, *self.ids(words), 2)], dtype=np.int64)
@@ -132,23 +132,25 @@ class KneserNey:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sparse rows of values over a class's words, found by key; the last row is the empty one."""
+    """Sparse rows of values over a class's words, one for each key; the last row is empty."""
 
     keys: Ids
     matrix: sparse.csr_matrix
 
     @classmethod
     def gather(cls, keys: Ids, columns: Ids, values: Floats, width: int) -> "Rows":
-        found, rows = np.unique(keys, return_inverse=True)
-        matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(found) + 1, width))
-        return cls(found, matrix)
+        """Return the rows with each value at its key and column."""
+        distinct, rows = np.unique(keys, return_inverse=True)
+        matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(distinct) + 1, width))
+        return cls(distinct, matrix)
 
     def dense(self, keys: Ids) -> Floats:
+        """Return the rows of these keys as an array (keys, width)."""
         at = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
         hit = self.keys[at] == keys if len(self.keys) else np.zeros(len(keys), dtype=bool)
         chosen = np.where(hit, at, len(self.keys))
         starts = self.matrix.indptr[chosen]
-        sizes = self.matrix.indptr[chosen + 1] - starts  # scipy's own way takes ten times as long for a few rows
+        sizes = self.matrix.indptr[chosen + 1] - starts  # ten times as fast as scipy's indexing for a few rows
         places = spans(starts, sizes)
         rows = np.zeros((len(keys), self.matrix.shape[1]))
         rows[np.repeat(np.arange(len(keys)), sizes), self.matrix.indices[places]] = self.matrix.data[places]
@@ -157,9 +159,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class SlotScorer:
-    """How well each word of one class fits between two words before (u, v) and two after (x, y).
+    """Scores how well each word of one class fits between two words before (u, v) and two after (x, y).
 
-    The score is p(w | u, v) * p(x | v, w) * p(y | w, x): the three factors of the sentence's probability that
+    A score is p(w | u, v) * p(x | v, w) * p(y | w, x): the three factors of the sentence's probability that
     depend on the slot's word w.
     """
 
@@ -168,7 +170,7 @@ class SlotScorer:
 
     @cached_property
     def columns(self) -> Ids:
-        """Where each of the model's words stands in the scores, -1 for words of other classes."""
+        """The column of each of the model's words in the scores, -1 for words of other classes."""
         columns = np.full(self.model.size, -1, dtype=np.int64)
         columns[self.words] = np.arange(len(self.words))
         return columns
@@ -195,7 +197,7 @@ class SlotScorer:
         }
 
     def score(self, u: Ids, v: Ids, x: Ids, y: Ids) -> Floats:
-        """Scores (rows, words) of all the class's words in each row's context; y is NOTHING after the end."""
+        """Return scores (rows, words) of all the class's words in each row's context; y is NOTHING after the end."""
         model, size, tables = self.model, self.model.size, self._tables
         over_uv = model.third.back_off(u * size + v)[:, None]
         over_v = model.second.back_off(v)[:, None]

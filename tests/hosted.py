@@ -1,0 +1,165 @@
+"""Questions without a tagger or a dictionary, and clients of the stand-in server, for the tests of hosted models."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.tasks.negatives.filling import Gemini, HostedSettings, OpenAI
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted
+from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.batch import BatchClient
+from penumbra.tasks.negatives.providers.budget import Budget
+from penumbra.tasks.negatives.providers.client import Client
+from penumbra.tasks.negatives.providers.hosted import HostedProvider
+from penumbra.tasks.negatives.providers.questions import Question, attempt_history, load_prompt
+from penumbra.tasks.text.masks import ORDER, slot_counts
+from tests.protocol_server import ProtocolServer
+
+PROMPT = load_prompt("fill-slots-1", "queries")
+RATIOS = (0.25, 0.5, 0.75)
+PRICE = {"input": 10.0, "output": 100.0}
+WORDS = {
+    "verb": ("closes", "fixes", "shuts", "takes", "throws", "holds", "paints", "moves"),
+    "noun": ("window", "pillow", "cup", "lamp", "book", "chair", "towel", "phone"),
+    "adjective": ("red", "green", "old", "small", "broken", "clean", "wet", "new"),
+    "preposition": ("under", "behind", "near", "above", "below", "beside", "over", "inside"),
+}
+SLOT = re.compile(r"\[(\d+) ")
+
+
+def masked(qid: str, text: str) -> MaskedQuery:
+    """Return a query from words and `word|class`, masked at three levels as the stage does."""
+    parts = text.split()
+    words = [part.partition("|")[0] for part in parts]
+    classes = [part.partition("|")[2].rstrip(".") for part in parts]
+    tokens = [{"text": word, "space_after": True} for word in words]
+    order = sorted((i for i, c in enumerate(classes) if c), key=lambda i: (ORDER.index(classes[i]), i))
+    slots = {i: Slot(i, classes[i], "", words[i], words[i]) for i in order}
+    counts = slot_counts(len(order), RATIOS)
+    return MaskedQuery(qid, tokens, tuple(tuple(slots[i] for i in sorted(order[:count])) for count in counts))
+
+
+def question(number: int, offered: int = 8) -> Question:
+    """Return a question of three slots that no other number has."""
+    query = masked(f"q{number}", f"person opens|verb the blue|adjective door|noun of room {number}.")
+    return question_about(query, number, offered)
+
+
+def question_about(query: MaskedQuery, turn: int = 0, offered: int = 8) -> Question:
+    """Return a question about any query; `turn` rotates its words on offer."""
+    words = [WORDS[slot.primitive][turn % 8 :] + WORDS[slot.primitive][: turn % 8] for slot in query.levels[-1]]
+    return Question(query, tuple(several[:offered] for several in words), 0, f"offer of {query.qid}")
+
+
+def questions(count: int, start: int = 0) -> list[Question]:
+    return [question(number) for number in range(start, start + count)]
+
+
+def openai_settings(server: ProtocolServer, **settings: Any) -> OpenAI:
+    return OpenAI(**{"model": "gpt-4o-mini", "base_url": server.openai_url, "price": PRICE} | settings)
+
+
+def gemini_settings(server: ProtocolServer, **settings: Any) -> Gemini:
+    return Gemini(**{"model": "gemini-2.5-flash", "base_url": server.url, "price": PRICE} | settings)
+
+
+SETTINGS = {"openai": openai_settings, "gemini": gemini_settings}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ProtocolServer]:
+    with ProtocolServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:
+    """The stand-in without faults, short pauses, and two requests in flight."""
+    monkeypatch.setattr(client, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(hosted, "IN_FLIGHT", 2)
+    monkeypatch.setattr(hosted, "TIMEOUT", 10.0)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("GEMINI_API_KEY", "AIza-test")
+    running.reset()
+    return running
+
+
+class Session:
+    """One provider's parameters and the answers in a folder, with as many clients as a test needs."""
+
+    def __init__(self, settings: HostedSettings, folder: Path) -> None:
+        self.settings, self.answers = settings, Answers(folder)
+        self.cache_key = settings.cache_key(PROMPT.label)
+
+    def client(self, limit: float | None = None, queries_a_request: int = 4, run: str = "run") -> Client:
+        kind = BatchClient if self.settings.discount < 1 else Client
+        service, budget = self.settings.service(PROMPT), Budget(limit, self.answers)
+        return kind(service, self.answers, self.settings, budget, run, queries_a_request)
+
+    def ask(self, asked: Sequence[Question], within: float = 60.0, **options: Any) -> Client:
+        """Ask in blocks of eight, like the parts of a data set."""
+        made = self.client(**options)
+        blocks = [asked[start : start + 8] for start in range(0, len(asked), 8)]
+        with made.budget:
+            asyncio.run(asyncio.wait_for(made.ask(blocks), within))
+        return made
+
+    def ask_at_once(self, *clients: Client, asked: Sequence[Question]) -> None:
+        async def ask() -> None:
+            await asyncio.gather(*(one.ask([asked]) for one in clients))
+
+        with clients[0].budget:
+            if clients[-1].budget is clients[0].budget:
+                asyncio.run(ask())
+            else:
+                with clients[-1].budget:
+                    asyncio.run(ask())
+
+    def open(self, asked: Sequence[Question]) -> list[Question]:
+        """Return the questions that have no final answer."""
+        return [question for question in asked if attempt_history(question, self.cache_key, self.answers)[1]]
+
+    def problems(self, asked: Question) -> list[str]:
+        """Return what was wrong at each attempt."""
+        return [attempt.problem for attempt in attempt_history(asked, self.cache_key, self.answers)[0]]
+
+    def fills(self, asked: Sequence[Question], run: str = "run") -> list[Fill]:
+        """Return the rows of these questions."""
+        lists: Any = GivenLists(asked)
+        provider = HostedProvider("p", self.settings.model, PROMPT.label, self.cache_key, lists, self.answers, run)
+        return list(provider.fill([question.query for question in asked], 1))
+
+
+class GivenLists:
+    """Offers what the questions offer."""
+
+    def __init__(self, asked: Sequence[Question]) -> None:
+        self.lists = {(question.query.qid, question.query.part): list(question.options) for question in asked}
+
+    def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[list[tuple[str, ...]]]:
+        return [self.lists[query.qid, query.part] for query in queries]
+
+    def name(self, query: MaskedQuery, candidate: int) -> str:
+        return f"{query.qid} {query.part} {candidate}"
+
+
+def lines_of(request: dict[str, Any]) -> list[str]:
+    """Return the questions of a logged request, each numbered from 1 as `Question.text()` numbers it."""
+    lines = []
+    for line in request.get("text", "").splitlines():
+        numbers = [int(number) for number in SLOT.findall(line)]
+        if numbers:
+            first = min(numbers)
+            lines.append(SLOT.sub(lambda match: f"[{int(match[1]) - first + 1} ", line))  # noqa: B023
+    return lines
+
+
+def asked_lines(server: ProtocolServer, **where: Any) -> Counter[str]:
+    """Return how often each question was asked."""
+    return Counter(line for request in server.requests(**where) for line in lines_of(request))

@@ -1,0 +1,549 @@
+"""The client with the real `openai` and `google-generativeai` libraries against a stand-in that misbehaves."""
+
+import json
+import math
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.filling import Price
+from penumbra.tasks.negatives.providers import client as client_module
+from penumbra.tasks.negatives.providers import hosted
+from penumbra.tasks.negatives.providers.client import FAILURES, OVER_BUDGET, TRANSPORT_RETRIES
+from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question
+from tests.hosted import PRICE, SETTINGS, Session, asked_lines, lines_of, masked, question, questions
+from tests.protocol_server import ProtocolServer
+from tests.protocol_server.services import well_said
+
+pytestmark = pytest.mark.slow
+
+COST = Price(**PRICE)
+
+
+@pytest.fixture(params=["openai", "gemini"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def session(name: str, server: ProtocolServer, tmp_path: Path) -> Session:
+    return Session(SETTINGS[name](server), tmp_path)
+
+
+@pytest.fixture
+def openai(server: ProtocolServer, tmp_path: Path) -> Session:
+    return Session(SETTINGS["openai"](server), tmp_path)
+
+
+def other(session: Session, server: ProtocolServer, **settings: Any) -> Session:
+    """Return a session with the same answers and other parameters."""
+    return Session(SETTINGS[session.settings.provider](server, **settings), session.answers.folder)
+
+
+def charged(server: ProtocolServer) -> float:
+    """Return the USD that the stand-in has charged, for lost answers too."""
+    return COST.cost(*server.charged())
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_question_is_asked_once_and_its_words_are_the_models(server: ProtocolServer, session: Session) -> None:
+    asked = questions(30)
+    client = session.ask(asked, queries_a_request=7)
+    assert (client.stopped, client.statistics.done, client.statistics.retries) == ("", 30, 0)
+    assert set(asked_lines(server).values()) == {1}
+    letters = {}
+    for request in server.requests():
+        chosen = json.loads(well_said(request["offered"]))
+        for number, line in enumerate(lines_of(request)):
+            letters[line] = [chosen[str(3 * number + slot)] for slot in (1, 2, 3)]
+    for one in asked:
+        filled = next(fill for fill in session.fills([one]) if fill.level == 3)
+        for index, letter in zip(one.open, letters[one.text()], strict=True):
+            assert filled.words[index] == one.options[index]["ABCDEFGH".index(letter)]
+
+
+def test_a_known_answer_is_not_asked_for_again_whatever_the_settings(server: ProtocolServer, session: Session) -> None:
+    session.ask(questions(20))
+    sent = len(server.requests())
+    again = other(session, server, requests_a_minute=9_999, price=None)
+    assert again.ask(questions(20), queries_a_request=9).statistics.sent == 0
+    assert again.ask(questions(23), queries_a_request=9).statistics.sent == 1
+    assert len(server.requests()) == sent + 1
+    assert set(asked_lines(server).values()) == {1}
+
+
+def test_no_more_requests_than_the_setting_are_in_flight_and_that_many_are(
+    server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "IN_FLIGHT", 6)
+    server.change(latency=0.1)
+    session.ask(questions(24), queries_a_request=1)
+    assert max(request["in_flight"] for request in server.requests()) == 6
+
+
+@pytest.mark.parametrize("change", [{"model": "gpt-4.1"}, {"temperature": 0.5}], ids=["model", "temperature"])
+def test_an_answer_belongs_to_what_determines_it(
+    server: ProtocolServer, openai: Session, change: dict[str, Any]
+) -> None:
+    openai.ask(questions(4))
+    assert other(openai, server, **change).ask(questions(4)).statistics.sent == 1
+    assert openai.ask(questions(4)).statistics.sent == 0
+
+
+def test_old_models_are_asked_in_json_mode(server: ProtocolServer, openai: Session) -> None:
+    """The stand-in refuses a schema for gpt-3.5-turbo, as the service does."""
+    old = other(openai, server, model="gpt-3.5-turbo")
+    client = old.ask(questions(8))
+    assert (old.open(questions(8)), client.statistics.requests) == ([], 2)
+
+
+def test_the_key_is_sent_and_another_models_name_is_in_the_rows(server: ProtocolServer, session: Session) -> None:
+    server.script({"do": "model", "model": "rerouted", "when": {"request": 2}})
+    client = session.ask(questions(8))
+    assert {request["key"] for request in server.requests()} <= {"sk-test", "AIza-test"}
+    assert client.statistics.models == {session.settings.model: 1, "rerouted": 1}
+    assert {fill.model for fill in session.fills(questions(8))} == {session.settings.model, "rerouted"}
+
+
+def test_the_same_question_of_several_queries_is_asked_and_paid_once(server: ProtocolServer, openai: Session) -> None:
+    text, options = "person opens|verb the blue|adjective door|noun.", question(0).options
+    twins = [Question(masked(f"twin{number}", text), options, 0) for number in range(6)]
+    client = openai.ask(twins, queries_a_request=1)
+    assert client.statistics.done == 6
+    assert sum(fill.prompt_tokens for fill in openai.fills(twins)) == client.statistics.prompt_tokens
+    assert asked_lines(server) == {twins[0].text(): 1}
+
+
+# -- wrong answers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "open_slots"),
+    [
+        ("foreign", "word was not on offer", 1),
+        ("missing", "answer lacks a slot", 1),
+        ("duplicate", "answer lacks a slot", 1),
+        ("prose", "answer is no JSON object with words", 3),
+        ("long", "answer is no JSON object with words", 3),
+        ("length", "answer was cut off", 3),
+        ("null", "answer is empty", 3),
+        ("empty", "answer is empty", 3),
+        ("no_choices", "answer is empty", 3),
+        ("refusal", "model refused", 3),
+        ("blocked", "model refused", 3),
+    ],
+)
+def test_only_the_wrong_part_of_an_answer_is_asked_for_again(
+    server: ProtocolServer, session: Session, kind: str, problem: str, open_slots: int
+) -> None:
+    one = question(7)
+    server.script({"do": kind, "times": 1, **({"slot": "2"} if open_slots == 1 else {})})
+    client = session.ask([one])
+    assert session.problems(one) == [problem, ""]
+    assert (client.statistics.retries, client.statistics.requests) == (0, 2)
+    first, second = server.requests()
+    assert len(second["offered"]) == open_slots
+    if open_slots == 1:
+        verb = one.options[0]["ABCDEFGH".index(json.loads(well_said(first["offered"]))["1"])]
+        assert lines_of(second)[0].startswith(f"person {verb} the "), "a valid word is written into the text"
+    assert {fill.level for fill in session.fills([one]) if not fill.problem} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", ["extra", "fenced"])
+def test_a_right_answer_with_something_more_is_right(server: ProtocolServer, session: Session, kind: str) -> None:
+    server.script({"do": kind})
+    client = session.ask(questions(4))
+    assert (session.open(questions(4)), client.statistics.requests) == ([], 1)
+
+
+def test_a_wrong_answer_to_one_query_has_no_other_asked_again(server: ProtocolServer, session: Session) -> None:
+    server.script({"do": "missing", "slot": "5", "times": 1})  # the second slot of the second query
+    asked = questions(4)
+    session.ask(asked)
+    assert [line.split(" of room ")[1] for line in lines_of(server.requests()[1])] == ["1."]
+    assert [len(session.problems(one)) for one in asked] == [1, 2, 1, 1]
+
+
+def test_a_model_that_never_answers_rightly_is_asked_three_times(server: ProtocolServer, session: Session) -> None:
+    server.script({"do": "refusal"})
+    client = session.ask(questions(8))
+    sizes = Counter(len(lines_of(request)) for request in server.requests())
+    assert sizes == {4: 2, 2: 4, 1: 8}, "in requests of half the size, then alone"
+    assert client.statistics.done == 8
+    rows = session.fills(questions(1))
+    assert [(fill.attempts, fill.problem) for fill in rows if fill.level == 1] == [
+        (attempt, "model refused") for attempt in range(1, MOST_ATTEMPTS + 1)
+    ]
+    assert session.ask(questions(8)).statistics.sent == 0
+
+
+def test_a_query_that_spoils_every_answer_costs_no_other_its_fill(server: ProtocolServer, openai: Session) -> None:
+    server.script({"do": "prose", "when": {"contains": "room 7."}})
+    openai.ask(questions(16), queries_a_request=16)
+    assert [openai.problems(one)[-1] == "" for one in questions(16)] == [number != 7 for number in range(16)]
+
+
+# -- requests that are not answered -----------------------------------------------------------------------------------
+
+FAULTS: list[dict[str, Any]] = [
+    {"do": "status", "status": 500},
+    {"do": "status", "status": 502, "body": "<html>Bad Gateway</html>", "headers": {"content-type": "text/html"}},
+    {"do": "status", "status": 503, "retry_after_ms": 20},
+    {"do": "half"},
+    {"do": "reset"},
+    {"do": "close"},
+    {"do": "html"},
+    {"do": "body"},
+    {"do": "body", "body": ""},
+    {"do": "body", "body": "null"},
+    {"do": "body", "body": '{"choices": [7], "candidates": [7], "model": "m"}'},
+    {"do": "body", "body": '{"choices": "none", "candidates": "none"}'},
+    {"do": "body", "body": "[" * 200_000},
+    {"do": "hang"},
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: "-".join(str(value)[:12] for value in fault.values()))
+def test_a_lost_request_is_sent_again_as_it_was(
+    server: ProtocolServer, session: Session, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script({**fault, "times": 2})
+    monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault["do"] == "hang" else 10.0)
+    client = session.ask(questions(4))
+    assert session.open(questions(4)) == []
+    assert (client.statistics.retries, client.statistics.requests, client.statistics.limited) == (2, 1, 0)
+    assert len({request["payload"] for request in server.requests()}) == 1
+    assert len(server.requests()) == 3
+
+
+@pytest.mark.parametrize("body", ["1e999", "Infinity"])
+def test_a_token_count_that_is_no_number_is_a_lost_request(server: ProtocolServer, openai: Session, body: str) -> None:
+    server.script(
+        {"do": "body", "body": f'{{"choices": [], "model": "m", "usage": {{"prompt_tokens": {body}}}}}', "times": 1}
+    )
+    assert openai.ask(questions(4)).statistics.retries == 1
+    assert openai.open(questions(4)) == []
+
+
+@pytest.mark.parametrize("wait", [{"retry_after_ms": 400, "retry_delay": 0.4}, {"retry_after": 1}], ids=["ms", "s"])
+def test_a_limit_means_waiting_as_long_as_the_service_asks(
+    server: ProtocolServer, session: Session, wait: dict[str, float]
+) -> None:
+    server.script({"do": "status", "status": 429, "times": 1, **wait})
+    client = session.ask(questions(8), queries_a_request=1)
+    refused, *rest = server.requests()
+    assert min(request["time"] for request in rest[1:]) >= refused["time"] + min(wait.values()) - 0.02
+    assert (client.statistics.limited, client.statistics.retries, dict(client.statistics.faults)) == (1, 0, {})
+    assert session.open(questions(8)) == []
+
+
+def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, session: Session) -> None:
+    times = 3 * FAILURES * TRANSPORT_RETRIES
+    server.script({"do": "status", "status": 429, "times": times})
+    client = session.ask(questions(8))
+    assert session.open(questions(8)) == []
+    assert (client.statistics.limited, client.statistics.retries) == (times, 0)
+
+
+def test_a_limit_that_no_parameter_names_is_kept_without_failures(server: ProtocolServer, session: Session) -> None:
+    server.change(requests_per_minute=20, minute=0.5)
+    client = session.ask(questions(50), queries_a_request=1)
+    assert session.open(questions(50)) == []
+    assert (client.statistics.retries, client.stopped) == (0, "")
+    assert client.statistics.sent == 50 + client.statistics.limited == len(server.requests())
+
+
+def test_a_limit_that_a_parameter_names_is_kept_without_refusals(server: ProtocolServer, openai: Session) -> None:
+    server.change(requests_per_minute=35, minute=1.0)
+    client = other(openai, server, requests_a_minute=30 * 60).ask(questions(60), queries_a_request=1)
+    assert openai.open(questions(60)) == []
+    assert (client.statistics.limited, client.statistics.sent) == (0, 60)
+
+
+@pytest.mark.parametrize("after", ["inf", "1e9", "nan", "-5", "1e999"])
+def test_no_pause_is_longer_than_ten_minutes_whatever_the_service_asks(
+    server: ProtocolServer,
+    openai: Session,
+    after: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(client_module, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(client_module, "WORTH_REPORTING", 0.2)
+    caplog.set_level("INFO", "penumbra")
+    server.script({"do": "status", "status": 429, "retry_after": after, "times": 1})
+    openai.ask(questions(4), within=10)
+    first, second = server.requests()
+    is_long = after in ("inf", "1e9", "1e999")
+    assert (second["time"] >= first["time"] + 0.29) == is_long
+    assert ("openai: waits 0 s for openai (gpt-4o-mini) or its limits" in caplog.text) == is_long
+
+
+@pytest.mark.parametrize("poisoned", [0, 5, 11])
+@pytest.mark.parametrize("status", [400, 413])
+def test_a_refused_query_is_isolated_and_no_other_is_lost(
+    server: ProtocolServer, session: Session, poisoned: int, status: int
+) -> None:
+    asked = questions(24)
+    server.script({"do": "status", "status": status, "when": {"contains": f"room {poisoned}."}})
+    client = session.ask(asked, queries_a_request=12)
+    assert (client.stopped, client.statistics.done) == ("", 24)
+    assert [session.problems(one) for one in asked if one is not asked[poisoned]] == [[""]] * 23
+    assert session.problems(asked[poisoned])[0].startswith(f"request refused: status {status}")
+    assert set(asked_lines(server, status=200).values()) == {1}
+    assert session.ask(asked).statistics.sent == 0, "the refusal is stored too"
+
+
+def test_a_service_that_refuses_everything_has_no_refusal_stored(server: ProtocolServer, openai: Session) -> None:
+    server.script({"do": "status", "status": 400})
+    assert "status 400" in openai.ask(questions(40)).stopped
+    assert len(openai.open(questions(40))) == 40
+    server.script()
+    openai.ask(questions(40))
+    assert openai.open(questions(40)) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"do": "status", "status": 401},
+        {"do": "status", "status": 403},
+        {"do": "status", "status": 404},
+        {"do": "quota"},
+    ],
+    ids=["401", "403", "404", "quota"],
+)
+def test_a_service_that_will_answer_nothing_is_left_alone_and_earlier_answers_are_kept(
+    server: ProtocolServer, session: Session, fault: dict[str, Any]
+) -> None:
+    asked = questions(40)
+    server.script({**fault, "when": {"after": 4}})
+    client = session.ask(asked, within=5)
+    assert client.stopped.startswith("status 4")
+    assert client.statistics.sent <= 4 + hosted.IN_FLIGHT
+    assert len(session.open(asked)) == 40 - 16
+    server.script()
+    session.ask(asked)
+    assert session.open(asked) == []
+    assert set(asked_lines(server, status=200).values()) == {1}
+
+
+def test_a_wrong_key_is_no_refused_query_though_gemini_has_status_400(server: ProtocolServer, session: Session) -> None:
+    server.change(keys=["right"])
+    client = session.ask(questions(40))
+    assert client.stopped in ("status 401 invalid_api_key", "status 400 API_KEY_INVALID")
+    assert client.statistics.sent <= hosted.IN_FLIGHT
+
+
+def test_a_missing_key_is_an_error_that_names_the_variable(
+    name: str, server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = session.settings.key_variable
+    monkeypatch.delenv(variable)
+    assert session.ask(questions(4)).stopped == "", "a server of one's own needs none"
+    with pytest.raises(PenumbraError, match=variable):
+        hosted.api_key(session.settings.model_copy(update={"base_url": None}))
+
+
+def test_a_stop_does_not_wait_for_a_pause(server: ProtocolServer, openai: Session) -> None:
+    server.script(
+        {"do": "status", "status": 429, "retry_after": 5, "when": {"request": 1}, "delay": 0.0},
+        {"do": "status", "status": 401, "delay": 0.3},
+    )
+    assert openai.ask(questions(16), within=2.5).stopped.startswith("status 401")
+
+
+@pytest.mark.parametrize(
+    "fault", [{"do": "status", "status": 503}, {"do": "reset"}, {"do": "body"}], ids=["503", "reset", "body"]
+)
+def test_a_service_that_only_fails_is_left_alone(
+    server: ProtocolServer, session: Session, fault: dict[str, Any]
+) -> None:
+    server.script(fault)
+    client = session.ask(questions(200))
+    assert client.stopped.startswith("nothing but failures, the last: ")
+    assert client.statistics.sent <= (FAILURES + 1) * hosted.IN_FLIGHT
+    assert client.statistics.requests == 0
+    server.script()
+    session.ask(questions(200))
+    assert session.open(questions(200)) == []
+
+
+def test_failures_between_answers_stop_nothing(server: ProtocolServer, session: Session) -> None:
+    server.script({"do": "status", "status": 500, "when": {"every": 2}})
+    client = session.ask(questions(30), queries_a_request=1)
+    assert (client.stopped, session.open(questions(30))) == ("", [])
+    assert client.statistics.retries == sum(request["status"] == 500 for request in server.requests())
+
+
+def test_a_request_that_is_never_answered_is_left_to_the_next_run(server: ProtocolServer, openai: Session) -> None:
+    server.script({"do": "status", "status": 500, "when": {"contains": "room 9."}})
+    client = openai.ask(questions(24))
+    left = openai.open(questions(24))
+    assert (client.stopped, client.statistics.done, len(left)) == ("", 20, 4)
+    server.script()
+    openai.ask(questions(24))
+    assert openai.open(questions(24)) == []
+    assert set(asked_lines(server, status=200).values()) == {1}
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed_with_key_or_prompt(server: ProtocolServer, session: Session, status: int) -> None:
+    with ProtocolServer() as elsewhere:
+        path = {"openai": "/v1/chat/completions", "gemini": "/v1beta/models/gemini-2.5-flash:generateContent"}
+        location = f"{elsewhere.url}{path[session.settings.provider]}"
+        server.script({"do": "status", "status": status, "headers": {"location": location}})
+        client = session.ask(questions(8))
+        assert elsewhere.requests() == []
+    assert client.stopped.startswith(f"status {status}: redirects are not followed")
+
+
+# -- money ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_and_money_of_the_rows_are_what_the_server_charged(server: ProtocolServer, session: Session) -> None:
+    asked = questions(30)
+    server.script({"do": "null", "when": {"every": 4}}, {"do": "status", "status": 500, "when": {"every": 7}})
+    client = session.ask(asked)
+    assert session.open(asked) == []
+    prompt, completion = server.charged()
+    fills = session.fills(asked)
+    assert sum(fill.prompt_tokens for fill in fills) == prompt == client.statistics.prompt_tokens
+    assert sum(fill.completion_tokens for fill in fills) == completion == client.statistics.completion_tokens
+    assert math.fsum(fill.cost_usd for fill in fills) == pytest.approx(charged(server))
+    assert client.statistics.cost_usd == pytest.approx(charged(server))
+
+
+def test_the_budget_stops_in_time_and_the_next_runs_continue(server: ProtocolServer, session: Session) -> None:
+    asked, limit, before = questions(40), 0.08, 0.0
+    for _ in range(10):
+        client = session.ask(asked, limit=limit)
+        assert charged(server) - before <= limit
+        assert (client.stopped == OVER_BUDGET) == bool(session.open(asked))
+        before = charged(server)
+    assert session.open(asked) == []
+    assert set(asked_lines(server).values()) == {1}
+
+
+def test_a_budget_below_one_request_sends_nothing(server: ProtocolServer, session: Session) -> None:
+    assert (session.ask(questions(8), limit=1e-6).stopped, server.requests()) == (OVER_BUDGET, [])
+
+
+def test_two_services_share_one_budget_and_use_it(server: ProtocolServer, openai: Session) -> None:
+    server.change(latency=0.02)
+    clients = [other(openai, server, model=model).client(limit=0.25) for model in ("gpt-4o-mini", "gpt-4.1")]
+    clients[1].budget = clients[0].budget
+    openai.ask_at_once(*clients, asked=questions(120))
+    assert {client.stopped for client in clients} == {OVER_BUDGET}
+    assert 0.1 < charged(server) <= 0.25
+
+
+@pytest.mark.parametrize("fault", ["half", "close", "reset", "html", "body", "hang"])
+def test_a_lost_answer_is_charged_at_its_most_and_the_limit_holds(
+    server: ProtocolServer, session: Session, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in charges every answer; every second one does not arrive."""
+    server.script({"do": fault, "when": {"every": 2}})
+    monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault == "hang" else 10.0)
+    client = session.ask(questions(80), limit=0.15)
+    assert client.stopped == OVER_BUDGET
+    assert client.statistics.cost_usd < charged(server) <= client.budget.account["spent"] <= 0.15
+    assert "for lost answers" in client.statistics.line("openai")
+
+
+@pytest.mark.parametrize(("status", "is_free"), [(500, True), (503, True), (429, True), (502, False), (504, False)])
+def test_an_error_of_the_service_costs_nothing_and_one_of_a_gateway_may(
+    server: ProtocolServer, session: Session, status: int, is_free: bool
+) -> None:
+    server.script({"do": "status", "status": status, "times": 2})
+    client = session.ask(questions(4), limit=1.0)
+    assert (client.statistics.lost_usd == 0) == is_free
+    assert client.budget.account["spent"] == pytest.approx(client.statistics.cost_usd + client.statistics.lost_usd)
+
+
+def test_a_server_that_cannot_be_reached_costs_nothing(server: ProtocolServer, session: Session) -> None:
+    client = other(session, server, base_url="http://127.0.0.1:9/v1").ask(questions(40), limit=1.0)
+    assert client.stopped.startswith("nothing but failures")
+    assert (client.budget.account["spent"], client.statistics.lost_usd) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("content", ['{"1": "A", "2": "A", "3": "A"}', "blah " * 400], ids=["no count", "too long"])
+def test_a_server_that_counts_no_tokens_or_says_too_much_does_not_break_the_budget(
+    server: ProtocolServer, openai: Session, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No limit can include the first answer that is too long; with all that follow it is kept."""
+    monkeypatch.setattr(hosted, "IN_FLIGHT", 1)
+    body = {"model": "m", "choices": [{"message": {"content": content}}]}
+    is_counted = content.startswith("blah")
+    server.script({"do": "answer", "content": content} if is_counted else {"do": "body", "body": json.dumps(body)})
+    client = openai.ask(questions(60), limit=0.4, queries_a_request=1)
+    assert client.stopped == OVER_BUDGET
+    assert charged(server) <= 0.4
+    assert charged(server) <= client.budget.account["spent"] + 1e-9
+
+
+# -- runs at once, and runs that were killed --------------------------------------------------------------------------
+
+
+def test_of_two_runs_at_once_one_pays_and_the_other_waits_for_it(
+    server: ProtocolServer, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penumbra")
+    server.change(latency=0.05)
+    clients = [session.client(run=name) for name in ("first", "second")]
+    session.ask_at_once(*clients, asked=questions(32))
+    assert sorted(client.statistics.requests for client in clients) == [0, 8]
+    assert [client.statistics.done for client in clients] == [32, 32]
+    assert set(asked_lines(server).values()) == {1}
+    assert f"waits for run first (process {os.getpid()} on " in caplog.text
+
+
+def test_runs_that_ask_different_models_do_not_wait_for_each_other(server: ProtocolServer, openai: Session) -> None:
+    server.change(latency=0.2)
+    clients = [other(openai, server, model=model).client() for model in ("gpt-4o-mini", "gpt-4.1")]
+    openai.ask_at_once(*clients, asked=questions(8))
+    assert max(request["in_flight"] for request in server.requests()) > 2
+
+
+@pytest.mark.parametrize("queries_a_request", [4, 9], ids=["same", "other"])
+def test_interrupted_requests_are_sent_again_as_they_were_and_charged_once(
+    server: ProtocolServer, openai: Session, queries_a_request: int
+) -> None:
+    """A service that knows their idempotency keys answers them again for nothing, whatever the parameters are."""
+    asked = questions(30)
+    server.change(idempotent=True)
+    openai.ask(questions(4, 90))  # imports the library
+    server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
+    with pytest.raises(TimeoutError):
+        openai.ask(asked, within=2)
+    assert len(server.requests(outcome="client closed")) == 2
+    server.script()
+    client = openai.ask(asked[::-1], queries_a_request=queries_a_request)
+    assert (client.stopped, openai.open(asked)) == ("", [])
+    paid = Counter(line for request in server.requests() if any(request["charged"]) for line in lines_of(request))
+    assert paid == Counter(one.text() for one in [*asked, *questions(4, 90)]), "each once"
+
+
+def test_the_rest_of_an_interrupted_request_is_asked_if_some_of_it_is_gone(
+    server: ProtocolServer, openai: Session
+) -> None:
+    asked = questions(8)
+    server.script({"do": "slow", "seconds": 5})
+    with pytest.raises(TimeoutError):
+        openai.ask(asked, within=1.5)
+    server.script()
+    client = openai.ask([*asked[1:], *questions(3, 8)])
+    assert (client.stopped, openai.open([*asked[1:], *questions(3, 8)])) == ("", [])
+
+
+def test_the_same_text_at_another_attempt_has_another_idempotency_key(server: ProtocolServer, openai: Session) -> None:
+    server.script({"do": "prose"})
+    openai.ask(questions(1))
+    assert len({request["prompt"] for request in server.requests()}) == 1
+    assert len({request["idempotency"] for request in server.requests()}) == 3
