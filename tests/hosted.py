@@ -100,6 +100,7 @@ class Session:
     def client(self, limit: float | None = None, queries_a_request: int = 4, run: str = "run") -> Client:
         kind = BatchClient if self.settings.discount < 1 else Client
         service, budget = self.settings.service(PROMPT), Budget(limit, self.answers)
+        service.authenticate()
         return kind(service, self.answers, self.settings, budget, run, queries_a_request)
 
     def ask(self, asked: Sequence[Question], within: float = 60.0, **options: Any) -> Client:

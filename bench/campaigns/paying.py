@@ -7,6 +7,7 @@ ask with the real client libraries over real HTTP. The stand-in charges every an
 """
 
 import argparse
+import asyncio
 import os
 import random
 import signal
@@ -22,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.markdown import markdown_table
-from penumbra.tasks.negatives.providers import asking
-from penumbra.tasks.negatives.providers.prices import Price
+from penumbra.tasks.negatives.filling import Price
+from penumbra.tasks.negatives.providers import client as client_module
+from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.questions import Question
+from tests.hosted import PRICE as PRICES
+from tests.hosted import SETTINGS, Session, lines_of, questions
 from tests.protocol_server import ProtocolServer
 from tests.protocol_server.faults import KINDS, WIRE
-from tests.talks import Talk, gemini_settings, lines_of, openai_settings, questions
 
-PRICE = Price(input=10.0, output=100.0)
-SETTINGS = {"openai": openai_settings, "gemini": gemini_settings}
+PRICE = Price(**PRICES)
 PATIENCE = 120.0  # seconds that a run may take
 QUESTIONS = 48
 ENOUGH, SCARCE = 2.0, 0.12  # USD: for all questions in any weather, and for some of them
@@ -98,21 +100,22 @@ def script(fault: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**fault, "when": {"after": after} if after else {"every": 3}}]
 
 
-def talk_of(weather: Weather, server: ProtocolServer, folder: Path) -> Talk:
-    return Talk(SETTINGS[weather.provider](server, price=PRICE, timeout=weather.timeout, in_flight=4), folder)
+def session_of(weather: Weather, server: ProtocolServer, folder: Path) -> Session:
+    return Session(SETTINGS[weather.provider](server), folder)
 
 
 def run(weather: Weather, url: str, folder: Path, begin: Any) -> None:
     """A process that asks everything, once all others are ready."""
-    asking.FIRST_PAUSE, asking.LONGEST_PAUSE = 0.01, 0.05
+    client_module.FIRST_PAUSE, client_module.LONGEST_PAUSE = 0.01, 0.05
+    hosted.IN_FLIGHT, hosted.TIMEOUT = 4, weather.timeout
     os.environ |= {"OPENAI_API_KEY": "sk-campaign", "GEMINI_API_KEY": "campaign"}
     server = ProtocolServer()
     server.url = url
-    talk = talk_of(weather, server, folder)
-    client = talk.client(limit=weather.limit, run=f"run of process {os.getpid()}")
+    session = session_of(weather, server, folder)
+    client = session.client(limit=weather.limit, run=f"run of process {os.getpid()}")
     with client.budget:
         begin.wait()
-        asking.asyncio.run(client.ask([questions(QUESTIONS)]))
+        asyncio.run(client.ask([questions(QUESTIONS)]))
 
 
 class Case:
@@ -122,17 +125,17 @@ class Case:
         self, weather: Weather, server: ProtocolServer, folder: Path, row: Row, idempotent: bool = False
     ) -> None:
         self.weather, self.server, self.row = weather, server, row
-        self.talk = talk_of(weather, server, folder)
+        self.session = session_of(weather, server, folder)
         self.some = questions(QUESTIONS)
         self.context = get_context("forkserver")  # which imports once
         server.change(idempotent=idempotent)
         server.script(*script(weather.fault))
-        Path(server.settings["log"]).write_text("")
+        server.server.log.clear()
 
     def start(self, count: int) -> list[BaseProcess]:
         """So many runs that begin at the same time."""
         self.begin = self.context.Barrier(count, timeout=60)  # it goes when nobody here knows it
-        arguments = (self.weather, self.server.url, self.talk.answers.folder, self.begin)
+        arguments = (self.weather, self.server.url, self.session.answers.folder, self.begin)
         runs = [self.context.Process(target=run, args=arguments) for _ in range(count)]
         for process in runs:
             process.start()
@@ -155,7 +158,7 @@ class Case:
         """Add what the server charged to the row; without a kill what was answered twice was paid twice."""
         requests = self.asked()
         charged = PRICE.cost(*self.server.charged())
-        account = self.talk.answers.cache.get("account")
+        account = self.session.answers.cache.get("account")
         paid = [request for request in requests if any(request.get("charged", ())) and request["fault"] not in WRONG]
         if paid_twice is None:
             paid_twice = again(r for r in paid if r["outcome"] == "answered" and r["fault"] not in LOST)
@@ -166,8 +169,8 @@ class Case:
         self.row.over_limit += over(charged, self.weather.limit)
         self.row.unbooked += over(charged, account["spent"])
         if self.weather.limit == ENOUGH and self.weather.fault.get("do") != "quota":
-            self.row.open += len(self.talk.open(self.some))
-        self.talk.answers.close()
+            self.row.open += len(self.session.open(self.some))
+        self.session.answers.close()
 
 
 def again(requests: Iterable[dict[str, Any]]) -> int:
@@ -200,13 +203,13 @@ def killed(case: Case, chance: random.Random, kills: int) -> None:
         runs = case.start(1)
         if turn < kills:
             until = known + chance.randint(1, 8)
-            while runs[0].is_alive() and len(case.asked()) + case.server.stats()["in_flight"] < until:
+            while runs[0].is_alive() and len(case.asked()) + case.server.in_flight < until:
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.03))
             runs[0].kill()
             case.row.kills += 1
         case.end(runs)
-        while case.server.stats()["in_flight"] and case.weather.fault.get("do") != "hang":
+        while case.server.in_flight and case.weather.fault.get("do") != "hang":
             time.sleep(0.005)
         asked_again += sum(line in closed for request in case.asked()[known:] for line in lines_of(request))
         if turn < kills and runs[0].exitcode == 0:
@@ -215,7 +218,7 @@ def killed(case: Case, chance: random.Random, kills: int) -> None:
 
 
 def closed_ones(case: Case) -> list[Question]:
-    open_ones = {one.query.qid for one in case.talk.open(case.some)}
+    open_ones = {one.query.qid for one in case.session.open(case.some)}
     return [one for one in case.some if one.query.qid not in open_ones]
 
 
@@ -227,13 +230,13 @@ def storm(case: Case) -> None:
 
 def campaign(pairs: int, kills: int, storms: int | None, seed: int) -> list[Row]:
     """The table."""
-    get_context("forkserver").set_forkserver_preload(["tests.talks", "openai", "google.generativeai"])
+    get_context("forkserver").set_forkserver_preload(["tests.hosted", "openai", "google.generativeai"])
     chance = random.Random(seed)
     every = list(weathers())
     together, alone = Row("two runs at once"), Row("every storm, alone")
     dying, knowing = Row("kill -9 while asking"), Row(KNOWING)
     stormy = [weather for weather in every if weather.fault]
-    with ProtocolServer(log_text=True, latency=0.02) as server, tempfile.TemporaryDirectory() as folder:
+    with ProtocolServer(latency=0.02) as server, tempfile.TemporaryDirectory() as folder:
         for number in range(pairs):
             pair(Case(every[number % len(every)], server, Path(folder, f"pair-{number}"), together))
         for number, weather in enumerate(every * kills):

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling, HostedSettings
@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.providers import TrainingText
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
-from penumbra.tasks.negatives.providers.hosted import ServiceError, api_key
+from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
 from penumbra.tasks.progress import ProgressEvent
 from penumbra.tasks.stage import NotYetError, logger, side_effect_task, zip_parts
@@ -86,8 +86,9 @@ class Requests:
 
         Raises `PenumbraError` before anything is sent if a key is missing, or a price while there is a budget.
         """
-        for settings in self.settings:
-            api_key(settings)
+        services = [settings.service(self.prompt) for settings in self.settings]
+        for settings, service in zip(self.settings, services, strict=True):
+            service.authenticate()
             if self.filling.max_cost_usd is not None and price_of(settings) is None:
                 raise BudgetError(
                     f"max_cost_usd cannot be kept: no price is known for {settings.model}; give "
@@ -97,14 +98,13 @@ class Requests:
             map(number_of_chains, Store().parts(self.masks, ["level", "slots"]))
         )
         with Budget(self.filling.max_cost_usd, self.answers) as budget:
-            clients = [self._client(settings, budget, total) for settings in self.settings]
+            clients = [self._client(service, budget, total) for service in services]
             asyncio.run(self._ask(clients))
         return clients
 
-    def _client(self, settings: HostedSettings, budget: Budget, total: int) -> Client:
-        service = settings.service(self.prompt)
-        options = (service, self.answers, settings, budget, self.run, self.filling.queries_a_request, total)
-        if settings.discount == 1.0:
+    def _client(self, service: Service, budget: Budget, total: int) -> Client:
+        options = (service, self.answers, service.settings, budget, self.run, self.filling.queries_a_request, total)
+        if service.settings.discount == 1.0:
             return Client(*options)
         from penumbra.tasks.negatives.providers.batch import BatchClient
 

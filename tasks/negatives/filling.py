@@ -178,11 +178,13 @@ class HostedSettings(ProviderSettings):
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         """Return the provider, which reads the answers from the cache."""
+        from penumbra.tasks.negatives.providers.answers import Answers
         from penumbra.tasks.negatives.providers.hosted import HostedProvider
         from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
-        return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, lists.answers, run)
+        answers = lists.answers or Answers()
+        return HostedProvider(self.provider, self.model, prompt, self.cache_key(prompt), lists, answers, run)
 
 
 class OpenAI(HostedSettings):

@@ -12,8 +12,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data import dataset
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import Split, align
-from penumbra.tasks.negatives.providers import MaskedQuery, Slot
-from penumbra.tasks.negatives.providers.registry import ProviderSettings, TrainingText
+from penumbra.tasks.negatives.providers import MaskedQuery, ProviderSettings, Slot, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 
 pytestmark = pytest.mark.slow

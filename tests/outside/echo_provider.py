@@ -6,14 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from penumbra.tasks.negatives.providers import (
-    Fill,
-    MaskedQuery,
-    ProviderSettings,
-    SharedSettings,
-    Slot,
-    TrainingText,
-)
+from penumbra.tasks.negatives.providers import Fill, MaskedQuery, ProviderSettings, SharedSettings, Slot, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 
 

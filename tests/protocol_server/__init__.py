@@ -33,7 +33,9 @@ class ProtocolServer:
         return self
 
     async def _start(self) -> str:
-        self.runner = web.AppRunner(self.server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        self.runner = web.AppRunner(
+            self.server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0, backlog=1024)
         await site.start()

@@ -19,7 +19,6 @@ from penumbra.tasks.negatives.providers.hosted import (
     Reply,
     Service,
     ServiceError,
-    api_key,
     error_of_status,
     lost,
     retry_after,
@@ -49,13 +48,13 @@ class GeminiService(Service):
 
     @cached_property
     def model(self) -> Any:
-        """The library's model, which holds its connections; raises `PenumbraError` if there is no key."""
+        """The library's model, with a connection for each request in flight."""
         genai, address = library(), self.settings.address
         from google.generativeai.client import get_default_generative_client
         from requests.adapters import HTTPAdapter
 
         options = {"api_endpoint": address} if address else None
-        genai.configure(api_key=api_key(self.settings), transport="rest", client_options=options)
+        genai.configure(api_key=self.key, transport="rest", client_options=options)
         model = genai.GenerativeModel(self.settings.model, system_instruction=self.prompt.static)
         model._client = get_default_generative_client()
         session = model._client.transport._session

@@ -128,7 +128,11 @@ class Service(ABC):
 
     def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
         self.settings, self.prompt = settings, prompt
-        self.name, self.cache_key = settings.provider, settings.cache_key(prompt.label)
+        self.name, self.cache_key, self.key = settings.provider, settings.cache_key(prompt.label), ""
+
+    def authenticate(self) -> None:
+        """Read the key, which no event loop may do; raise `PenumbraError` if there is none."""
+        self.key = api_key(self.settings)
 
     @abstractmethod
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def load(name: str, device_name: str) -> tuple[Any, Any]:
     dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
@@ -368,6 +368,7 @@ def load(name: str, device_name: str) -> tuple[Any, Any]:
             "with config.json, a tokenizer and weights as *.safetensors, or download a model of the hub first with "
             f"`hf download {name}` (a gated model needs its licence accepted and HF_TOKEN set)"
         ) from None
+    model, report = loaded
     if report["missing_keys"]:  # transformers would use random numbers in their place
         raise PenumbraError(f"model {name!r} lacks {len(report['missing_keys'])} of its weights: download it again")
     if tokenizer.eos_token_id is None:

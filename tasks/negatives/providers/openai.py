@@ -17,7 +17,6 @@ from penumbra.tasks.negatives.providers.hosted import (
     Reply,
     Service,
     ServiceError,
-    api_key,
     error_of_status,
     lost,
     retry_after,
@@ -43,7 +42,7 @@ class OpenAIService(Service):
 
     @cached_property
     def client(self) -> Any:
-        """The library's client; raises `PenumbraError` if there is no key."""
+        """The library's client."""
         import httpx2
         import openai
 
@@ -51,7 +50,7 @@ class OpenAIService(Service):
         http = openai.DefaultAioHttpClient(limits=limits, timeout=hosted.TIMEOUT, follow_redirects=False)
         address = self.settings.address
         return openai.AsyncOpenAI(
-            api_key=api_key(self.settings), base_url=address, max_retries=0, timeout=hosted.TIMEOUT, http_client=http
+            api_key=self.key, base_url=address, max_retries=0, timeout=hosted.TIMEOUT, http_client=http
         )
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from penumbra.tasks.negatives.providers.openai import schema
 from penumbra.tasks.negatives.providers.questions import (
     LETTERS,
     Question,
-    request_text,
     first_numbers,
     letters,
     parse,
     read,
+    request_text,
 )
 from tests.hosted import masked, question, question_about, questions
 
@@ -177,7 +177,12 @@ def holds(asked: Question, first: int, text: str) -> None:
     assert isinstance(parse(text), dict)
 
 
-FORMS = [ASKED, ASKED.after({1: "old"}), question(3), question_about(masked("q", "opens|verb on|preposition"), offered=2)]
+FORMS = [
+    ASKED,
+    ASKED.after({1: "old"}),
+    question(3),
+    question_about(masked("q", "opens|verb on|preposition"), offered=2),
+]
 FIRSTS = st.integers(1, 40)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 JSON = st.recursive(
