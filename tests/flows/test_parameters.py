@@ -64,7 +64,7 @@ def test_every_model_and_every_data_set_has_its_deployments() -> None:
     [
         ("masking.ratios=[0.1,0.2,0.3]", {"masking": {"ratios": [0.1, 0.2, 0.3]}}),
         ("providers=[openai, gemini]", {"providers": ["openai", "gemini"]}),
-        ('filling.openai.extra={"seed": 3}', {"filling": {"openai": {"extra": {"seed": 3}}}}),
+        ('filling.plugins.echo={"seed": 3}', {"filling": {"plugins": {"echo": {"seed": 3}}}}),
         ("dataset.name=2026-11-20", {"dataset": {"name": "2026-11-20"}}),
         ("tagging.spacy_model=a: b: c", {"tagging": {"spacy_model": "a: b: c"}}),
     ],
