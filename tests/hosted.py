@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from penumbra.tasks.negatives.filling import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot, client, hosted
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.batch import BatchClient
@@ -17,6 +16,7 @@ from penumbra.tasks.negatives.providers.budget import Budget
 from penumbra.tasks.negatives.providers.client import Client
 from penumbra.tasks.negatives.providers.hosted import HostedProvider
 from penumbra.tasks.negatives.providers.questions import Question, attempt_history, load_prompt
+from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from penumbra.tasks.text.masks import ORDER, slot_counts
 from tests.protocol_server import ProtocolServer
 

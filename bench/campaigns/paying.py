@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.markdown import markdown_table
-from penumbra.tasks.negatives.filling import Price
 from penumbra.tasks.negatives.providers import client as client_module
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.questions import Question
+from penumbra.tasks.negatives.providers.settings import Price
 from tests.hosted import PRICE as PRICES
 from tests.hosted import SETTINGS, Session, lines_of, questions
 from tests.protocol_server import ProtocolServer

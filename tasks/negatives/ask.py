@@ -18,7 +18,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.filling import Filling, HostedSettings
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText
 from penumbra.tasks.negatives.providers.answers import Answers
@@ -26,8 +26,9 @@ from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
 from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
+from penumbra.tasks.negatives.providers.settings import HostedSettings
 from penumbra.tasks.progress import ProgressEvent
-from penumbra.tasks.stage import NotYetError, logger, side_effect_task, zip_parts
+from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
 REPORT_EVERY = 5.0  # seconds between two lines of progress
@@ -226,3 +227,25 @@ def ask_all(
         for client in clients
         if client.statistics.done < client.statistics.total
     }
+
+
+def ask(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+) -> Mapping[str, str | None]:
+    """Ask the hosted models among the providers; return, for each with unanswered questions, their digest.
+
+    In a plan nothing is asked: a provider that has not answered everything has None.
+    """
+    parents = annotations, tags, masks, dictionary
+    if is_planned():
+        names = [settings.provider for settings in filling.hosted]
+        return {name: None for name in names if not _is_answered(Fills(*parents, name, filling))}
+    return ask_all(*parents, filling)
+
+
+def _is_answered(fills: Fills) -> bool:
+    """Return whether the fills of a provider that answered everything exist."""
+    try:
+        return Store().has(fills.artifact)
+    except NotYetError:
+        return False

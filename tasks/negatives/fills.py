@@ -20,7 +20,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import NotYetError, Stage, is_planned, logger, read_part, run, zip_parts
+from penumbra.tasks.stage import NotYetError, Stage, logger, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.masks import render
 
@@ -172,32 +172,6 @@ class Fills(Stage):
         """Fill one part."""
         tags, masks = read_part(piece, self.tags, self.masks)
         return fill_part(tags, masks, self.filler, self.filling.candidates_of(self.provider))
-
-
-def ask(
-    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
-) -> Mapping[str, str | None]:
-    """Ask the hosted models among the providers; return, for each with unanswered questions, their digest.
-
-    In a plan nothing is asked: a provider that has not answered everything has None.
-    """
-    if not filling.hosted:
-        return {}
-    parents = annotations, tags, masks, dictionary
-    if is_planned():
-        names = [settings.provider for settings in filling.hosted]
-        return {name: None for name in names if not _is_answered(Fills(*parents, name, filling))}
-    from penumbra.tasks.negatives.ask import ask_all
-
-    return ask_all(*parents, filling)
-
-
-def _is_answered(fills: Fills) -> bool:
-    """Return whether the fills of a provider that answered everything exist."""
-    try:
-        return Store().has(fills.artifact)
-    except NotYetError:
-        return False
 
 
 def fill(

@@ -26,13 +26,14 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
-from penumbra.tasks.negatives.filling import Filling, Gemini, HostedSettings, OpenAI
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.providers import client
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import BudgetError
 from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.questions import load_prompt
+from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from tests.hosted import PRICE, SLOT, asked_lines, lines_of
 from tests.protocol_server import ProtocolServer
 from tests.tiny_llama import build

@@ -23,8 +23,8 @@ from uuid import uuid4
 import yaml
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.filling import HostedSettings, Price
 from penumbra.tasks.negatives.providers.answers import Answers
+from penumbra.tasks.negatives.providers.settings import HostedSettings, Price
 
 TABLE = Path(__file__).with_name("prices.yaml")
 ROW = "account"

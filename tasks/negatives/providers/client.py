@@ -21,12 +21,12 @@ from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.filling import HostedSettings, Price
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import Answer, Answers, QuestionSlot
 from penumbra.tasks.negatives.providers.budget import Budget, price_of
 from penumbra.tasks.negatives.providers.hosted import Reply, Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question, attempt_history, first_numbers
+from penumbra.tasks.negatives.providers.settings import HostedSettings, Price
 from penumbra.tasks.stage import logger
 
 TRANSPORT_RETRIES = 6

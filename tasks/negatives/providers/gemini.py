@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from penumbra.tasks.negatives.filling import Gemini
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.hosted import (
     MALFORMED,
@@ -25,6 +24,7 @@ from penumbra.tasks.negatives.providers.hosted import (
     seconds_of,
 )
 from penumbra.tasks.negatives.providers.questions import Prompt, Question, letters, request_text
+from penumbra.tasks.negatives.providers.settings import Gemini
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.filling import HostedSettings
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery
 from penumbra.tasks.negatives.providers.answers import Answers, portion
 from penumbra.tasks.negatives.providers.questions import (
@@ -19,6 +18,7 @@ from penumbra.tasks.negatives.providers.questions import (
     attempt_history,
     questions_of,
 )
+from penumbra.tasks.negatives.providers.settings import HostedSettings
 
 IN_FLIGHT = 16  # requests of one service under way at the same time
 TIMEOUT = 120.0  # seconds until a request is sent again

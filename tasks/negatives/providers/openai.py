@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from penumbra.tasks.negatives.filling import OpenAI
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.hosted import (
     MALFORMED,
@@ -22,6 +21,7 @@ from penumbra.tasks.negatives.providers.hosted import (
     retry_after,
 )
 from penumbra.tasks.negatives.providers.questions import Prompt, Question, letters, request_text
+from penumbra.tasks.negatives.providers.settings import OpenAI
 
 if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError

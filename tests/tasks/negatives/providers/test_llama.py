@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.tasks.negatives.filling import Filling, Llama
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.llama import LlamaProvider, WordScorer, choose, load, weights_name
 from penumbra.tasks.negatives.providers.questions import Prompt, load_prompt
+from penumbra.tasks.negatives.providers.settings import Llama
 from tests.tiny_llama import END, build
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from datetime import date
 import pytest
 from pydantic import ValidationError
 
-from penumbra.tasks.negatives.filling import Gemini, OpenAI, Price
 from penumbra.tasks.negatives.providers.budget import price_of, price_table
+from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI, Price
 
 
 def test_the_table_is_dated_and_sane() -> None:

@@ -73,9 +73,9 @@ def test_every_shipped_prompt_can_be_read_and_says_its_name_and_version(path: Pa
 
 
 def test_the_static_text_goes_first_and_is_the_same_in_every_request() -> None:
-    from penumbra.tasks.negatives.filling import Gemini, OpenAI
     from penumbra.tasks.negatives.providers.gemini import GeminiService
     from penumbra.tasks.negatives.providers.openai import OpenAIService
+    from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI
 
     prompt = load_prompt("fill-slots-1", "queries")
     first, second = questions(3), questions(3, start=50)

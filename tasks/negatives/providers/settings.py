@@ -1,0 +1,227 @@
+"""The parameters of Penumbra's own providers; a provider's implementation is imported when it is made."""
+
+import os
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.negatives.providers import Provider, ProviderSettings, SharedSettings, TrainingText
+
+JSON_MODE_ONLY = ("gpt-3.5", "gpt-4-")  # models whose names begin so know JSON mode but no schema
+
+
+class Corpus(ProviderSettings):
+    """Provider corpus has no parameters of its own."""
+
+    provider: ClassVar[str] = "corpus"
+    about: ClassVar[str] = "the training text's own statistics, no key and no network"
+    free: ClassVar[bool] = True
+
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        """Return the provider, fitted to the training split."""
+        from penumbra.tasks.negatives.providers.corpus import CorpusProvider
+
+        return CorpusProvider(training.tokens, training.dictionary, filling.seed)
+
+
+class Random(ProviderSettings):
+    """Provider random has no parameters of its own."""
+
+    provider: ClassVar[str] = "random"
+    about: ClassVar[str] = "any offered word, the paper's baseline"
+    free: ClassVar[bool] = True
+
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        """Return the provider, which draws from the dictionary."""
+        from penumbra.tasks.negatives.providers.random import RandomProvider
+
+        return RandomProvider(training.dictionary, filling.seed)
+
+
+class Llama(ProviderSettings):
+    """The local model of provider llama."""
+
+    provider: ClassVar[str] = "llama"
+    about: ClassVar[str] = "local weights"
+    on_device: ClassVar[bool] = True
+
+    model: str = Field(
+        "meta-llama/Meta-Llama-3-8B-Instruct",
+        min_length=1,
+        description="A causal language model: a name on the hub or a folder, with safetensors weights.",
+    )
+    temperature: float = Field(
+        1.0, ge=0, description="0 takes the likeliest word of a list; 1 draws each as often as the model expects it."
+    )
+    prompt: str = Field(
+        "sentence-1", description="The text before each sentence: a file of prompts/, without the suffix .txt."
+    )
+    device: str = Field("auto", description="The device of the model: auto takes a GPU if there is one, else the CPU.")
+
+    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+        """Return the number of words on offer, the weights, the prompt and how words are drawn."""
+        from penumbra.artifacts.digests import file_digest
+        from penumbra.tasks.negatives.providers.questions import load_prompt
+
+        folder = Path(self.model)
+        weights = f"sha256 {file_digest(folder)}" if folder.is_dir() else self.model
+        prompt = load_prompt(self.prompt, "sentence").label
+        drawn = {"temperature": self.temperature, "dtype": "auto"}
+        return {"options": filling.options, "weights": weights, **drawn, "prompt": prompt}
+
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        """Return the provider with the model loaded."""
+        from penumbra.tasks.negatives.providers.llama import LlamaProvider
+        from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
+
+        lists = WordLists.of(training, filling)
+        return LlamaProvider(lists, self.model, self.device, load_prompt(self.prompt, "sentence"), self.temperature)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Price:
+    """The price of a model in USD per million tokens; without `cached_input`, cached input costs as much as other."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cached_input: Annotated[float | None, Field(ge=0)] = None
+
+    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        """Return the cost of these tokens in USD; `cached_tokens` are among `prompt_tokens`."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        uncached = prompt_tokens - cached_tokens
+        return (uncached * self.input + cached_tokens * cached + completion_tokens * self.output) / 1e6
+
+
+def plain_address(url: str | None) -> str | None:
+    """Return the address without a final slash; raise `ValueError` if it is no address or contains a key."""
+    parts = urlsplit(url or "http://unset")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("no http(s) address")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("more than an address: a key belongs in the environment or in a Secret block")
+    return url.rstrip("/") if url else url
+
+
+class HostedSettings(ProviderSettings):
+    """The parameters that all hosted language models have."""
+
+    by_workers: ClassVar[bool] = False  # the answers are on the disk of the run
+    address_variable: ClassVar[str]
+    key_variable: ClassVar[str]
+    service_path: ClassVar[str]  # its module imports this one
+
+    model: str
+    key_block: str
+    base_url: Annotated[str | None, AfterValidator(plain_address)] = Field(
+        None, description="Address of the service if it is not the public one: a gateway, vLLM, Ollama, …"
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Sampling temperature; none: the service's default."
+    )
+    requests_a_minute: float | None = Field(
+        None, gt=0, description="Rate limit; none: requests pause when the service says so (429, Retry-After)."
+    )
+    price: Price | None = Field(
+        None,
+        description="USD per million tokens as {input: …, output: …, cached_input: …}, instead of the project's table.",
+    )
+
+    @property
+    def address(self) -> str | None:
+        """Address of the service, None for the public one; raises `PenumbraError` if the environment's is invalid."""
+        try:
+            return self.base_url or plain_address(os.environ.get(self.address_variable) or None)
+        except ValueError as error:
+            raise PenumbraError(f"{self.address_variable}: {error}") from None
+
+    @property
+    def discount(self) -> float:
+        """The share of the price that is paid."""
+        return 1.0
+
+    def service(self, prompt: Any) -> Any:
+        """Return a client of the service (`hosted.Service`) for a `questions.Prompt`."""
+        return resolve_name(self.service_path)(self, prompt)
+
+    def cache_key(self, prompt: str) -> dict[str, Any]:
+        """Return what determines an answer besides the question's text; it contains no API key."""
+        return {
+            "service": self.provider,
+            "address": self.address,
+            "model": self.model,
+            "prompt": prompt,
+            "temperature": self.temperature,
+            "extra": {},
+        }
+
+    def determines(self, filling: SharedSettings) -> dict[str, Any]:
+        """Return the number of words on offer, and what determines an answer."""
+        from penumbra.tasks.negatives.providers.questions import load_prompt
+
+        return {"options": filling.options, "cache_key": self.cache_key(load_prompt(filling.prompt, "queries").label)}
+
+    def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
+        """Return the provider, which reads the answers from the cache."""
+        from penumbra.tasks.negatives.providers.answers import Answers
+        from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
+
+        prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
+        answers = lists.answers or Answers()
+        made: Provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")(
+            self.provider, self.model, prompt, self.cache_key(prompt), lists, answers, run
+        )
+        return made
+
+
+class OpenAI(HostedSettings):
+    """The parameters of OpenAI, or of a server that speaks its protocol."""
+
+    provider: ClassVar[str] = "openai"
+    about: ClassVar[str] = "OpenAI's models, or a server that speaks its protocol, over the network"
+    address_variable: ClassVar[str] = "OPENAI_BASE_URL"
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    service_path: ClassVar[str] = "penumbra.tasks.negatives.providers.openai:OpenAIService"
+
+    model: str = Field("gpt-5.6-luna", description="The model's name at the service, such as gpt-3.5-turbo.")
+    key_block: str = Field(
+        "openai-api-key", description="Prefect Secret block with the API key, used if OPENAI_API_KEY is not set."
+    )
+    mode: Literal["live", "batch"] = Field(
+        "live", description="batch: the Batch API, half the price, answers within a day; run again to collect them."
+    )
+
+    @property
+    def structure(self) -> str:
+        """The response format: json_schema, or json_object for old models."""
+        is_old = self.model == "gpt-4" or self.model.startswith(JSON_MODE_ONLY)
+        return "json_object" if is_old else "json_schema"
+
+    @property
+    def discount(self) -> float:
+        """The share of the price that is paid: half of it in a batch job."""
+        return 0.5 if self.mode == "batch" else 1.0
+
+    def cache_key(self, prompt: str) -> dict[str, Any]:
+        """Return what determines an answer besides the question's text; it contains no API key."""
+        return {**super().cache_key(prompt), "structure": self.structure}
+
+
+class Gemini(HostedSettings):
+    """The parameters of Google's Gemini."""
+
+    provider: ClassVar[str] = "gemini"
+    about: ClassVar[str] = "Google's Gemini, over the network"
+    address_variable: ClassVar[str] = "GEMINI_BASE_URL"
+    key_variable: ClassVar[str] = "GEMINI_API_KEY"
+    service_path: ClassVar[str] = "penumbra.tasks.negatives.providers.gemini:GeminiService"
+
+    model: str = Field("gemini-3.1-flash-lite", description="The model's name at the service.")
+    key_block: str = Field(
+        "gemini-api-key", description="Prefect Secret block with the API key, used if GEMINI_API_KEY is not set."
+    )
