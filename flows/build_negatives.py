@@ -4,6 +4,8 @@ penumbra run build-negatives charades-cg
 prefect deployment run build-negatives/charades-cg
 """
 
+from collections.abc import Mapping
+
 from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
@@ -12,7 +14,7 @@ from penumbra.tasks.data.annotations import read_annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.filling import Filling
-from penumbra.tasks.negatives.fills import ask, fill
+from penumbra.tasks.negatives.fills import fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
@@ -72,7 +74,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     if settings.sourcing.source != "fills":
         return sentences_of(queries, dictionary, settings)
     masks = mask(annotations, tags, settings.masking)
-    unanswered = ask(annotations, tags, masks, dictionary, settings.filling)
+    unanswered = ask_hosted(annotations, tags, masks, dictionary, settings.filling)
     with plan_if(settings.filling.dry_run):  # a dry run ends here: the price is in its report
         fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
         chosen = choose_negatives(
@@ -108,3 +110,14 @@ def quality_of(
 
     annotations, tags, embeddings, _ = queries
     return report_quality(negatives, fills, annotations, tags, embeddings, settings.encoding, settings.judging)
+
+
+def ask_hosted(
+    annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling
+) -> Mapping[str, str | None]:
+    """Ask the hosted models among the providers; their clients are imported if there are any."""
+    if not filling.hosted:
+        return {}
+    from penumbra.tasks.negatives.ask import ask
+
+    return ask(annotations, tags, masks, dictionary, filling)
