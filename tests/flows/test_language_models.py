@@ -109,7 +109,7 @@ class Corner:
             return self.made[0]
 
         self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
-        for stage in ("embed", "pair", "gather_rejected", "assess", "summarise"):
+        for stage in ("embed", "pair", "gather_rejected", "quality_of", "summarise"):
             self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
@@ -342,11 +342,11 @@ def test_a_key_may_come_from_a_secret_block(corner_of: Corner, monkeypatch: pyte
 
 
 def test_the_budget_ends_the_run_keeps_the_answers_and_says_how_to_go_on(corner_of: Corner) -> None:
-    settings: dict[str, Any] = {"max_cost_usd": 0.1}
+    settings: dict[str, Any] = {"max_cost_usd": 0.07}
     with pytest.raises(BudgetError, match=r"max_cost_usd.*run again"):
         corner_of.run("openai", **settings)
     prompt, completion = corner_of.server.charged()
-    assert 0 < (10 * prompt + 100 * completion) / 1e6 <= 0.1
+    assert 0 < (10 * prompt + 100 * completion) / 1e6 <= 0.07
     rows = corner_of.fills(corner_of.run("openai", max_cost_usd=10.0))
     assert set(corner_of.lines().values()) == {1}
     assert places(rows, status="filled") == dict.fromkeys(corner_of.levels(), 1)
