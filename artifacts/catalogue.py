@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -93,14 +94,13 @@ class Catalogue:
     def newest_if_any(self, dataset: str, stage: str) -> Artifact | None:
         """Return the newest artifact of a stage or None; raise `ArtifactError` if a damaged one may be newer."""
         whole = [self.reference(manifest) for manifest in self.find(dataset, stage)]
-        newest = whole[-1] if whole else None
         for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
-            if newest is None or self._written(artifact) > self._written(newest):
+            if not whole or self._written(artifact) > self._written(whole[-1]):
                 self.manifest(artifact)  # raises what is wrong with it
-        return newest
+        return whole[-1] if whole else None
 
-    def _written(self, artifact: Artifact) -> datetime:
-        return self.files.modified(path_of(artifact, MANIFEST))
+    def _written(self, artifact: Artifact) -> Any:
+        return self.files.call("modified", path_of(artifact, MANIFEST))
 
     def with_key(
         self, dataset: str | None, stage: str, key: str, name: Callable[[Manifest], str] | None = None
@@ -117,9 +117,12 @@ class Catalogue:
         if len(matching) == 1:
             return self.reference(matching[0])
         place = f"{dataset or '*'}/{stage}"
+        listed, name = matching or manifests, (not matching and name) or (lambda it: "/".join(it.reference))
+        newest = ", ".join(map(name, listed[: -LISTED - 1 : -1]))
+        newest += f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
         if matching:
-            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {_newest(matching, _name)}")
-        raise ArtifactError(f"no {place} matches {key!r}; the newest: {_newest(manifests, name or _name)}")
+            raise ArtifactError(f"{len(matching)} of {place} match {key!r}, say more of it: {newest}")
+        raise ArtifactError(f"no {place} matches {key!r}; the newest: {newest}")
 
     def resolve(self, reference: str) -> Artifact:
         """Return the artifact that a user calls DATASET/STAGE (the newest one) or DATASET/STAGE/KEY.
@@ -172,15 +175,6 @@ def _command(stage: str | None, dataset: str) -> str:
     return making(stage or "", dataset)
 
 
-def _name(manifest: Manifest) -> str:
-    return "/".join(manifest.reference)
-
-
-def _newest(manifests: Sequence[Manifest], name: Callable[[Manifest], str]) -> str:
-    more = f" and {len(manifests) - LISTED} more" if len(manifests) > LISTED else ""
-    return ", ".join(map(name, manifests[: -LISTED - 1 : -1])) + more
-
-
 def to_remove(store: Catalogue, reference: str | None, older: float | None, unneeded: bool) -> list[Artifact]:
     """Return the artifacts below a reference DATASET[/STAGE[/KEY]], optionally only old or unneeded ones.
 
@@ -195,8 +189,15 @@ def to_remove(store: Catalogue, reference: str | None, older: float | None, unne
         since = datetime.now(UTC) - timedelta(days=older)
         old = {store.reference(manifest) for manifest in store.find(*names[:2]) if manifest.ended < since}
         artifacts = [artifact for artifact in artifacts if artifact in old]
-    kept = needed(store) if unneeded else set()
-    return [artifact for artifact in artifacts if artifact not in kept]
+    if not unneeded:
+        return artifacts
+    manifests = {store.reference(manifest): manifest for manifest in store.find()}
+    newest = {(artifact.dataset, artifact.stage): artifact for artifact in manifests}  # the last one replaces others
+    needed = [*newest.values(), *(artifact for artifact in manifests if artifact.stage in RESULTS)]
+    for artifact in needed:  # the list grows inside the loop
+        parents = manifests[artifact].parents if artifact in manifests else []
+        needed += {it.model_copy(update={"root": store.root}) for it in parents} - {*needed}
+    return [artifact for artifact in artifacts if artifact not in needed]
 
 
 def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:
@@ -207,17 +208,3 @@ def check_unneeded(store: Catalogue, artifacts: Sequence[Artifact]) -> None:
             if parent.model_copy(update={"root": store.root}) in artifacts:
                 command = f"penumbra artifacts rm {path_of(child)}"
                 raise ArtifactError(f"{child.path} was made from {parent.path}: {command} takes it away first")
-
-
-def needed(store: Catalogue) -> set[Artifact]:
-    """Return results, the newest artifact of each stage of each data set, and their ancestors."""
-    manifests = {store.reference(manifest): manifest for manifest in store.find()}
-    newest = {(artifact.dataset, artifact.stage): artifact for artifact in manifests}  # the last one replaces others
-    kept = set[Artifact]()
-    waiting = [*newest.values(), *(artifact for artifact in manifests if artifact.stage in RESULTS)]
-    while waiting:
-        artifact = waiting.pop()
-        if artifact not in kept and artifact in manifests:
-            kept.add(artifact)
-            waiting += [it.model_copy(update={"root": store.root}) for it in manifests[artifact].parents]
-    return kept

@@ -6,12 +6,12 @@ The Prefect UI empties inline SVG; it shows an image with a `data:` address. All
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from penumbra.artifacts.markdown import harmless, printable
+from penumbra.artifacts.markdown import harmless, printable, truncated
 
 GREY, INK, RULE, SHADE = "#6b7280", "#3f4856", "#d5d9e0", "#f6d98a"
 COLOURS = ("#3b82f6", "#8b5cf6", "#e0669a", "#64748b", "#c26a07", "#0d9488")
@@ -49,8 +49,7 @@ class Drawing:
         return f"![{title}](data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()})"
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A row of a chart: label, value, an interval [low, high], the quartiles, and the index of its colour."""
 
     label: str
@@ -61,8 +60,7 @@ class Bar:
     quartiles: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class Spans:
+class Spans(NamedTuple):
     """A row of a chart: spans [start, end] in seconds, a note beside them, and their colour (default: `SHADE`)."""
 
     label: str
@@ -71,8 +69,7 @@ class Spans:
     colour: str = SHADE
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Points (x, y) of a panel; `style` selects colour and dashes."""
 
     label: str
@@ -80,8 +77,7 @@ class Line:
     style: int = 0
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """A pair of axes: lines over [low, high] of `unit`, shaded spans and marked places of the x axis.
 
     `least` is the smallest span of the y axis, so that small differences look small.
@@ -96,11 +92,6 @@ class Panel:
     marked: Sequence[float] = ()
     shade: str = SHADE
     least: float = 0.0
-
-
-def truncated(content: str, most: int) -> str:
-    """Return at most `most` characters of the text; the last one is `…` if any are left out."""
-    return content if len(content) <= most else content[: max(0, most - 1)] + "…"
 
 
 def text(
@@ -148,8 +139,6 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 class _Row(NamedTuple):
-    """What a chart shows of a row: a label, a note at the right, boxes, a line and a dot at values of the axis."""
-
     label: str
     note: str
     colour: str
@@ -186,28 +175,18 @@ def _row_chart(
     return Drawing(title, round(left) + WIDE + NOTE, bottom + 22, body, description)
 
 
-def _colour(style: int) -> str:
-    return COLOURS[style % len(COLOURS)]
-
-
 def dots(title: str, several: Sequence[Bar], low: float, high: float, step: float) -> Drawing:
     """Return a chart of a dot for each row, its interval as a line and its quartiles as a box.
 
     The axis goes from `low` to `high` in steps, and further if values or intervals lie outside.
     """
-    rows = [
-        _Row(
-            bar.label,
-            f"{bar.value:.2f}",
-            _colour(bar.colour),
-            [bar.quartiles] if bar.quartiles else [],
-            0.35,
-            None if bar.low is None or bar.high is None else (bar.low, bar.high),
-            bar.value,
-        )
-        for bar in several
-    ]
-    ends = [end for row in rows for end in (row.dot or 0.0, *(row.interval or ())) if math.isfinite(end)]
+    rows = []
+    for bar in several:
+        boxes, interval = [bar.quartiles] if bar.quartiles else [], None
+        if bar.low is not None and bar.high is not None:
+            interval = bar.low, bar.high
+        rows.append(_Row(bar.label, f"{bar.value:.2f}", COLOURS[bar.colour % 6], boxes, 0.35, interval, bar.value))
+    ends = [end for bar in several for end in (bar.value, bar.low, bar.high) if end is not None and math.isfinite(end)]
     first, last = math.floor(round(min([low, *ends]) / step, 6)), math.ceil(round(max([high, *ends]) / step, 6))
     ticks = [number * step for number in range(first, last + 1)]
     return _row_chart(title, rows, (ticks[0], ticks[-1]), ticks, "{:g}")
@@ -215,13 +194,13 @@ def dots(title: str, several: Sequence[Bar], low: float, high: float, step: floa
 
 def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
     """Return a chart of a bar for each row, from 0 to `high` or the largest value; values are shares."""
-    rows = [_Row(bar.label, f"{bar.value:.1%}", _colour(bar.colour), [(0.0, bar.value)]) for bar in several]
+    rows = [_Row(bar.label, f"{bar.value:.1%}", COLOURS[bar.colour % 6], [(0.0, bar.value)]) for bar in several]
     return _row_chart(title, rows, (0.0, max([high, *(bar.value for bar in several)])), ticks, "{:.0%}")
 
 
 def spans(title: str, several: Sequence[Spans], seconds: float) -> Drawing:
     """Return a chart of spans of time for each row, on an axis from 0 to `seconds`."""
-    rows = [_Row(row.label, row.note, row.colour or SHADE, row.spans) for row in several]
+    rows = [_Row(row.label, row.note, row.colour, row.spans) for row in several]
     return _row_chart(title, rows, (0.0, seconds), ticks(0, seconds, 8), "{:g} s")
 
 
@@ -235,16 +214,20 @@ def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150
     labels = {it.style: it.label for panel in several for it in panel.lines} if legend else {}
     for row, (style, label) in enumerate(labels.items()):
         y = bottom + 18 * row
-        body.append(line([(MARGIN, y), (MARGIN + 34, y)], _colour(style), 2.5, DASHES[style % len(DASHES)]))
+        body.append(line([(MARGIN, y), (MARGIN + 34, y)], COLOURS[style % 6], 2.5, DASHES[style % 6]))
         body.append(text(MARGIN + 42, y + 4, label, room=WIDTH - MARGIN - 50))
     description = "; ".join(f"{panel.title}: {', '.join(it.label for it in panel.lines)}" for panel in several)
     return Drawing(title, WIDTH, bottom + 18 * len(labels) + 2, body, description)
 
 
 def draw_panel(panel: Panel, left: float, top: float, width: float, height: float) -> list[str]:
-    """Return a panel's SVG in a rectangle of this size."""
+    """Return a panel's SVG in a rectangle of this size; lines break at values that are not finite."""
     x0, x1, y0, y1 = left + MARGIN, left + width - 6, top + height - FOOT, top + HEAD
-    low, high = _value_range([y for it in panel.lines for _, y in it.points if math.isfinite(y)], panel.least)
+    values = [y for it in panel.lines for _, y in it.points if math.isfinite(y)] or [0.0, 1.0]
+    spare = max(0.0, panel.least - (max(values) - min(values))) / 2
+    low, high = min(values) - spare, max(values) + spare
+    margin = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
+    low, high = 0.0 if 0 <= low < 0.3 * high else low - margin, high + margin  # from 0 if that is near
 
     def x(value: float) -> float:
         value = min(max(value, panel.low), panel.high)
@@ -264,22 +247,7 @@ def draw_panel(panel: Panel, left: float, top: float, width: float, height: floa
     body.append(text(x1, y0 + 29, panel.unit, "end", GREY))
     body += [line([(x(it), y1), (x(it), y0)], INK, 1, "3 3") for it in panel.marked]
     for it in panel.lines:
-        for run in _finite_runs(it.points):
-            body.append(line([(x(a), y(b)) for a, b in run], _colour(it.style), 2, DASHES[it.style % len(DASHES)]))
+        colour, dashes = COLOURS[it.style % 6], DASHES[it.style % 6]
+        runs = groupby(it.points, lambda point: math.isfinite(point[1]))
+        body += [line([(x(a), y(b)) for a, b in run], colour, 2, dashes) for is_finite, run in runs if is_finite]
     return [*body, line([(x0, y0), (x1, y0)], GREY)]
-
-
-def _value_range(values: Sequence[float], least: float) -> tuple[float, float]:
-    """Return the ends of a y axis: a little more than the values and `least` need, and from 0 if that is near."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    spare = max(0.0, least - (high - low)) / 2
-    low, high = low - spare, high + spare
-    margin = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
-    return (0.0 if 0 <= low < 0.3 * high else low - margin), high + margin
-
-
-def _finite_runs(points: Points) -> Iterator[list[tuple[float, float]]]:
-    """Yield the runs of consecutive points whose y is finite."""
-    for finite, run in groupby(points, lambda point: math.isfinite(point[1])):
-        if finite:
-            yield list(run)

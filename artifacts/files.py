@@ -4,16 +4,24 @@ Paths are relative to the root, with `/` between names. A *lease* says who makes
 a time, and it ends with its holder. On a disk it is a lock of the operating system (`filelock`). On an object store it
 is an object that only one process can create and that its holder renews; it lapses `LAPSES` seconds after the last
 renewal. Two holders at once would write the same bytes: a lease saves work, and what the work costs.
+
+Digests are remembered in the user's cache folder by path and stamp, so that a file is hashed once until it changes. A
+stamp changes with a file: on a disk it holds size, inode and the times of the last changes, on an object store size
+and ETag. A file that was written in the last seconds has no stamp: it could change again within one tick of the clock.
 """
 
+import hashlib
 import json
 import os
 import platform
+import sqlite3
+import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,14 +29,16 @@ from typing import Any
 import filelock
 import fsspec
 
-from penumbra.artifacts.digests import stamp_of
 from penumbra.artifacts.errors import ArtifactError, without_secrets
+from penumbra.artifacts.locations import digests_file
+from penumbra.artifacts.processes import cores
 
 # A bucket that answers 503 for half a minute ends no run: botocore's default of five tries takes some seconds.
 RETRIES = {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 10}}}
 LEASES = ".leases"
 LAPSES = 60.0  # seconds after the last renewal
 LOOK_EVERY = 1.0  # seconds
+SETTLED = 2.0  # seconds after its last change from which a file has a stamp
 
 
 class Files:
@@ -45,7 +55,7 @@ class Files:
 
     def read(self, path: str) -> bytes:
         """Return a file's content; raise `FileNotFoundError` if there is none."""
-        content: bytes = self._call("cat_file", path)
+        content: bytes = self.call("cat_file", path)
         return content
 
     def map(self, path: str) -> memoryview:
@@ -59,7 +69,7 @@ class Files:
     def write(self, path: str, content: bytes) -> None:
         """Write a file in one step: a rename on a disk, one PUT on an object store."""
         if not self.is_local:
-            self._call("pipe_file", path, content)
+            self.call("pipe_file", path, content)
             return
         target = self.local(path)
         draft = target.with_name(f".{uuid.uuid4().hex}")
@@ -72,14 +82,6 @@ class Files:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise self._not_writable(error) from None
-
-    def create(self, path: str, content: bytes) -> bool:
-        """Write a new file on an object store; return False if somebody else has written it first."""
-        try:
-            self._call("pipe_file", path, content, mode="create")
-        except FileExistsError:
-            return False
-        return True
 
     def local(self, path: str) -> Path:
         """Return a file's path on this disk and create its folder; only for a root that `is_local`."""
@@ -97,45 +99,39 @@ class Files:
         status = os.stat(f"{self._base}/{path}")
         return status.st_ino, status.st_size, status.st_mtime_ns
 
-    def modified(self, path: str) -> datetime:
-        """Return the time of the last change; raise `FileNotFoundError` if there is no file."""
-        time_: datetime = self._call("modified", path)
-        return time_
-
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists now, whoever made it."""
         self.filesystem.invalidate_cache()
-        return bool(self._call("exists", path))
+        return bool(self.call("exists", path))
 
     def below(self, path: str) -> dict[str, int]:
         """Return the sizes in bytes of all files of a folder, by their paths below it."""
         return {name: int(info["size"]) for name, info in self._infos(path).items()}
 
     def stamps(self, path: str) -> dict[str, str]:
-        """Return the stamps (see `penumbra.artifacts.digests`) of all files of a folder; '' is an unknown stamp."""
+        """Return the stamps of all files of a folder; '' is an unknown stamp."""
         if self.is_local:
             return {name: stamp_of(Path(self._base, path, name)) for name in self._infos(path)}
-        return {
-            name: f"{info['size']} {info['ETag']}" if info.get("ETag") else ""
-            for name, info in self._infos(path).items()
-        }
+        infos = self._infos(path).items()
+        return {name: f"{info['size']} {info['ETag']}" if info.get("ETag") else "" for name, info in infos}
 
     def _infos(self, path: str) -> dict[str, dict[str, Any]]:
         self.filesystem.invalidate_cache()
         start = len(f"{self._base}/{path}/")
-        return {name[start:]: info for name, info in sorted(self._call("find", path, detail=True).items())}
+        return {name[start:]: info for name, info in sorted(self.call("find", path, detail=True).items())}
 
     def matching(self, pattern: str) -> list[str]:
         """Return the sorted paths that match a pattern such as `*/masks/*/part-*`."""
         self.filesystem.invalidate_cache()
         names = pattern.count("/") + 1
-        return sorted("/".join(path.split("/")[-names:]) for path in self._call("glob", pattern))
+        return sorted("/".join(path.split("/")[-names:]) for path in self.call("glob", pattern))
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder; raise `FileNotFoundError` if there is none."""
-        self._call("rm", path, recursive=True)
+        self.call("rm", path, recursive=True)
 
-    def _call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+    def call(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+        """Call a function of fsspec's file system; raise `ArtifactError` if it does not answer."""
         try:
             return getattr(self.filesystem, name)(f"{self._base}/{path}", *arguments, **options)
         except (FileNotFoundError, FileExistsError):
@@ -172,17 +168,16 @@ class Files:
     @contextmanager
     def _renewed_object(self, path: str, waits: Callable[[str], None]) -> Iterator[None]:
         """Hold a numbered term: when the last one has lapsed or was given back, whoever creates the next holds it."""
-        waited = False
-        while (mine := self._next_term(path, waits if not waited else lambda holder: None)) is None:
-            waited = True
+        mine, ended = self._next_term(path, waits), threading.Event()
+        while mine is None:
             time.sleep(LOOK_EVERY)
-        ended = threading.Event()
+            mine = self._next_term(path, lambda holder: None)
 
-        def renew() -> None:
+        def renew(term: str) -> None:
             while not ended.wait(LAPSES / 4):
-                self.write(mine, _term())
+                self.write(term, _term())
 
-        renewing = threading.Thread(target=renew, daemon=True)
+        renewing = threading.Thread(target=renew, args=(mine,), daemon=True)
         renewing.start()
         try:
             yield
@@ -198,13 +193,14 @@ class Files:
         terms = self.matching(f"{path}.*")
         try:
             last = json.loads(self.read(terms[-1])) if terms else None
-        except FileNotFoundError:  # given back just now
+            if last and time.time() < last["renewed"] + LAPSES:
+                waits(last["holder"])
+                return None
+            mine = f"{path}.{int(terms[-1].rpartition('.')[2]) + 1 if terms else 0:06d}"
+            self.call("pipe_file", mine, _term(), mode="create")
+        except (FileNotFoundError, FileExistsError):  # given back, or created by somebody else, just now
             return None
-        if last and time.time() < last["renewed"] + LAPSES:
-            waits(last["holder"])
-            return None
-        mine = f"{path}.{int(terms[-1].rpartition('.')[2]) + 1 if terms else 0:06d}"
-        return mine if self.create(mine, _term()) else None
+        return mine
 
 
 def _this_process() -> str:
@@ -232,3 +228,83 @@ class JsonFolder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._files.remove(f"{self._folder}/{name}.json")
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or a digest of a folder's files with their names."""
+    if path.is_file():
+        return digests_of([path])[0]
+    return named_digest((it.relative_to(path).as_posix(), it) for it in sorted(path.rglob("*")) if it.is_file())
+
+
+def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
+    """Return a digest of files under given names; a name may have no file."""
+    several = list(files)
+    digests = iter(digests_of([file for _, file in several if file]))
+    combined = hashlib.sha256()
+    for name, file in several:
+        line = f"{name}\0{file.name if file else ''}\0{next(digests) if file else ''}\0"
+        combined.update(line.encode(errors="surrogatepass"))
+    return combined.hexdigest()
+
+
+def digests_of(files: Sequence[Path]) -> list[str]:
+    """Return the SHA-256 of each file; raise `OSError` naming one that can't be read."""
+    paths = [str(file.resolve(strict=True)) for file in files]
+    stamps = {path: stamp_of(path) for path in paths}
+    known = {path: digest for path, (stamp, digest) in remembered(paths).items() if stamp and stamp == stamps[path]}
+    unknown = [path for path in stamps if path not in known]
+    with ThreadPoolExecutor(cores()) as readers:
+        read = dict(zip(unknown, readers.map(_read, unknown), strict=True))
+    remember((path, stamps[path], digest) for path, digest in read.items())
+    return [(read | known)[path] for path in paths]
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def stamp_of(path: str | Path) -> str:
+    """Return the stamp of a file on a disk; '' if it has none, is no file or does not exist."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(status.st_mode) or status.st_mtime > time.time() - SETTLED:
+        return ""
+    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def remembered(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the remembered stamps and digests of files, by path."""
+    query = "SELECT stamp, sha256 FROM digests WHERE path = ?"
+    try:
+        with closing(sqlite3.connect(f"{digests_file().as_uri()}?mode=ro", uri=True)) as cache:
+            rows = {path: cache.execute(query, (path,)).fetchone() for path in paths}
+    except sqlite3.Error:  # nothing is remembered yet, or the cache is damaged: everything is read
+        return {}
+    return {path: row for path, row in rows.items() if row}
+
+
+def remember(rows: Iterable[tuple[str, str, str]]) -> None:
+    """Remember path, stamp and digest of files; files without a stamp are left out."""
+    _change("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", [row for row in rows if row[1]])
+
+
+def forget(paths: Iterable[str]) -> None:
+    """Forget files that were removed, or that turned out to have another content."""
+    _change("DELETE FROM digests WHERE path = ?", [(path,) for path in paths])
+
+
+def _change(statement: str, rows: Sequence[tuple[str, ...]]) -> None:
+    if not rows:
+        return
+    file = digests_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(file, timeout=10.0)) as cache, cache:
+            cache.execute("CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)")
+            cache.executemany(statement, rows)
+    except (OSError, sqlite3.Error):  # the next run reads the files again
+        return

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import math
 import platform
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,53 +99,12 @@ class Manifest(BaseModel):
     @property
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file, by name."""
-        digests: dict[str, str] = {}
-        for part in self.parts:
-            digests |= part.digests
-        return digests
+        return {name: digest for part in self.parts for name, digest in part.digests.items()}
 
     def sealed(self) -> "Manifest":
         """Return the manifest with its digest."""
         digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
         return self.model_copy(update={"sha256": digest})
-
-    @classmethod
-    def of(
-        cls,
-        work: "Work",
-        parts: list[PartRecord],
-        rejected: Counter[str],
-        started: datetime,
-        seconds: float,
-        measured: dict[str, float],
-    ) -> "Manifest":
-        """Return the manifest of a work whose parts are finished; `rejected` counts rows by reason."""
-        costs = [part.cost_usd for part in parts if part.cost_usd is not None]
-        notes: Counter[str] = Counter()
-        for part in parts:
-            notes.update(part.notes)
-        return cls(
-            dataset=work.dataset,
-            stage=work.stage,
-            stage_version=work.version,
-            key=work.key,
-            unit=work.unit,
-            rows=sum([part.rows for part in parts]),
-            taken=sum([part.taken for part in parts]),
-            kept=sum([part.kept for part in parts]),
-            rejected=dict(rejected.most_common()),
-            notes=dict(+notes),
-            parts=parts,
-            parameters=work.parameters,
-            parents=list(work.parents),
-            inputs=work.inputs,
-            software=software_versions(),
-            started=started,
-            ended=datetime.now(UTC),
-            seconds=seconds,
-            cost_usd=math.fsum(costs) if costs else None,
-            measured=measured,
-        ).sealed()
 
 
 @dataclass(frozen=True)
@@ -207,8 +166,6 @@ def software_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that shape results."""
     versions = {"python": platform.python_version()}
     for name in TRACKED:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions

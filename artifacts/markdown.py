@@ -22,6 +22,11 @@ def harmless(content: str) -> str:
     return escape(printable(content))
 
 
+def truncated(content: str, most: int) -> str:
+    """Return at most `most` characters of the text; the last one is `…` if any are left out."""
+    return content if len(content) <= most else content[: max(0, most - 1)] + "…"
+
+
 class Markdown(str):
     """Text that is markdown already, and is not escaped again."""
 

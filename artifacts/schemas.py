@@ -17,21 +17,8 @@ TEXTS = pa.list_(TEXT)
 WINDOWS = pa.list_(pa.list_(FLOAT64, 2))
 NOVEL = pa.list_(pa.struct({"type": TEXT, "words": TEXTS}))
 SALIENCY = pa.list_(pa.struct({"clip": INT32, "scores": pa.list_(INT8)}))
-TOKENS = pa.list_(
-    pa.struct(
-        {
-            "text": TEXT,
-            "space_after": BOOL,
-            "lemma": TEXT,
-            "pos": TEXT,
-            "tag": TEXT,
-            "dep": TEXT,
-            "head": INT32,
-            "primitive": TEXT,
-            "is_subject": BOOL,
-        }
-    )
-)
+TOKEN = {"text": TEXT, "space_after": BOOL, "lemma": TEXT, "pos": TEXT, "tag": TEXT, "dep": TEXT, "head": INT32}
+TOKENS = pa.list_(pa.struct({**TOKEN, "primitive": TEXT, "is_subject": BOOL}))
 SLOTS = pa.list_(pa.struct({"token": INT32, "primitive": TEXT, "tag": TEXT, "word": TEXT}))
 MOMENTS = pa.list_(pa.struct({"start": FLOAT64, "end": FLOAT64, "score": FLOAT64}))
 ANY_WIDTH = 0  # of features, whose width is their encoder's: `conform` replaces it
@@ -54,8 +41,8 @@ class Table(NamedTuple):
     columns: dict[str, Column]
 
 
-def _nullable(type_: pa.DataType, description: str) -> Column:
-    return Column(type_, description, nullable=True)
+def _table(row: str, /, **columns: Column) -> Table:
+    return Table(row, columns)
 
 
 QID = Column(TEXT, "id of the query")
@@ -65,229 +52,191 @@ RUN = Column(TEXT, "name of the training run")
 METRIC = Column(TEXT, "name of the figure")
 
 TABLES = {
-    "annotations": Table(
+    "annotations": _table(
         "a query",
-        {
-            "qid": QID,
-            "vid": Column(TEXT, "id of the query's video"),
-            "split": Column(TEXT, "`train`, `val`, `test`, `composition` (Novel-Composition) or `word` (Novel-Word)"),
-            "query": Column(TEXT, "the sentence, without leading and trailing blanks"),
-            "duration": Column(FLOAT64, "duration of the video in seconds"),
-            "windows": Column(WINDOWS, "moments, `[start, end]` in seconds; empty if the split's moments are hidden"),
-            "novel": Column(NOVEL, "novel pairs of lemmas, by type of composition, or novel words, by part of speech"),
-            "saliency": _nullable(SALIENCY, "scores (0 to 4) of three annotators for clips of 2 s; null without them"),
-        },
+        qid=QID,
+        vid=Column(TEXT, "id of the query's video"),
+        split=Column(TEXT, "`train`, `val`, `test`, `composition` (Novel-Composition) or `word` (Novel-Word)"),
+        query=Column(TEXT, "the sentence, without leading and trailing blanks"),
+        duration=Column(FLOAT64, "duration of the video in seconds"),
+        windows=Column(WINDOWS, "moments, `[start, end]` in seconds; empty if the split's moments are hidden"),
+        novel=Column(NOVEL, "novel pairs of lemmas, by type of composition, or novel words, by part of speech"),
+        saliency=Column(SALIENCY, "scores (0 to 4) of three annotators for clips of 2 s; null without them", True),
     ),
-    "tags": Table(
+    "tags": _table(
         "a query",
-        {
-            "qid": QID,
-            "tokens": Column(
-                TOKENS,
-                "tokens: `text`, `space_after`, `lemma`, universal `pos`, fine `tag`, dependency `dep` on `head`, "
-                "`primitive` class if the token may be masked, and `is_subject`",
-            ),
-        },
+        qid=QID,
+        tokens=Column(
+            TOKENS,
+            "tokens: `text`, `space_after`, `lemma`, universal `pos`, fine `tag`, dependency `dep` on `head`, "
+            "`primitive` class if the token may be masked, and `is_subject`",
+        ),
     ),
-    "dictionary": Table(
+    "dictionary": _table(
         "a word of one primitive class and one fine tag, counted over the training split",
-        {
-            "primitive": Column(TEXT, "`verb`, `noun`, `adjective`, `preposition` or `adverb`"),
-            "tag": Column(TEXT, "fine part-of-speech tag"),
-            "word": Column(TEXT, "the word as the queries write it"),
-            "lemma": Column(TEXT, "the word's lemma"),
-            "count": Column(INT64, "number of occurrences"),
-        },
+        primitive=Column(TEXT, "`verb`, `noun`, `adjective`, `preposition` or `adverb`"),
+        tag=Column(TEXT, "fine part-of-speech tag"),
+        word=Column(TEXT, "the word as the queries write it"),
+        lemma=Column(TEXT, "the word's lemma"),
+        count=Column(INT64, "number of occurrences"),
     ),
-    "masks": Table(
+    "masks": _table(
         "a query at a level",
-        {
-            "qid": QID,
-            "level": Column(INT8, "1 (fewest words masked) to 3"),
-            "ratio": Column(FLOAT64, "share of the query's primitives that is masked"),
-            "masked_query": Column(TEXT, "the query with `<mask>` in place of each masked word"),
-            "slots": Column(SLOTS, "masked words: index `token`, `primitive` class, fine `tag`, and the `word`"),
-        },
+        qid=QID,
+        level=Column(INT8, "1 (fewest words masked) to 3"),
+        ratio=Column(FLOAT64, "share of the query's primitives that is masked"),
+        masked_query=Column(TEXT, "the query with `<mask>` in place of each masked word"),
+        slots=Column(SLOTS, "masked words: index `token`, `primitive` class, fine `tag`, and the `word`"),
     ),
-    "fills": Table(
+    "fills": _table(
         "a query at a level from one provider",
-        {
-            "qid": QID,
-            "level": LEVEL,
-            "provider": PROVIDER,
-            "model": Column(TEXT, "the model that answered, or the statistics that words were drawn from"),
-            "prompt": _nullable(TEXT, "file and digest of the prompt; null if no model was asked"),
-            "words": Column(TEXTS, "one word for each slot"),
-            "negative": _nullable(TEXT, "the filled sentence; null if there is none"),
-            "status": Column(TEXT, "`filled` or `failed`"),
-            "problem": _nullable(TEXT, "the problem with the answer, or the reason why another provider was used"),
-            "attempts": Column(INT32, "number of requests to the provider"),
-            "prompt_tokens": Column(INT64, "tokens sent"),
-            "completion_tokens": Column(INT64, "tokens received"),
-            "cost_usd": Column(FLOAT64, "cost in US dollars"),
-            "cached": Column(BOOL, "whether the answer came from the cache"),
-        },
+        qid=QID,
+        level=LEVEL,
+        provider=PROVIDER,
+        model=Column(TEXT, "the model that answered, or the statistics that words were drawn from"),
+        prompt=Column(TEXT, "file and digest of the prompt; null if no model was asked", True),
+        words=Column(TEXTS, "one word for each slot"),
+        negative=Column(TEXT, "the filled sentence; null if there is none", True),
+        status=Column(TEXT, "`filled` or `failed`"),
+        problem=Column(TEXT, "the problem with the answer, or the reason why another provider was used", True),
+        attempts=Column(INT32, "number of requests to the provider"),
+        prompt_tokens=Column(INT64, "tokens sent"),
+        completion_tokens=Column(INT64, "tokens received"),
+        cost_usd=Column(FLOAT64, "cost in US dollars"),
+        cached=Column(BOOL, "whether the answer came from the cache"),
     ),
-    "embeddings": Table(
+    "embeddings": _table(
         "a distinct text",
-        {
-            "text": Column(TEXT, "the text"),
-            "encoder": Column(TEXT, "the sentence encoder"),
-            "embedding": Column(pa.list_(FLOAT32), "the embedding, of length 1"),
-        },
+        text=Column(TEXT, "the text"),
+        encoder=Column(TEXT, "the sentence encoder"),
+        embedding=Column(pa.list_(FLOAT32), "the embedding, of length 1"),
     ),
-    "negatives": Table(
+    "negatives": _table(
         "a query at a level: the negative that was chosen",
-        {
-            "qid": QID,
-            "level": LEVEL,
-            "query": Column(TEXT, "the query that the sentence negates"),
-            "negative": Column(TEXT, "the sentence"),
-            "words": Column(TEXTS, "the replacing words; empty for a whole sentence with another number of words"),
-            "provider": Column(TEXT, "the provider; `nearest` (another query) or `imported` (a file) for sentences"),
-            "model": Column(TEXT, "the model that answered, the statistics that words were drawn from, or the file"),
-            "similarity": Column(FLOAT32, "cosine similarity of the sentence embeddings of negative and query"),
-            "plausibility": _nullable(FLOAT32, "how natural the negative reads; null if that was not measured"),
-            "checks": Column(TEXTS, "names of the checks that the negative passed"),
-        },
+        qid=QID,
+        level=LEVEL,
+        query=Column(TEXT, "the query that the sentence negates"),
+        negative=Column(TEXT, "the sentence"),
+        words=Column(TEXTS, "the replacing words; empty for a whole sentence with another number of words"),
+        provider=Column(TEXT, "the provider; `nearest` (another query) or `imported` (a file) for sentences"),
+        model=Column(TEXT, "the model that answered, the statistics that words were drawn from, or the file"),
+        similarity=Column(FLOAT32, "cosine similarity of the sentence embeddings of negative and query"),
+        plausibility=Column(FLOAT32, "how natural the negative reads; null if that was not measured", True),
+        checks=Column(TEXTS, "names of the checks that the negative passed"),
     ),
-    "text_features": Table(
+    "text_features": _table(
         "a distinct text",
-        {
-            "text": Column(TEXT, "a query or a negative"),
-            "encoder": Column(TEXT, "the text encoder"),
-            "tokens": Column(FEATURES, "token states, start and end tokens included, without padding"),
-            "pooled": Column(FEATURE, "state of the whole text"),
-        },
+        text=Column(TEXT, "a query or a negative"),
+        encoder=Column(TEXT, "the text encoder"),
+        tokens=Column(FEATURES, "token states, start and end tokens included, without padding"),
+        pooled=Column(FEATURE, "state of the whole text"),
     ),
-    "video_features": Table(
+    "video_features": _table(
         "a video",
-        {
-            "vid": Column(TEXT, "id of the video"),
-            "encoder": Column(TEXT, "the vision encoder, or the names of the imported sources"),
-            "clip_length": Column(FLOAT64, "seconds of a clip"),
-            "duration": Column(FLOAT64, "duration of the video in seconds"),
-            "features": Column(FEATURES, "one vector for each clip"),
-        },
+        vid=Column(TEXT, "id of the video"),
+        encoder=Column(TEXT, "the vision encoder, or the names of the imported sources"),
+        clip_length=Column(FLOAT64, "seconds of a clip"),
+        duration=Column(FLOAT64, "duration of the video in seconds"),
+        features=Column(FEATURES, "one vector for each clip"),
     ),
-    "patch_features": Table(
+    "patch_features": _table(
         "a video",
-        {
-            "vid": Column(TEXT, "id of the video"),
-            "encoder": Column(TEXT, "the vision encoder"),
-            "seconds": Column(pa.list_(FLOAT32), "time of each frame"),
-            "grid": Column(pa.list_(INT32, 2), "rows and columns of patches"),
-            "scale": Column(pa.list_(FLOAT32), "one factor for each frame: `patches` times it are the hidden states"),
-            "patches": Column(pa.large_binary(), "int8 values of shape [frames, rows, columns, channels]"),
-        },
+        vid=Column(TEXT, "id of the video"),
+        encoder=Column(TEXT, "the vision encoder"),
+        seconds=Column(pa.list_(FLOAT32), "time of each frame"),
+        grid=Column(pa.list_(INT32, 2), "rows and columns of patches"),
+        scale=Column(pa.list_(FLOAT32), "one factor for each frame: `patches` times it are the hidden states"),
+        patches=Column(pa.large_binary(), "int8 values of shape [frames, rows, columns, channels]"),
     ),
-    "rejected": Table(
+    "rejected": _table(
         "a rejected row of any stage",
-        {
-            "qid": Column(TEXT, "id of the query, the video or other item that was rejected"),
-            "stage": Column(TEXT, "the stage that rejected it"),
-            "reason": Column(TEXT, "the reason"),
-            "value": Column(TEXT, "the value that was rejected"),
-        },
+        qid=Column(TEXT, "id of the query, the video or other item that was rejected"),
+        stage=Column(TEXT, "the stage that rejected it"),
+        reason=Column(TEXT, "the reason"),
+        value=Column(TEXT, "the value that was rejected"),
     ),
-    "in_video_negatives": Table(
+    "in_video_negatives": _table(
         "a query and another query of the same video",
-        {
-            "qid": QID,
-            "negative_qid": Column(TEXT, "id of the other query, which is a negative of the first one"),
-            "iou": Column(FLOAT64, "largest temporal IoU of their windows"),
-            "similarity": Column(FLOAT32, "cosine similarity of their sentence embeddings"),
-        },
+        qid=QID,
+        negative_qid=Column(TEXT, "id of the other query, which is a negative of the first one"),
+        iou=Column(FLOAT64, "largest temporal IoU of their windows"),
+        similarity=Column(FLOAT32, "cosine similarity of their sentence embeddings"),
     ),
-    "visual_dynamic_queries": Table(
+    "visual_dynamic_queries": _table(
         "a query",
-        {
-            "qid": QID,
-            "static": Column(TEXT, "the query's noun chunks"),
-            "dynamic": Column(TEXT, "the rest of the query"),
-            "split": Column(BOOL, "whether the query has both; if not, both columns are the query itself"),
-        },
+        qid=QID,
+        static=Column(TEXT, "the query's noun chunks"),
+        dynamic=Column(TEXT, "the rest of the query"),
+        split=Column(BOOL, "whether the query has both; if not, both columns are the query itself"),
     ),
-    "metrics": Table(
+    "metrics": _table(
         "a figure of a step or epoch of a training run",
-        {
-            "run": RUN,
-            "epoch": Column(INT32, "epoch of the training"),
-            "step": Column(INT64, "step of the training"),
-            "split": Column(TEXT, "`train` or `validation`"),
-            "name": Column(TEXT, "name of the loss or figure"),
-            "value": Column(FLOAT64, "value of the loss or figure"),
-        },
+        run=RUN,
+        epoch=Column(INT32, "epoch of the training"),
+        step=Column(INT64, "step of the training"),
+        split=Column(TEXT, "`train` or `validation`"),
+        name=Column(TEXT, "name of the loss or figure"),
+        value=Column(FLOAT64, "value of the loss or figure"),
     ),
-    "predictions": Table(
+    "predictions": _table(
         "a query that a training run predicted moments for",
-        {
-            "run": RUN,
-            "split": Column(TEXT, "split of the query"),
-            "qid": QID,
-            "windows": Column(MOMENTS, "`start` and `end` in seconds and `score`, best first"),
-            "saliency": Column(pa.list_(FLOAT32), "saliency score of each clip of the video"),
-        },
+        run=RUN,
+        split=Column(TEXT, "split of the query"),
+        qid=QID,
+        windows=Column(MOMENTS, "`start` and `end` in seconds and `score`, best first"),
+        saliency=Column(pa.list_(FLOAT32), "saliency score of each clip of the video"),
     ),
-    "evaluation": Table(
+    "evaluation": _table(
         "a figure of a training run",
-        {
-            "run": RUN,
-            "split": Column(TEXT, "the split that was evaluated"),
-            "subset": Column(
-                TEXT,
-                "`all`, a type of novel composition, or `held out` for the figures of the model's own family. Baselines"
-                " over all queries of the split are `constant window` (the best one of the training split), `constant "
-                "window by verb`, and `another query` (the run's predictions for a query of another video)",
-            ),
-            "metric": METRIC,
-            "value": Column(FLOAT64, "value in percent, except `queries` (a count) and probabilities"),
-        },
+        run=RUN,
+        split=Column(TEXT, "the split that was evaluated"),
+        subset=Column(
+            TEXT,
+            "`all`, a type of novel composition, or `held out` for the figures of the model's own family. Baselines"
+            " over all queries of the split are `constant window` (the best one of the training split), `constant "
+            "window by verb`, and `another query` (the run's predictions for a query of another video)",
+        ),
+        metric=METRIC,
+        value=Column(FLOAT64, "value in percent, except `queries` (a count) and probabilities"),
     ),
-    "ablation": Table(
+    "ablation": _table(
         "a figure of a row of a grid, trained with one seed",
-        {
-            "row": Column(TEXT, "label of the grid's row; `constant window` for the baseline of the training split"),
-            "seed": Column(INT64, "seed of the training"),
-            "run": RUN,
-            "split": Column(TEXT, "the split that was evaluated; empty for a figure of the whole run"),
-            "metric": METRIC,
-            "value": Column(FLOAT64, "value of the figure"),
-        },
+        row=Column(TEXT, "label of the grid's row; `constant window` for the baseline of the training split"),
+        seed=Column(INT64, "seed of the training"),
+        run=RUN,
+        split=Column(TEXT, "the split that was evaluated; empty for a figure of the whole run"),
+        metric=METRIC,
+        value=Column(FLOAT64, "value of the figure"),
     ),
-    "measures": Table(
+    "measures": _table(
         "a negative, chosen or drawn, and what its text shows",
-        {
-            "qid": QID,
-            "level": LEVEL,
-            "provider": PROVIDER,
-            "vid": Column(TEXT, "id of the query's video"),
-            "known_query": Column(BOOL, "whether the data set has the query in that video"),
-            "template_kept": _nullable(BOOL, "whether only masked words changed, one word each; null without masks"),
-            "words": Column(TEXTS, "the words that fill the masks"),
-            "slots": _nullable(INT16, "number of these words that could be evaluated"),
-            "same_slot_class": _nullable(INT16, "of these, words that the training split has with the slot's tag"),
-            "equal_to_original": _nullable(INT16, "of these, words that equal the masked word"),
-            "length": Column(INT16, "number of words"),
-            "closed_vocabulary": Column(BOOL, "whether the training split has every word"),
-            "copy": Column(BOOL, "whether the negative equals its own query"),
-            "false_negative": Column(BOOL, "whether the negative equals another query of the same video"),
-            "false_negative_lemmatised": Column(BOOL, "whether its lemmas equal those of a query of the same video"),
-            "test_splits": Column(TEXTS, "the splits except `train` that have the negative as a query"),
-            "trained": Column(BOOL, "whether `train` has the negative as a query"),
-            "held_out_composition": Column(BOOL, "whether it has both words of a composition novel in a test split"),
-            "held_out_word": Column(BOOL, "whether it has a word that is novel in a test split"),
-            "similarity": _nullable(FLOAT64, "cosine similarity to the query, if it is known"),
-        },
+        qid=QID,
+        level=LEVEL,
+        provider=PROVIDER,
+        vid=Column(TEXT, "id of the query's video"),
+        known_query=Column(BOOL, "whether the data set has the query in that video"),
+        template_kept=Column(BOOL, "whether only masked words changed, one word each; null without masks", True),
+        words=Column(TEXTS, "the words that fill the masks"),
+        slots=Column(INT16, "number of these words that could be evaluated", True),
+        same_slot_class=Column(INT16, "of these, words that the training split has with the slot's tag", True),
+        equal_to_original=Column(INT16, "of these, words that equal the masked word", True),
+        length=Column(INT16, "number of words"),
+        closed_vocabulary=Column(BOOL, "whether the training split has every word"),
+        copy=Column(BOOL, "whether the negative equals its own query"),
+        false_negative=Column(BOOL, "whether the negative equals another query of the same video"),
+        false_negative_lemmatised=Column(BOOL, "whether its lemmas equal those of a query of the same video"),
+        test_splits=Column(TEXTS, "the splits except `train` that have the negative as a query"),
+        trained=Column(BOOL, "whether `train` has the negative as a query"),
+        held_out_composition=Column(BOOL, "whether it has both words of a composition novel in a test split"),
+        held_out_word=Column(BOOL, "whether it has a word that is novel in a test split"),
+        similarity=Column(FLOAT64, "cosine similarity to the query, if it is known", True),
     ),
-    "quality": Table(
+    "quality": _table(
         "a figure about negatives",
-        {
-            "level": Column(INT8, "1 to 3; 0 for a figure of no single level"),
-            "provider": PROVIDER,
-            "metric": METRIC,
-            "value": Column(FLOAT64, "value of the figure"),
-        },
+        level=Column(INT8, "1 to 3; 0 for a figure of no single level"),
+        provider=PROVIDER,
+        metric=METRIC,
+        value=Column(FLOAT64, "value of the figure"),
     ),
     "summary": Table(
         "a section of the report of build-negatives",

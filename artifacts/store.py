@@ -9,6 +9,7 @@ at a time. All that is read is compared with its digest.
 """
 
 import hashlib
+import math
 import re
 import time
 from collections import Counter
@@ -22,10 +23,9 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
-from penumbra.artifacts.digests import forget, remember, remembered
 from penumbra.artifacts.errors import ArtifactError, what_there_is
-from penumbra.artifacts.files import JsonFolder
-from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work
+from penumbra.artifacts.files import JsonFolder, forget, remember, remembered
+from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work, software_versions
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import SCHEMAS, conform
 from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, is_older, part_name
@@ -53,7 +53,6 @@ class Store(Catalogue):
         self._digests: dict[Artifact, dict[str, str]] = {}
 
     def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
-        """Return what travels to another process: the root."""
         return Store, (self.root,)
 
     def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
@@ -136,7 +135,7 @@ class Store(Catalogue):
             faults = readers.map(lambda name: self._fault(artifact, name, unknown[name]), unknown)
             if _extra(stamps, manifest) or any(faults):
                 return None
-        remember((paths[name], stamps.get(name, ""), digest) for name, digest in unknown.items())
+        self._remember(artifact, unknown, stamps)
         return manifest
 
     def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
@@ -222,13 +221,18 @@ class Store(Catalogue):
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
         started, clock = datetime.now(UTC), time.perf_counter()
-        measured: dict[str, float] = {}
+        measured: list[dict[str, float]] = []
         checked = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
         records = {index: record for index, record in checked.items() if record}
         missing = [index for index, record in checked.items() if not record]
         for made in elsewhere(missing) if elsewhere and missing else ():
-            records[made.number] = self._check_shared(artifact, made)
-            _add(measured, made.measured)
+            if self._noted(artifact, made.number) != made.record:
+                raise ArtifactError(
+                    f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
+                    "must name a shared folder or a bucket (s3://…) that all workers reach"
+                )
+            records[made.number] = made.record
+            measured.append(made.measured)
             progress(len(records), total)
         for index, make in enumerate(parts):
             if index in records:
@@ -237,35 +241,63 @@ class Store(Catalogue):
             if record is None:
                 part = make()
                 record = self.write(artifact, index, part)
-                _add(measured, part.measured)
+                measured.append(part.measured)
             records[index] = record
             progress(len(records), max(total, len(records)))
-        in_order = [records[index] for index in sorted(records)]
         seconds = round(time.perf_counter() - clock, 3)
-        reasons = self._reasons(artifact, in_order)
-        self._finish(artifact, Manifest.of(work, in_order, reasons, started, seconds, measured))
+        self._finish(artifact, work, [records[index] for index in sorted(records)], started, seconds, measured)
 
-    def _finish(self, artifact: Artifact, manifest: Manifest) -> None:
+    def _finish(
+        self,
+        artifact: Artifact,
+        work: Work,
+        records: list[PartRecord],
+        started: datetime,
+        seconds: float,
+        measured: list[dict[str, float]],
+    ) -> None:
         """Remove extra parts and drafts, and write the manifest."""
+        notes, reasons, sums = Counter[str](), Counter[str](), dict[str, float]()
+        for record in records:
+            notes.update(record.notes)
+            if record.rejected:
+                rows = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
+                reasons.update(rows["reason"].to_pylist())
+        for name, value in [item for part in measured for item in part.items()]:
+            sums[name] = sums.get(name, 0.0) + value
+        costs = [record.cost_usd for record in records if record.cost_usd is not None]
+        manifest = Manifest(
+            dataset=work.dataset,
+            stage=work.stage,
+            stage_version=work.version,
+            key=work.key,
+            unit=work.unit,
+            rows=sum([record.rows for record in records]),
+            taken=sum([record.taken for record in records]),
+            kept=sum([record.kept for record in records]),
+            rejected=dict(reasons.most_common()),
+            notes=dict(+notes),
+            parts=records,
+            parameters=work.parameters,
+            parents=list(work.parents),
+            inputs=work.inputs,
+            software=software_versions(),
+            started=started,
+            ended=datetime.now(UTC),
+            seconds=seconds,
+            cost_usd=math.fsum(costs) if costs else None,
+            measured=sums,
+        ).sealed()
         stamps = self.files.stamps(path_of(artifact))
         for name in _extra(stamps, manifest):
             self.files.remove(path_of(artifact, name))
-        remember(
-            (f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), digest)
-            for name, digest in manifest.digests.items()
-        )
+        self._remember(artifact, manifest.digests, stamps)
         self.files.write(path_of(artifact, MANIFEST), manifest.model_dump_json(indent=1).encode())
         if self.files.exists(path_of(artifact, DRAFTS)):
             self.files.remove(path_of(artifact, DRAFTS))
 
-    def _check_shared(self, artifact: Artifact, made: Made) -> PartRecord:
-        """Return a worker's record; raise `ArtifactError` if it is not in this store, so the worker has another one."""
-        if self._noted(artifact, made.number) != made.record:
-            raise ArtifactError(
-                f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
-                "must name a shared folder or a bucket (s3://…) that all workers reach"
-            )
-        return made.record
+    def _remember(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> None:
+        remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), it) for name, it in digests.items())
 
     def write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
         """Write a part's file, after its record and the file of its rejected rows."""
@@ -311,20 +343,8 @@ class Store(Catalogue):
         except (FileNotFoundError, ValidationError):
             return None
 
-    def _reasons(self, artifact: Artifact, records: Iterable[PartRecord]) -> Counter[str]:
-        """Return the number of rejected rows by reason."""
-        reasons: Counter[str] = Counter()
-        for record in records:
-            if record.rejected:
-                rows = decode(self.files.read(path_of(artifact, record.rejected)), ["reason"])
-                reasons.update(rows["reason"].to_pylist())
-        return reasons
-
     def write_file(self, artifact: Artifact, name: str, content: bytes) -> None:
-        """Write a file beside the parts. Its name begins with `_`, so that no reader takes it for a part.
-
-        Files below `_drafts/` are removed when the artifact is finished.
-        """
+        """Write a file beside the parts; its name begins with `_`. Drafts are removed when the artifact is finished."""
         self.files.write(path_of(artifact, name), content)
 
     def read_file(self, artifact: Artifact, name: str) -> bytes | None:
@@ -337,11 +357,6 @@ class Store(Catalogue):
     def json_folder(self, name: str) -> JsonFolder:
         """Return the hidden folder `.name` of the store, for what a later run must know."""
         return JsonFolder(self.files, name)
-
-
-def _add(measured: dict[str, float], more: dict[str, float]) -> None:
-    for name, value in more.items():
-        measured[name] = measured.get(name, 0.0) + value
 
 
 def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows

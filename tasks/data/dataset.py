@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from penumbra.artifacts.charts import truncated
 from penumbra.artifacts.errors import MissingError, PenumbraError, what_there_is
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
+from penumbra.artifacts.markdown import truncated
 from penumbra.tasks.parameter_group import Parameters
 
 PUBLIC = ("charades-cg", "activitynet-cg")  # data sets that `penumbra fetch` downloads

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.errors import FeatureError

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 from pydantic import Field
 
-from penumbra.artifacts.digests import file_digest, named_digest
+from penumbra.artifacts.files import file_digest, named_digest
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.tasks.features.errors import FeatureError, VideoError

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
-from penumbra.artifacts.digests import named_digest
 from penumbra.artifacts.errors import MissingError
+from penumbra.artifacts.files import named_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store

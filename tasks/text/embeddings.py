@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch

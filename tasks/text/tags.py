@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import Field
 
-from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import Markdown, bold, plain

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import digests
-from penumbra.artifacts.digests import digests_of, file_digest, named_digest
+from penumbra.artifacts import files as digests
+from penumbra.artifacts.files import digests_of, file_digest, named_digest
 
 
 @pytest.fixture(autouse=True)

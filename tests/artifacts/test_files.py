@@ -49,14 +49,6 @@ def test_an_unwritable_root_is_reported_in_one_line(tmp_path: Path) -> None:
             Files(str(root)).write("a/b", b"new")
 
 
-def test_only_one_process_creates_a_file(tmp_path: Path) -> None:
-    files = Files(f"memory://{tmp_path.name}/root")
-    assert files.create("a/b", b"first")
-    assert not files.create("a/b", b"second")
-    assert files.read("a/b") == b"first"
-    assert files.below("a") == {"b": 5}
-
-
 def test_json_folders_are_separate(files: Files) -> None:
     jobs, others = JsonFolder(files, "jobs"), JsonFolder(files, "others")
     for name, number in (("b", 1), ("a", 2), ("b", 3)):

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from penumbra.artifacts import digests
+from penumbra.artifacts import files as digests
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Artifact, Made, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of

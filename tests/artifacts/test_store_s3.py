@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.artifacts import digests
+from penumbra.artifacts import files as digests
 from penumbra.artifacts import files as files_module
 from penumbra.artifacts.files import Files
 from penumbra.artifacts.manifest import Part, Work, rejection
@@ -155,7 +155,7 @@ def test_a_lease_that_is_not_renewed_lapses(bucket: str, monkeypatch: pytest.Mon
     files, told = Store(bucket).files, list[str]()
     dead, mine = (f"{files_module.LEASES}/x.00000{term}" for term in (7, 8))
     long_ago = {"holder": "one that was killed", "renewed": time.time() - 1000}
-    assert files.create(dead, json.dumps(long_ago).encode())
+    files.write(dead, json.dumps(long_ago).encode())
 
     def waits(holder: str) -> None:
         told.append(holder)

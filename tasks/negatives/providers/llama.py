@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.questions import Prompt, WordLists

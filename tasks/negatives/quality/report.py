@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of

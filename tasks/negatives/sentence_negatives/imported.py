@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import ArtifactError
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store

@@ -474,7 +474,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "open", denied)
     monkeypatch.setattr(Path, "read_text", denied)
-    monkeypatch.setattr("penumbra.artifacts.digests._read", denied)
+    monkeypatch.setattr("penumbra.artifacts.files._read", denied)
     assert "Permission denied" in refused(dataset, tmp_path / "train.json")
     with pytest.raises(DatasetError):
         Annotations(dataset).inputs()

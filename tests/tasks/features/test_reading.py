@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from penumbra.artifacts.digests import file_digest
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import ArtifactError, conform
 from penumbra.artifacts.store import Store

@@ -12,8 +12,8 @@ import pytest
 import spacy
 from spacy.language import Language
 
-from penumbra.artifacts.digests import file_digest
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.text.tags import PIPELINE_FOLDER, SHIPPED_PIPELINE, describe, load_pipeline, tag_part, tag_texts
 from workshop.tagger.train import score
