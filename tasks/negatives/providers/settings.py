@@ -65,7 +65,7 @@ class Llama(ProviderSettings):
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return the number of words on offer, the weights, the prompt and how words are drawn."""
-        from penumbra.artifacts.digests import file_digest
+        from penumbra.artifacts.files import file_digest
         from penumbra.tasks.negatives.providers.questions import load_prompt
 
         folder = Path(self.model)
