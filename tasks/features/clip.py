@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHIPPED = "tiny-clip"
 FOLDER = PROJECT / "models" / "tiny_clip"
+PROCESSING = "preprocessor_config.json"
 CHANNELS = 3  # of a frame
 BICUBIC = 3  # Pillow's number of the filter, as in preprocessor_config.json
 
@@ -117,6 +118,7 @@ def load(clip: Clip) -> Encoder:
 @cache
 def _load(name: str, device: str, precision: str) -> Encoder:
     import torch
+    from huggingface_hub import hf_hub_download
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
 
     folder = Path(source(name)).expanduser()
@@ -132,7 +134,8 @@ def _load(name: str, device: str, precision: str) -> Encoder:
         if channels % CHANNELS:
             raise FeatureError(f"{name} takes {channels} channels, which is no multiple of {CHANNELS}")
         tokenizer = CLIPTokenizer.from_pretrained(origin, local_files_only=local)
-        processing = read_processing(_processing_file(origin, local))
+        file = Path(origin) / PROCESSING if local else Path(hf_hub_download(origin, PROCESSING))
+        processing = read_processing(file)
     except (OSError, ValueError, KeyError) as error:
         raise FeatureError(
             f"CLIP {name!r} can't be loaded ({type(error).__name__}): without a network give a folder, or `{SHIPPED}`, "
@@ -145,14 +148,6 @@ def _load(name: str, device: str, precision: str) -> Encoder:
         return Encoder(name, model.eval().to(target), tokenizer, processing, target, dtype)
     except RuntimeError as error:
         raise FeatureError(f"CLIP can't be put on device {device!r}: {str(error).splitlines()[0]}") from None
-
-
-def _processing_file(origin: str, local: bool) -> Path:
-    if local:
-        return Path(origin) / "preprocessor_config.json"
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(origin, "preprocessor_config.json"))
 
 
 def read_processing(file: Path) -> Processing:
@@ -168,8 +163,8 @@ def read_processing(file: Path) -> Processing:
         crop=(crop["height"], crop["width"]) if config.get("do_center_crop", True) else None,
         resample=config.get("resample", BICUBIC),
     )
-    mean, deviation = tuple(config["image_mean"]), tuple(config["image_std"])
-    return Processing(resizing, config.get("rescale_factor", 1 / 255), mean, deviation)
+    scale = config.get("rescale_factor", 1 / 255)
+    return Processing(resizing, scale, tuple(config["image_mean"]), tuple(config["image_std"]))
 
 
 def preprocess(pictures: Sequence[Picture], processing: Processing, device: "torch.device") -> "torch.Tensor":

@@ -9,7 +9,7 @@ duration is the end of the last decoded frame. Frames are rotated as the video's
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -32,7 +32,6 @@ CONTAINERS = ("mov", "matroska", "avi", "mpegts", "mpeg", "mpegvideo", "asf", "f
 DEFAULT_RATE = 25  # frames a second of a video that has neither timestamps nor a rate
 
 ROWS, COLUMNS = 120, 160  # pixels of a thumbnail
-THUMBNAILS_PER_ROW = 6
 BACKGROUND = 24  # grey level around a thumbnail of another aspect ratio
 
 
@@ -226,23 +225,8 @@ def thumbnail(picture: Picture) -> bytes:
     framed = Image.new("RGB", (COLUMNS, ROWS), (BACKGROUND,) * 3)
     small = Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR)
     framed.paste(small, ((COLUMNS - size[0]) // 2, (ROWS - size[1]) // 2))
-    return _jpeg(framed)
-
-
-def contact_sheet(thumbnails: Sequence[bytes]) -> bytes:
-    """Return thumbnails side by side, in rows of THUMBNAILS_PER_ROW, as one JPEG."""
-    rows = -(-len(thumbnails) // THUMBNAILS_PER_ROW)
-    width = min(len(thumbnails), THUMBNAILS_PER_ROW) * COLUMNS
-    sheet = Image.new("RGB", (width, rows * ROWS), (BACKGROUND,) * 3)
-    for index, data in enumerate(thumbnails):
-        row, column = divmod(index, THUMBNAILS_PER_ROW)
-        sheet.paste(Image.open(io.BytesIO(data)), (column * COLUMNS, row * ROWS))
-    return _jpeg(sheet)
-
-
-def _jpeg(image: Image.Image) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=85)
+    framed.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
 

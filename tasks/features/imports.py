@@ -16,7 +16,7 @@ into another file.
 
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,18 +102,15 @@ def ids_of(vid: str) -> tuple[str, str]:
     return vid, vid.removeprefix(PREFIX) if vid.startswith(PREFIX) else PREFIX + vid
 
 
-def select_array(arrays: Mapping[str, Any], key: str, what: str) -> Any:
-    """Return the array called `key`, or one with a usual name, or the only one; raise `VideoError` if there is none."""
-    if key:
-        if key not in arrays:
-            raise VideoError(f"{what} has no array {key}", ", ".join(sorted(arrays)[:5]))
-        return arrays[key]
-    for name in ARRAY_NAMES:
-        if name in arrays:
-            return arrays[name]
-    if len(arrays) == 1:
-        return next(iter(arrays.values()))
-    raise VideoError(f"{what} has several arrays: name one with key", ", ".join(sorted(arrays)[:5]))
+def array_name(names: Iterable[str], key: str, what: str) -> str:
+    """Return `key`, or a usual name, or the only one; raise `VideoError` if there is none."""
+    names = sorted(names)
+    if key and key not in names:
+        raise VideoError(f"{what} has no array {key}", ", ".join(names[:5]))
+    usual = [name for name in ((key,) if key else ARRAY_NAMES) if name in names]
+    if not usual and len(names) != 1:
+        raise VideoError(f"{what} has several arrays: name one with key", ", ".join(names[:5]))
+    return (usual or names)[0]
 
 
 class FeatureFolder:
@@ -123,13 +120,16 @@ class FeatureFolder:
         self.path, self.key = path, key
         self._folder = VideoFolder(path, SUFFIXES)
 
-    def file(self, vid: str) -> Path | None:
-        """Return a video's file, or None."""
+    def digest(self, vids: Iterable[str]) -> str:
+        """Return the digest of the files of these videos."""
+        return named_digest((vid, self._file(vid)) for vid in vids)
+
+    def _file(self, vid: str) -> Path | None:
         return next((file for name in ids_of(vid) if (file := self._folder.find(name))), None)
 
     def read(self, vid: str) -> Array | None:
         """Return a video's features, or None if there are none; raise `VideoError` if they can't be read."""
-        file = self.file(vid)
+        file = self._file(vid)
         if file is None:
             if self._folder.outside.intersection(ids_of(vid)):
                 raise VideoError("link leads out of the folder", "name the folder it leads to in imports.sources")
@@ -139,21 +139,18 @@ class FeatureFolder:
                 if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                     return self._read_array(stream)
                 with zipfile.ZipFile(stream) as archive:
-                    return self._read_member(archive)
+                    members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+                    member = members[array_name(members, self.key, "file")]
+                    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # may need any memory
+                        raise VideoError("file is compressed as numpy compresses none", member.filename)
+                    with archive.open(member) as inner:
+                        array = self._read_array(inner)
+                        inner.read(1)  # the checksum is verified at the end
+                        return array
         except VideoError:
             raise
         except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
             raise VideoError("file can't be read as .npy or .npz", f"{file.name}: {error}") from None
-
-    def _read_member(self, archive: zipfile.ZipFile) -> Array:
-        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        member = select_array(members, self.key, "file")
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may need any memory
-            raise VideoError("file is compressed as numpy compresses none", member.filename)
-        with archive.open(member) as stream:
-            array = self._read_array(stream)
-            stream.read(1)  # the checksum is verified at the end
-            return array
 
     def _read_array(self, stream: IO[bytes]) -> Array:
         stream.seek(0)
@@ -176,19 +173,28 @@ class Hdf5File:
         except Exception as error:
             raise FeatureError(f"{path} is neither a folder nor an HDF5 file ({error})") from None
 
+    def digest(self, vids: Iterable[str]) -> str:
+        """Return the digest of the file."""
+        return file_digest(self.path)
+
     def read(self, vid: str) -> Array | None:
         """Return a video's features, or None if there are none; raise `VideoError` if they can't be read."""
         import h5py
 
+        def member(group: Any, name: str) -> Any:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):  # looked at without following it
+                raise VideoError("HDF5 link leads elsewhere", f"{group.name}/{name}")
+            return group[name]
+
         try:
-            name = next((name for name in ids_of(vid) if is_inside(name) and _link(self._file, name)), None)
-            if name is None:
+            names = [name for name in ids_of(vid) if is_inside(name) and self._file.get(name, getlink=True)]
+            if not names:
                 return None
-            item = _member(self._file, name)
+            item = member(self._file, names[0])
             if isinstance(item, h5py.Group):
-                item = _member(item, select_array({inner: inner for inner in item}, self.key, "group"))
+                item = member(item, array_name(item, self.key, "group"))
             if not isinstance(item, h5py.Dataset):
-                raise VideoError("group holds no array", name)
+                raise VideoError("group holds no array", names[0])
             if item.is_virtual or item.external:
                 raise VideoError("array lies in another file than the HDF5 file", item.name)
             check_header(item.shape or (), item.dtype)
@@ -198,20 +204,6 @@ class Hdf5File:
             raise
         except Exception as error:
             raise VideoError("array can't be read from the HDF5 file", f"{vid}: {error}") from None
-
-
-def _link(group: Any, name: str) -> Any:
-    """Return the link of this name in a group, or None, without following it."""
-    return group.get(name, getlink=True)
-
-
-def _member(group: Any, name: str) -> Any:
-    """Return the member of a group; raise `VideoError` if it is a link to another place or file."""
-    import h5py
-
-    if not isinstance(_link(group, name), h5py.HardLink):
-        raise VideoError("HDF5 link leads elsewhere", f"{group.name}/{name}")
-    return group[name]
 
 
 # -- checking and joining sources -------------------------------------------------------------------------------------
@@ -249,21 +241,9 @@ class Importer:
     ) -> None:
         self.imports, self.clip_length, self.opened = imports, clip_length, opened
         self.dimensions = [
-            source.dimension or self._usual_dimension(place, vids)
+            source.dimension or _usual_dimension(place, vids)
             for source, place in zip(imports.sources, opened, strict=True)
         ]
-
-    def _usual_dimension(self, place: FeatureFolder | Hdf5File, vids: Sequence[str]) -> int:
-        """Return the most frequent dimension among the first videos of a source."""
-        seen: Counter[int] = Counter()
-        for vid in vids:
-            with suppress(VideoError):
-                array = place.read(vid)
-                if array is not None:
-                    seen[check_matrix(array, 0).shape[1]] += 1
-            if seen.total() == VIDEOS_FOR_DIMENSION:
-                break
-        return seen.most_common(1)[0][0] if seen else 0
 
     def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
         """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
@@ -277,13 +257,25 @@ class Importer:
             matrices.append(check_matrix(array, dimension))
         limits = [source.longest or None for source in self.imports.sources]
         clips = min(len(matrix[:limit]) for matrix, limit in zip(matrices, limits, strict=True))
-        expected = check_length(clips, duration, self.clip_length, self.imports)
-        notes = {
-            "sources of different lengths cut to the shortest": len({len(matrix) for matrix in matrices}) > 1,
-            "a clip more or fewer than the duration asks for": clips != expected,
-        }
-        features = np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16)
-        return features, [note for note, holds in notes.items() if holds]
+        notes = []
+        if len({len(matrix) for matrix in matrices}) > 1:
+            notes.append("sources of different lengths cut to the shortest")
+        if clips != check_length(clips, duration, self.clip_length, self.imports):
+            notes.append("a clip more or fewer than the duration asks for")
+        return np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16), notes
+
+
+def _usual_dimension(place: FeatureFolder | Hdf5File, vids: Sequence[str]) -> int:
+    """Return the most frequent dimension among the first videos of a source."""
+    seen: Counter[int] = Counter()
+    for vid in vids:
+        with suppress(VideoError):
+            array = place.read(vid)
+            if array is not None:
+                seen[check_matrix(array, 0).shape[1]] += 1
+        if seen.total() == VIDEOS_FOR_DIMENSION:
+            break
+    return seen.most_common(1)[0][0] if seen else 0
 
 
 def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:
@@ -300,9 +292,6 @@ def import_part(vids: Sequence[str], durations: dict[str, float], importer: Impo
     encoder = "+".join(source.called() for source in importer.imports.sources)
     table = features_table(encoder, importer.clip_length, rows, sum(importer.dimensions) or 1)
     return Part(table, len(vids), len(rows), rejected, notes)
-
-
-# -- the stage --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -338,20 +327,12 @@ class ImportedFeatures(Stage):
             "videos_a_part": VIDEOS_A_PART,
         }
 
-    def determines(self) -> dict[str, Any]:
-        """Return all of the parameters."""
-        return self.parameters()
+    determines = parameters
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the sources' files."""
-        digests = {}
-        for number, (source, place) in enumerate(zip(self.imports.sources, self.opened, strict=True)):
-            if isinstance(place, FeatureFolder):
-                digest = named_digest((vid, place.file(vid)) for vid in self.durations)
-            else:
-                digest = file_digest(place.path)
-            digests[f"{number}: {source.called()}"] = digest
-        return digests
+        named = enumerate(zip(self.imports.sources, self.opened, strict=True))
+        return {f"{number}: {source.called()}": place.digest(self.durations) for number, (source, place) in named}
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:

@@ -79,8 +79,7 @@ class Simulation(Parameters):
 
     def numbers(self) -> dict[str, Any]:
         """Return all numbers of the simulation."""
-        changed = self.model_dump(mode="json", exclude={"difficulty"}, exclude_none=True)
-        return NUMBERS | DIFFICULTIES[self.difficulty] | changed
+        return NUMBERS | DIFFICULTIES[self.difficulty] | self.model_dump(exclude={"difficulty"}, exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -206,9 +205,7 @@ class SimulatedFeatures(Stage):
         """Return all numbers of the simulation."""
         return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
 
-    def determines(self) -> dict[str, Any]:
-        """Return all of the parameters."""
-        return self.parameters()
+    determines = parameters
 
     @cached_property
     def numbers(self) -> dict[str, Any]:

@@ -10,11 +10,12 @@ text's vectors do not depend on the texts that are encoded with it.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,33 +50,19 @@ class Texts(Parameters):
         "that of `clip.encoder`.",
     )
 
-    def with_encoder(self, clip: Clip) -> Clip:
-        """Return `clip` with the encoder that is named here, if any."""
-        return clip.model_copy(update={"encoder": self.encoder}) if self.encoder else clip
-
 
 # -- encoders ---------------------------------------------------------------------------------------------------------
 
 
-class TextEncoder(Protocol):
-    """Makes `width` numbers for each token, and a pooled vector for each text."""
-
-    name: str
-    width: int
-
-    def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
-        """Return token states (tokens, width) of each text, pooled vectors, and how many texts were truncated."""
-
-
 class ClipTexts:
-    """The text side of a CLIP."""
+    """The text side of a CLIP: makes `width` numbers for each token, and a pooled vector for each text."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.name, self.encoder = encoder.name, encoder
         self.width: int = encoder.model.config.text_config.hidden_size
 
     def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
-        """See `TextEncoder.encode`."""
+        """Return token states (tokens, width) of each text, pooled vectors, and how many texts were truncated."""
         import torch
 
         model, device = self.encoder.model, self.encoder.device
@@ -114,7 +101,7 @@ class SentenceTexts:
         self.width: int = self.model[0].get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:
-        """See `TextEncoder.encode`."""
+        """See `ClipTexts.encode`."""
         limit = self.model.max_seq_length
         lengths = [len(ids) for ids in self.model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
         tokens: list[Float16Array] = [np.zeros((0, 0), np.float16)] * len(texts)
@@ -133,23 +120,20 @@ class SentenceTexts:
         return tokens, pooled, sum(length > limit for length in lengths)
 
 
+TextEncoder = ClipTexts | SentenceTexts
+
+
 def load_text_encoder(clip: Clip) -> TextEncoder:
     """Load the encoder that `clip` names, a CLIP or any other; raise `PenumbraError` with the remedy if that fails."""
-    if model_source(clip.encoder) == clip.encoder and _is_clip(clip.encoder):
-        return ClipTexts(load(clip))
-    return SentenceTexts(clip.encoder, clip.device, clip.precision)
-
-
-def _is_clip(name: str) -> bool:
-    """Return whether a name or folder is a CLIP; a model that can't be found counts as one, and `load` reports it."""
     from transformers import AutoConfig
 
-    folder = Path(source(name)).expanduser()
-    try:
-        config = AutoConfig.from_pretrained(str(folder) if folder.is_dir() else name, local_files_only=folder.is_dir())
-    except (OSError, ValueError):
-        return True
-    return bool(config.model_type == "clip")
+    name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
+    is_clip = model_source(name) == name
+    if is_clip:
+        place, local = str(folder) if folder.is_dir() else name, folder.is_dir()
+        with suppress(OSError, ValueError):  # `load` reports a model that can't be found
+            is_clip = AutoConfig.from_pretrained(place, local_files_only=local).model_type == "clip"
+    return ClipTexts(load(clip)) if is_clip else SentenceTexts(name, clip.device, clip.precision)
 
 
 def batches_of_one_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
@@ -206,12 +190,10 @@ class TextFeatures(Stage):
     clip: Clip
 
     def parameters(self) -> dict[str, Any]:
-        """Return the encoder, its precision, and how texts are divided into parts."""
+        """Return the encoder, its precision, and how texts are divided into parts; the device does not enter."""
         return {"encoder": self.clip.encoder, "precision": self.clip.precision, "texts_a_part": TEXTS_A_PART}
 
-    def determines(self) -> dict[str, Any]:
-        """Return all of the parameters; the device does not enter the key."""
-        return self.parameters()
+    determines = parameters
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the encoder if it is a folder."""
@@ -235,7 +217,8 @@ class TextFeatures(Stage):
 
 def encode_queries(annotations: Artifact, negatives: Artifact | None, clip: Clip, texts: Texts) -> Artifact:
     """Encode the texts of a data set."""
-    return run(TextFeatures(annotations, negatives, texts.with_encoder(clip)))
+    clip = clip.model_copy(update={"encoder": texts.encoder}) if texts.encoder else clip
+    return run(TextFeatures(annotations, negatives, clip))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:

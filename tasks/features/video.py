@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +35,25 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.devices import device_name
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load, patch_sizes
-from penumbra.tasks.features.encode import Drafts, EncodedVideo, Extraction, States, frame_states, patch_states
+from penumbra.tasks.features.decoders import DecoderPool, Video
+from penumbra.tasks.features.encode import (
+    BATCHES_AHEAD,
+    EncodedVideo,
+    FrameEncoder,
+    States,
+    frame_states,
+    patch_states,
+    read_draft,
+    write_draft,
+)
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
+from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
-SHEET = "_sheet.jpg"
-VIDEOS_ON_SHEET = 12
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
 
@@ -119,6 +128,7 @@ class FrameStage(Stage):
     unit = "video"
     on_device = True  # several decoders work for one encoder; a GPU holds no second one
     by_workers = True
+    states: ClassVar[States]  # computes a frame's features
 
     annotations: Artifact
     folder: Path
@@ -130,17 +140,12 @@ class FrameStage(Stage):
     def interval(self) -> float:
         """Return the seconds from one frame to the next."""
 
-    @property
-    @abstractmethod
-    def states(self) -> States:
-        """Return the function that computes a frame's features."""
-
     @abstractmethod
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Return the rows of a part as the stage's table."""
 
     def parameters(self) -> dict[str, Any]:
-        """Return the encoder, its precision, and how clips are sampled."""
+        """Return the encoder, its precision, and how clips are sampled; devices and batch sizes do not enter."""
         return {
             "encoder": self.clip.encoder,
             "precision": self.clip.precision,
@@ -148,9 +153,7 @@ class FrameStage(Stage):
             "videos_a_part": VIDEOS_A_PART,
         }
 
-    def determines(self) -> dict[str, Any]:
-        """Return all of the parameters; devices and batch sizes do not enter the key."""
-        return self.parameters()
+    determines = parameters
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the encoder, if it is a folder, and of the video files."""
@@ -182,54 +185,75 @@ class FrameStage(Stage):
         logger().info("%s: on %s", self.name, device_name(encoder.device))
         return encoder
 
-    @property
-    def on_sheet(self) -> Sequence[str]:
-        """Return the ids of the videos that the contact sheet shows."""
-        return ()
-
     def parts(self) -> Iterator[Callable[[], Part]]:
         """Yield the work of each part; the videos of all missing parts are decoded ahead of it."""
-        store, artifact = Store(), self.artifact
-        missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(artifact, i) for vid in chunk]
-        with self._extraction(missing, cores()) as extraction:
+        store = Store()
+        missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(self.artifact, i) for vid in chunk]
+        with self._encoding(missing, cores()) as encoded:
             for vids in self.pieces:
-                yield partial(self._part, vids, extraction)
-            sheet = extraction.contact_sheet()
-            if sheet:
-                store.write_file(artifact, SHEET, sheet)
+                yield partial(self._part, vids, encoded)
 
     def part(self, piece: list[str]) -> Part:
         """Make one part in a worker of a cluster; on a CPU with as many decoders as the encoder has threads."""
         import torch
 
         decoders = torch.get_num_threads() if self.encoder.device.type == "cpu" else cores()
-        with self._extraction(piece, decoders) as extraction:
-            return self._part(piece, extraction)
+        with self._encoding(piece, decoders) as encoded:
+            return self._part(piece, encoded)
 
     @contextmanager
-    def _extraction(self, vids: Iterable[str], decoders: int) -> Iterator[Extraction]:
-        """Decode those of the videos that are not finished ahead of this context."""
-        files = {vid: file for vid in vids if (file := self.files.find(vid))}
-        extraction = Extraction(files, Drafts(Store(), self.artifact), self.on_sheet)
-        if not files:
-            yield extraction
-            return
-        processes, batch_size = self.videos.workers or decoders, self.videos.batch_size
-        with extraction.running(self.encoder, processes, self.interval, batch_size, self.states):
-            yield extraction
+    def _encoding(self, vids: Iterable[str], decoders: int) -> Iterator[Iterator[EncodedVideo]]:
+        """Decode and encode those of the videos that have no draft, ahead of what takes them; write their drafts.
 
-    def _part(self, vids: list[str], extraction: Extraction) -> Part:
+        An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
+        """
+        files = {vid: file for vid in vids if (file := self.files.find(vid))}
+        if not files:
+            yield iter(())
+            return
+        store, tick = Store(), counting("videos", len(files), whole=True)
+        batch_size, frames = self.videos.batch_size, self.encoder.frames
+        ahead, resizing = BATCHES_AHEAD * batch_size * frames, self.encoder.processing.resizing
+        pool = DecoderPool(self.videos.workers or decoders, self.interval / frames, resizing, ahead)
+
+        def unfinished() -> Iterator[Video]:
+            for vid, file in files.items():
+                if read_draft(store, self.artifact, vid) is None:
+                    yield Video(vid, file)
+                else:
+                    tick(1)
+
+        def finished() -> Iterator[EncodedVideo]:
+            for video in encoded:
+                write_draft(store, self.artifact, video)
+                tick(1)
+                yield video
+
+        encoded = FrameEncoder(self.encoder, batch_size, type(self).states).encode(pool.decode(unfinished()))
+        try:
+            yield finished()
+        finally:
+            encoded.close()
+            pool.close()
+
+    def _part(self, vids: list[str], encoded: Iterator[EncodedVideo]) -> Part:
         """Make one part: the table of the videos that have features; the others are rejected."""
-        finished = extraction.finish(vids)
-        rows, rejected, notes = [], [], Counter[str]()
+        store, rows, rejected, notes = Store(), [], [], Counter[str]()
+        finished = {vid: video for vid in vids if (video := read_draft(store, self.artifact, vid))}
+        missing = {vid for vid in vids if self.files.find(vid)} - finished.keys()
+        while missing:
+            video = next(encoded)
+            if video.vid in missing:
+                missing.remove(video.vid)
+                finished[video.vid] = video
         for vid in vids:
-            video, annotated = finished.get(vid), self.durations[vid]
-            reason, value = refusal(video, annotated, self.interval) if video else self._missing(vid)
-            if reason or video is None or video.features is None:
+            done, annotated = finished.get(vid), self.durations[vid]
+            reason, value = refusal(done, annotated, self.interval) if done else self._missing(vid)
+            if reason or done is None or done.features is None:
                 rejected.append(rejection(vid, self.name, reason, value))
                 continue
-            notes.update(notes_on(video.summary, annotated, self.interval))
-            rows.append((vid, video.summary.duration, video.features))
+            notes.update(notes_on(done.summary, annotated, self.interval))
+            rows.append((vid, done.summary.duration, done.features))
         return Part(self.table(rows), len(vids), len(rows), rejected, notes)
 
     def _missing(self, vid: str) -> tuple[str, str]:
@@ -252,12 +276,6 @@ class VideoFeatures(FrameStage):
     def interval(self) -> float:
         """Return the seconds of a clip."""
         return self.videos.clip_length
-
-    @property
-    def on_sheet(self) -> Sequence[str]:
-        """Return a dozen evenly spaced videos."""
-        vids = [vid for vid in self.durations if self.files.find(vid)]
-        return vids[:: max(1, len(vids) // VIDEOS_ON_SHEET)][:VIDEOS_ON_SHEET]
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """See `features_table`."""

@@ -99,7 +99,7 @@ def test_an_unusable_encoder_has_a_message_of_one_line(tmp_path: object) -> None
 
 
 def test_any_text_encoder_of_sentence_transformers() -> None:
-    encoder = load_text_encoder(Texts(encoder="all-MiniLM-L6-v2").with_encoder(TINY))
+    encoder = load_text_encoder(Clip(encoder="all-MiniLM-L6-v2", device="cpu"))
     texts = ["a person opens the door.", "a person runs.", "word " * 300]
     tokens, pooled, cut = encoder.encode(texts, 2)
     assert [states.shape for states in tokens] == [(8, 384), (6, 384), (256, 384)], "start and end token among them"
@@ -112,4 +112,3 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
 
 def test_a_clip_is_known_by_its_files() -> None:
     assert load_text_encoder(TINY).width == load(TINY).model.config.text_config.hidden_size
-    assert Texts().with_encoder(TINY) is TINY
