@@ -13,14 +13,13 @@ A video without a file, or one that can't be used, is rejected with its reason. 
 decoded reaches the end that its annotations state, to within a clip; an intact one if it has nine tenths of it.
 """
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,6 @@ from penumbra.tasks.features.encode import (
     BATCHES_AHEAD,
     EncodedVideo,
     FrameEncoder,
-    States,
     frame_states,
     patch_states,
     read_draft,
@@ -121,14 +119,15 @@ def notes_on(summary: VideoSummary, annotated: float, clip_length: float) -> lis
 
 
 @dataclass(frozen=True)
-class FrameStage(Stage):
-    """A stage that encodes one frame of each video for every `interval` seconds."""
+class VideoFeatures(Stage):
+    """A feature for every clip of every video."""
 
+    name = STAGE
     version = 1
     unit = "video"
     on_device = True  # several decoders work for one encoder; a GPU holds no second one
     by_workers = True
-    states: ClassVar[States]  # computes a frame's features
+    states = staticmethod(frame_states)
 
     annotations: Artifact
     folder: Path
@@ -136,13 +135,13 @@ class FrameStage(Stage):
     videos: Videos
 
     @property
-    @abstractmethod
     def interval(self) -> float:
-        """Return the seconds from one frame to the next."""
+        """Return the seconds from one encoded frame to the next."""
+        return self.videos.clip_length
 
-    @abstractmethod
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Return the rows of a part as the stage's table."""
+        return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
 
     def parameters(self) -> dict[str, Any]:
         """Return the encoder, its precision, and how clips are sampled; devices and batch sizes do not enter."""
@@ -229,7 +228,7 @@ class FrameStage(Stage):
                 tick(1)
                 yield video
 
-        encoded = FrameEncoder(self.encoder, batch_size, type(self).states).encode(pool.decode(unfinished()))
+        encoded = FrameEncoder(self.encoder, batch_size, self.states).encode(pool.decode(unfinished()))
         try:
             yield finished()
         finally:
@@ -265,23 +264,6 @@ class FrameStage(Stage):
         return "no video file", ""
 
 
-@dataclass(frozen=True)
-class VideoFeatures(FrameStage):
-    """A feature for every clip of every video."""
-
-    name = STAGE
-    states = staticmethod(frame_states)
-
-    @property
-    def interval(self) -> float:
-        """Return the seconds of a clip."""
-        return self.videos.clip_length
-
-    def table(self, rows: Sequence[Row]) -> pa.Table:
-        """See `features_table`."""
-        return features_table(self.encoder.name, self.interval, rows, self.encoder.model.config.projection_dim)
-
-
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
     """Return rows (video id, duration, features) as a table of `video_features`; all features have this dimension."""
     return pa.table(
@@ -296,7 +278,7 @@ def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimens
 
 
 @dataclass(frozen=True)
-class PatchFeatures(FrameStage):
+class PatchFeatures(VideoFeatures):
     """The states of the patches of a few frames of every video."""
 
     name = PATCHES
