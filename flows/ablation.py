@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Prese
 from penumbra.tasks.grounding.training.stage import training_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.stage import Ahead, logger, stages_ahead
+from penumbra.tasks.stage import Ahead, is_planned, logger, stages_ahead
 
 
 @named_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
@@ -62,8 +62,12 @@ def ablation(
         for number, trainings in enumerate(started, 1):
             place = f"row {number} of {len(plans)}"
             with failures_noted(results, trainings.label):
-                results.add(trainings.label, run_row(trainings, results, place))
-            logger().info("after %s:\n%s", place, results.table())
+                runs = run_row(trainings, results, place)
+                if is_planned():
+                    results.runs += runs
+                else:
+                    results.add(trainings.label, runs)
+                    logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -23,9 +22,7 @@ class StageProgress:
     """How much of a stage is done, from the progress records of its parts."""
 
     parts: tuple[int, int] = (0, 0)  # done, and all
-    counts: dict[int | None, ProgressEvent] = field(
-        default_factory=dict
-    )  # the newest count of each part that is being made
+    counts: dict[int | None, ProgressEvent] = field(default_factory=dict)  # the newest of each part being made
     ended: set[int | None] = field(default_factory=set)  # parts that workers have made: they report before the run does
 
     def update(self, event: ProgressEvent) -> None:
@@ -40,24 +37,19 @@ class StageProgress:
             self.counts[event.part] = event
 
     @property
-    def parts_done(self) -> int:
-        """Number of parts that are done."""
-        return max(self.parts[0], len(self.ended))
-
-    @property
     def share(self) -> float | None:
         """Share of the stage that is done, None before anything is known."""
-        inside = sum(event.done / event.total for event in self.counts.values())
-        if None in self.counts:  # the count of the whole stage
-            return self.counts[None].done / self.counts[None].total
+        shares = {part: event.done / event.total for part, event in self.counts.items()}
+        if None in shares:  # the count of the whole stage
+            return shares[None]
         if not self.parts[1]:
-            return inside / len(self.counts) if self.counts else None
-        return min(1.0, (self.parts_done + inside) / self.parts[1])
+            return sum(shares.values()) / len(shares) if shares else None
+        return min(1.0, (max(self.parts[0], len(self.ended)) + sum(shares.values())) / self.parts[1])
 
     def __str__(self) -> str:
         """Describe the part that is being made, and the count inside it."""
-        total = self.parts[1]
-        words = [f"part {min(self.parts_done + 1, total)} of {total}"] if total > 1 else []
+        done, total = max(self.parts[0], len(self.ended)), self.parts[1]
+        words = [f"part {min(done + 1, total)} of {total}"] if total > 1 else []
         if len(self.counts) == 1:
             words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in self.counts.values()]
         return " · ".join(words)
@@ -124,10 +116,9 @@ class DisplayHandler(logging.Handler):
             self._stages[event.stage] = task, StageProgress()
         task, progress = self._stages[event.stage]
         progress.update(event)
-        changes: dict[str, Any] = {"text": event.text} if event.text else {}
-        if progress.share is not None:
-            changes |= {"total": 1.0, "completed": progress.share}
-        self.bars.update(task, counts=str(progress), **changes)
+        text = {"text": event.text} if event.text else {}
+        share = {} if progress.share is None else {"total": 1.0, "completed": progress.share}
+        self.bars.update(task, counts=str(progress), **text, **share)
 
     def _print(self, line: Text) -> None:
         self.bars.console.print(line, soft_wrap=True)

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,18 @@ from typing import Any
 from fastapi import FastAPI
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.base import RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.store import Store
 from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
-from penumbra.tasks.grounding.prediction.grounder import Grounder, Watched, Window, checked
+from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.negator import Negator
 from penumbra.tasks.grounding.prediction.pictures import saliency_beside, window_frames, windows_beside
 from penumbra.tasks.grounding.runs import RunError
@@ -46,27 +46,9 @@ POLICY = (
 )  # Gradio compiles its components' properties in the page
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: a sentence, whose words are marked if they are not the query's, and its best windows."""
-
-    name: str
-    words: Sequence[tuple[str, bool]]
-    windows: Sequence[Window]
-    problem: str = ""
-
-
 _grounder = lru_cache(maxsize=2)(Grounder.of_run)
-
-
-@lru_cache(maxsize=2)
-def _negator(run: str) -> Negator:
-    return Negator.of_run(chosen_run(None, run))
-
-
-@lru_cache(maxsize=8)
-def _watched(run: str, video: Path) -> Watched:
-    return _grounder(run).watch(video)
+_negator = lru_cache(maxsize=2)(lambda run: Negator.of_run(chosen_run(None, run)))
+_watched = lru_cache(maxsize=8)(lambda run, video: _grounder(run).watch(video))
 
 
 def show(run: str, video: Path, sentence: str) -> str:
@@ -75,50 +57,27 @@ def show(run: str, video: Path, sentence: str) -> str:
     If there are no negatives, the page says why. Raises as `Grounder` does.
     """
     [query] = checked([sentence])
-    watched, notes = _watched(run, video), list[str]()
-    notes += watched.notes
+    watched = _watched(run, video)
+    notes, negatives = list(watched.notes), []
     try:
         negatives = list(_negator(run).negatives(query))
-        if not negatives:
-            notes.append("No negatives: the sentence has no word that may be masked.")
+        notes += [] if negatives else ["No negatives: the sentence has no word that may be masked."]
     except RunError as error:
-        negatives = []
         notes.append(f"No negatives: {error}.")
     sentences = {"query": query} | {f"level {it.level}": it.query for it in negatives if it.query}
     results = dict(zip(sentences, _grounder(run).ask(watched, list(sentences.values())), strict=True))
-    rows = [Row("query", [(word, False) for word in query.split()], results["query"].windows[:WINDOWS])]
+    windows = {name: result.windows[:WINDOWS] for name, result in results.items()}
+    # Lines of the table: name, words with a mark if they are not the query's, best windows, problem.
+    rows = [("query", [(word, False) for word in query.split()], windows["query"], "")]
     for it in negatives:
         words = [(word, word != own) for word, own in zip(it.query.split(), query.split(), strict=False)]
-        windows = results[f"level {it.level}"].windows[:WINDOWS] if it.query else ()
-        rows.append(Row(f"level {it.level}", words, windows, it.problem))
+        rows.append((f"level {it.level}", words, windows.get(f"level {it.level}", ()), it.problem))
     drawings = [saliency_beside(results)] if results["query"].saliency else []
-    drawings += [windows_beside(results), *(window_frames(watched, it) for it in results["query"].windows[:WINDOWS])]
+    drawings += [windows_beside(results), *(window_frames(watched, window) for window in windows["query"])]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(rows=rows, notes=notes, drawings=drawings)
-
-
-class OriginGuard:
-    """Middleware that refuses calls from pages of other origins and addresses to fetch, and sends a content policy."""
-
-    def __init__(self, app: ASGIApp, urls: Sequence[str]) -> None:
-        self.app, self.urls = app, urls
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call, or refuse it."""
-
-        async def send_with_policy(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["Content-Security-Policy"] = POLICY
-            await send(message)
-
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-        elif Headers(scope=scope).get("origin", self.urls[0]) not in self.urls or "=http" in scope["path"].lower():
-            await PlainTextResponse("not from here", 403)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send_with_policy)
 
 
 def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequence[str], credential: str) -> ASGIApp:
@@ -127,30 +86,6 @@ def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequenc
     `runs` are keys of runs by their names. The folder holds the uploaded files. `urls` are the page's addresses as
     browsers know them. The page asks for the credential, user:password, unless it is ''.
     """
-    gradio = _gradio(folder)
-    page = _page(gradio, runs, selected, folder)
-    page.queue(max_size=20)
-    app = gradio.mount_gradio_app(
-        FastAPI(openapi_url=None),
-        page,
-        path="/",
-        footer_links=[],
-        run_history=False,
-        show_error=False,
-        max_file_size=LARGEST_FILE,
-        auth=tuple(credential.split(":", 1)) if credential else None,
-        ssr_mode=False,
-        enable_monitoring=False,
-        pwa=False,
-        mcp_server=False,
-        theme=gradio.themes.Default(primary_hue="indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"]),
-    )
-    page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
-    return TrustedHostMiddleware(OriginGuard(app, urls), allowed_hosts=host_names(urls), www_redirect=False)
-
-
-def _gradio(folder: Path) -> Any:
-    """Import Gradio with its files in the folder, without telemetry, and without fetching what a request names."""
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(folder), HF_HUB_DISABLE_TELEMETRY="1")
     try:
         import gradio
@@ -162,7 +97,24 @@ def _gradio(folder: Path) -> Any:
         raise gradio.Error("Upload the video: nothing is fetched.", print_exception=False)
 
     processing_utils.async_ssrf_protected_download = refuse  # an uploaded file may name an address
-    return gradio
+    site, page = FastAPI(openapi_url=None), _page(gradio, runs, selected, folder)
+
+    @site.middleware("http")
+    async def guard(request: Request, answer: RequestResponseEndpoint) -> Response:
+        """Refuse calls from pages of other origins and addresses to fetch, and send a content policy."""
+        if request.headers.get("origin", urls[0]) not in urls or "=http" in request.url.path.lower():
+            return PlainTextResponse("not from here", 403)
+        response = await answer(request)
+        response.headers["Content-Security-Policy"] = POLICY
+        return response
+
+    look = gradio.themes.Default(primary_hue="indigo", font=["system-ui", "sans-serif"], font_mono=["monospace"])
+    refused = dict.fromkeys(("run_history", "show_error", "ssr_mode", "enable_monitoring", "pwa", "mcp_server"), False)
+    auth = tuple(credential.split(":", 1)) if credential else None
+    options = {"footer_links": [], "max_file_size": LARGEST_FILE, "auth": auth, "theme": look, **refused}
+    gradio.mount_gradio_app(site, page.queue(max_size=20), path="/", **options)
+    page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
+    return TrustedHostMiddleware(site, allowed_hosts=host_names(urls), www_redirect=False)
 
 
 def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import yaml
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
@@ -33,20 +33,24 @@ def main() -> None:
     """Apply what is new or has changed."""
     with get_client(sync_client=True) as client:
         for pool in POOLS:
-            _create_pool(client, pool)
-        versions = {(one.flow_id, one.name): one.version for one in client.read_deployments(limit=200)}
+            try:
+                client.read_work_pool(pool)
+            except ObjectNotFound:
+                template = ProcessWorker.get_default_base_job_template()
+                client.create_work_pool(WorkPoolCreate(name=pool, type=ProcessWorker.type, base_job_template=template))
+        versions = {(known.flow_id, known.name): known.version for known in client.read_deployments(limit=200)}
         for deployment in map(without_idle_schedules, all_deployments()):
             flow_name = deployment["tags"][0]
-            flow_id, version = client.create_flow_from_name(flow_name), _version(deployment)
+            flow_id, form = client.create_flow_from_name(flow_name), form_of(flow_name)
+            version = sha256(json.dumps([deployment, form], sort_keys=True).encode()).hexdigest()[:16]
             if versions.get((flow_id, deployment["name"])) == version:
                 continue
-            schedules = [_schedule(**schedule) for schedule in deployment.pop("schedules")]
             client.create_deployment(
                 flow_id,
                 version=version,
                 work_pool_name=deployment.pop("work_pool")["name"],
-                schedules=schedules,
-                parameter_openapi_schema=_form(flow_name),
+                schedules=[schedule_of(**schedule) for schedule in deployment.pop("schedules")],
+                parameter_openapi_schema=form,
                 **{"description": flow_of(flow_name).description, **deployment},
             )
         if not client.read_automations_by_name(SILENT_RUNS.stem):
@@ -55,7 +59,7 @@ def main() -> None:
 
 def all_deployments() -> list[dict[str, Any]]:
     """Return the deployments of prefect.yaml and of the data sets; a wrong file of a data set is a line of stderr."""
-    found = {(one["tags"][0], one["name"]): one for one in deployments()}
+    by_name = {(deployment["tags"][0], deployment["name"]): deployment for deployment in deployments()}
     for dataset in sorted(file.parent.name for file in data_folder().glob(f"*/{OWN_FILE}")):
         try:
             own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
@@ -64,8 +68,8 @@ def all_deployments() -> list[dict[str, Any]]:
             continue
         for flow, parameters in own.items():
             usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}
-            found[flow, dataset] = {**usual, **found.get((flow, dataset), {}), "parameters": parameters}
-    return list(found.values())
+            by_name[flow, dataset] = {**usual, **by_name.get((flow, dataset), {}), "parameters": parameters}
+    return list(by_name.values())
 
 
 def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:
@@ -78,25 +82,13 @@ def without_idle_schedules(deployment: dict[str, Any]) -> dict[str, Any]:
     return {**deployment, "schedules": schedules}
 
 
-def _create_pool(client: SyncPrefectClient, name: str) -> None:
-    try:
-        client.read_work_pool(name)
-    except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template()
-        client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
-
-
-def _version(deployment: dict[str, Any]) -> str:
-    """Return a digest of all that is applied."""
-    return sha256(json.dumps([deployment, _form(deployment["tags"][0])], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _schedule(active: bool = True, slug: str | None = None, **when: Any) -> DeploymentScheduleCreate:
+def schedule_of(active: bool = True, slug: str | None = None, **when: Any) -> DeploymentScheduleCreate:
+    """Return a schedule of prefect.yaml as Prefect's client takes it."""
     return DeploymentScheduleCreate.model_validate({"schedule": when, "active": active, "slug": slug})
 
 
 @cache
-def _form(flow_name: str) -> dict[str, Any]:
+def form_of(flow_name: str) -> dict[str, Any]:
     """Return the parameters of a flow as the form in the UI needs them; all deployments of the flow share it."""
     schema: dict[str, Any] = json.loads(parameter_schema(flow_of(flow_name)).model_dump_json(exclude_unset=True))
     return schema

@@ -61,28 +61,23 @@ class Parameter:
 
 def parameters_of(flow: "Flow[..., Any]") -> list[Parameter]:
     """Return all parameters of a flow, each group before its members."""
-    return [
-        each
-        for parameter in inspect.signature(flow.fn).parameters.values()
-        for each in _walk(parameter.name, parameter.annotation, parameter.default, "", "")
-    ]
+    top = inspect.signature(flow.fn).parameters.values()
+    return [inner for it in top for inner in _walk(it.name, it.annotation, it.default, "", "")]
 
 
 def _walk(path: str, annotation: Any, default: Any, description: str, model: str) -> Iterator[Parameter]:
     if get_origin(annotation) is Annotated:
         annotation, *notes = get_args(annotation)
-        descriptions = (getattr(note, "description", None) for note in notes)
-        description = next(filter(None, descriptions), description)
+        description = next((note.description for note in notes if getattr(note, "description", None)), description)
     classes = group_classes(annotation)
     yield Parameter(path, annotation, default, description, bool(classes), model)
-    inner = path
     if not classes and get_origin(annotation) in (tuple, list):  # of groups, as imports.sources
-        classes, inner = group_classes(get_args(annotation)[0]), f"{path}[]"
+        classes, path = group_classes(get_args(annotation)[0]), f"{path}[]"
     for kind in classes:
         member = name_of(kind) if len(classes) > 1 else model
         for name, info in kind.model_fields.items():
             value = info.get_default(call_default_factory=True)
-            yield from _walk(f"{inner}.{name}", info.annotation, value, info.description or "", member)
+            yield from _walk(f"{path}.{name}", info.annotation, value, info.description or "", member)
 
 
 def group_classes(annotation: Any) -> list[type[BaseModel]]:
@@ -110,64 +105,56 @@ def resolve_parameter_paths(
 ) -> dict[str, Any]:
     """Return the changes with the whole path of each parameter: `shine` becomes `model.losses.shine`.
 
-    Parameters of a union, such as `model`, are those of the member that the changes name, or else the preset of the
-    changes or of the `deployed` parameters.
+    Parameters of `model` are those of the model that the changes name, or else the preset of the changes or of the
+    `deployed` parameters.
 
     Raises `ParameterError` if several parameters end with a key, or none does.
     """
-    parameters = parameters_of(flow)
-    unions = {parameter.path.partition(".")[0] for parameter in parameters if parameter.model}
-    top = inspect.signature(flow.fn).parameters
+    parameters, top = parameters_of(flow), inspect.signature(flow.fn).parameters
     resolved = {key: value for key, value in changes.items() if key in top}
-    chosen = {union: _chosen_member(union, merge(dict(deployed or {}), resolved)) for union in unions}
+    model = _model_of_run(merge(dict(deployed or {}), resolved)) if "model" in top else ""
     for key, value in changes.items():
         if key not in top:
-            resolved = merge(resolved, nested(_path_of(key, parameters, chosen).split("."), value))
-    for union, member in chosen.items():
-        default = next(it.model for it in parameters if it.model and it.path.startswith(f"{union}."))
-        if isinstance(resolved.get(union), dict) and member != default:
-            resolved[union] = {"name": member, **resolved[union]}
-    _refuse_unknown(flow.name, parameters, resolved)
+            resolved = merge(resolved, nested(_path_of(key, parameters, model).split("."), value))
+    if isinstance(resolved.get("model"), dict) and model != next(it.model for it in parameters if it.model):
+        resolved["model"] = {"name": model, **resolved["model"]}
+    is_group = {it.path: it.is_group for it in parameters}
+    unknown = next(_unknown(resolved, is_group, ""), None)
+    if unknown:
+        by_end = {it.path.rpartition(".")[2]: it.path for it in reversed(parameters)}
+        ends = get_close_matches(unknown.rpartition(".")[2], by_end, 1)
+        nearest = ("." in unknown and get_close_matches(unknown, is_group, 1)) or [by_end[end] for end in ends]
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow.name} --help lists them")
     return resolved
 
 
-def _chosen_member(union: str, values: Mapping[str, Any]) -> str:
+def _model_of_run(values: Mapping[str, Any]) -> str:
     from penumbra.tasks.grounding.training.presets import model_name
 
-    return model_name(values.get("preset"), values.get(union) or {})
+    return model_name(values.get("preset"), values.get("model") or {})
 
 
-def _path_of(key: str, parameters: list[Parameter], chosen: Mapping[str, str]) -> str:
+def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
     """Return the path of the only parameter that ends with the key, or the key itself if there is none."""
     ending = [it for it in parameters if it.path.endswith(f".{key}") and "[]" not in it.path]
-    usable = {it.path for it in ending if it.model in ("", chosen.get(it.path.partition(".")[0]))}
-    groups = {path: f"{path.rpartition('.')[0]}." for path in usable}
+    paths = {it.path for it in ending if it.model in ("", model)}
+    groups = {path: f"{path.rpartition('.')[0]}." for path in paths}
     # A group's own parameter comes before those of the groups within it.
-    outer = {it for it in usable if not any(it != path and it.startswith(group) for path, group in groups.items())}
+    outer = {it for it in paths if not any(it != path and it.startswith(group) for path, group in groups.items())}
     if len(outer) > 1:
         typed = " or ".join(f"--param {path}=…" for path in sorted(outer))
         raise ParameterError(f"{key!r} is the end of several parameters: type {typed}")
     if ending and not outer:
-        union = ending[0].path.partition(".")[0]
         models = ", ".join(dict.fromkeys(it.model for it in ending))
         raise ParameterError(
-            f"{key!r} is a parameter of {union} {models}, and this run has {chosen[union]}: add --param {union}.name=…"
+            f"{key!r} is a parameter of model {models}, and this run has {model}: add --param model.name=…"
         )
     return next(iter(outer), key)
 
 
-def _refuse_unknown(flow: str, parameters: list[Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `ParameterError` for the first value of a parameter that does not exist, with the nearest that does."""
-    is_group = {it.path: it.is_group for it in parameters}
-    by_end = {it.path.rpartition(".")[2]: it.path for it in reversed(parameters)}
-    for unknown in _unknown(values, is_group, ""):
-        ends = get_close_matches(unknown.rpartition(".")[2], by_end, 1)
-        nearest = ("." in unknown and get_close_matches(unknown, is_group, 1)) or [by_end[end] for end in ends]
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
-        raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
-
-
 def _unknown(values: Mapping[str, Any], is_group: Mapping[str, bool], group: str) -> Iterator[str]:
+    """Yield the values of parameters that do not exist."""
     for name, value in values.items():
         path = f"{group}{name}"
         if path not in is_group:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ ALL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 (and how this m
 MESSAGE = """
 Penumbra is served: {url}
   it asks for:      {credential}
-  to look at data:  {url}/browse
   reports, rows:    {url}/artifacts
   in another shell: {line}
                     prefect deployment run build-negatives/scenes --watch
@@ -37,16 +35,13 @@ def given_credential(host: str) -> str:
     credential = os.environ.get("PENUMBRA_AUTH", "")
     if credential and not all(credential.partition(":")):
         raise PenumbraError("PENUMBRA_AUTH is no user:password")
-    if not credential and not _is_loopback(host):
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not credential and not is_loopback:
         raise PenumbraError(f"--host {host} opens the server to other machines: set PENUMBRA_AUTH=user:password first")
     return credential
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def addresses(host: str, port: int) -> list[str]:
@@ -63,21 +58,9 @@ def _near(host: str, port: int) -> str:
 def environment_of(port: int) -> str:
     """Return shell lines with address and credential of the running server; raise `PenumbraError` if none runs."""
     try:
-        return _environment_file(port).read_text()
+        return (server_folder(port) / "environment").read_text()
     except FileNotFoundError:
         raise PenumbraError(f"no `penumbra serve` runs on port {port}: start it, or say its --port") from None
-
-
-def _environment_file(port: int) -> Path:
-    return server_folder(port) / "environment"
-
-
-def _write_environment(port: int, variables: Mapping[str, str]) -> None:
-    """Write the address and the credential for other shells, in a file that only this user can read."""
-    file = _environment_file(port)
-    file.unlink(missing_ok=True)
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        stream.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def process_environment(home: Path) -> dict[str, str]:
@@ -105,18 +88,27 @@ def serve(host: str, port: int) -> None:
     listener = listen(host, port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started us with SIGINT ignored
         signal.signal(number, interrupt)
-    server_folder(port).mkdir(parents=True, exist_ok=True, mode=0o700)
-    urls = addresses(host, port)
+    home, urls = server_folder(port), addresses(host, port)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     client = {"PREFECT_API_URL": f"{_near(host, port)}/api", "PREFECT_API_AUTH_STRING": credential}
-    environment = {**process_environment(server_folder(port)), **client, "PREFECT_UI_URL": urls[0]}
+    environment = {**process_environment(home), **client, "PREFECT_UI_URL": urls[0]}
     ui = {"PREFECT_SERVER_UI_API_URL": f"{urls[0]}/api"}  # the page calls this address; the default is 127.0.0.1:4200
+    for_other_shells = home / "environment"
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="penumbra-serve-") as folder:
+        options: dict[str, Any] = {"env": environment, "cwd": folder, "stdin": subprocess.DEVNULL}
         try:
             processes.append(start_server(listener, urls, credential, {**environment, **ui}, folder))
             wait_for(ALL_ADDRESSES.get(host, host), port)
-            _deploy_and_work(environment, folder, processes)
-            _write_environment(port, client)
+            if subprocess.run(ending_with_us("penumbra.flows.deploy"), check=False, **options).returncode:
+                raise PenumbraError("the deployments of prefect.yaml could not be applied: see the lines above")
+            for pool, limits in WORKERS.items():
+                command = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)
+                processes.append(subprocess.Popen(command, start_new_session=True, **options))
+            for_other_shells.unlink(missing_ok=True)
+            # only this user may read the file
+            with open(os.open(for_other_shells, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in client.items())
             print(MESSAGE.format(url=urls[0], credential=credential, line=environment_line(port)), flush=True)
             while all(process.poll() is None for process in processes):
                 time.sleep(0.5)
@@ -126,16 +118,6 @@ def serve(host: str, port: int) -> None:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it running
                 signal.signal(number, signal.SIG_IGN)
-            _environment_file(port).unlink(missing_ok=True)
+            for_other_shells.unlink(missing_ok=True)
             for process in reversed(processes):
                 stop(process)
-
-
-def _deploy_and_work(environment: Mapping[str, str], folder: str, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Apply the deployments, then start the workers and add them to `processes`."""
-    options: dict[str, Any] = {"env": environment, "cwd": folder, "stdin": subprocess.DEVNULL}
-    if subprocess.run(ending_with_us("penumbra.flows.deploy"), check=False, **options).returncode:
-        raise PenumbraError("the deployments of prefect.yaml could not be applied: see the lines above")
-    for pool, limits in WORKERS.items():
-        command = ending_with_us("prefect", "worker", "start", "--pool", pool, "--type", "process", *limits)
-        processes.append(subprocess.Popen(command, start_new_session=True, **options))

@@ -4,8 +4,6 @@ Whoever may call a Prefect server may run commands as the user (a deployment's `
 blocks in clear. To listen on this machine alone keeps out neither other users nor the pages in the user's own browser.
 So each server asks for a credential, accepts calls only from pages of its own addresses (CORS), answers only to its own
 host names (against DNS rebinding), and ends with the process that started it.
-
-`/browse` on the same server shows the pages of `penumbra browse`, for the same credential.
 """
 
 import atexit
@@ -16,37 +14,20 @@ import signal
 import socket
 import subprocess
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.processes import ending_with_us, environment
 
-if TYPE_CHECKING:
-    from starlette.routing import Route
-
 LOOPBACK = "127.0.0.1"
 PORT = 4200
 START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
-DATASETS_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Penumbra: data sets</title>
-<h1>Queries and their negatives</h1>
-<ul>
-{% for name in datasets %}<li><a href="/browse/{{ name }}">{{ name }}</a></li>
-{% else %}<li>none yet: run build-negatives/scenes</li>
-{% endfor %}
-</ul>
-"""
 
 
 # Start, wait, stop
@@ -74,27 +55,24 @@ def start_server(
     listener: socket.socket,
     urls: Sequence[str],
     credential: str,
-    environment: Mapping[str, str],
+    settings: Mapping[str, str],
     folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a server in a process group of its own; `wait_for` returns when it answers.
 
     The listening socket is closed in this process. `urls` are the server's addresses as browsers know them. The
-    credential, user:password, is in no command line. `environment` holds Prefect's other settings.
+    credential, user:password, is in no command line. `settings` is the environment with Prefect's other settings.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(urls),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
+    command = ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls))
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
     with listener:
         return subprocess.Popen(
-            ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls)),
-            env={**environment, **guards},
-            cwd=folder,
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            command, env={**settings, **guards}, cwd=folder, pass_fds=[listener.fileno()], **options
         )
 
 
@@ -182,75 +160,12 @@ def _temporary_server() -> tuple[int, str]:
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
     process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
-    atexit.register(_terminate, process)
+    # Ask the server to end without waiting for it; `ending_with_us` kills it if it does not.
+    atexit.register(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGTERM))
     return port, credential
 
 
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Ask a server to end without waiting for it; `ending_with_us` kills it if it does not."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-
-
-# The pages of `penumbra browse`
-
-
-def browse_routes(credential: str) -> "list[Route]":
-    """Return the routes of the pages, each of which asks for the credential as a browser understands it."""
-    from jinja2 import Template
-    from starlette.requests import Request
-    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
-    from starlette.routing import Route
-
-    from penumbra.artifacts.manifest import NAME
-    from penumbra.artifacts.store import Store
-    from penumbra.tasks.browsing.gather import gather
-    from penumbra.tasks.browsing.page import write_page
-    from penumbra.tasks.data.dataset import videos_of
-    from penumbra.tasks.features.files import VideoFolder
-
-    expected = b"Basic " + b64encode(credential.encode())
-    challenge = {"WWW-Authenticate": 'Basic realm="Penumbra", charset="UTF-8"'}
-
-    def guarded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            if not secrets.compare_digest(request.headers.get("authorization", "").encode(), expected):
-                return PlainTextResponse("log in with the credential that `penumbra serve` printed", 401, challenge)
-            try:
-                return endpoint(request)
-            except PenumbraError as error:
-                return PlainTextResponse(str(error), 404)
-
-        return answer
-
-    def datasets(_: Request) -> Response:
-        names = sorted({manifest.dataset for manifest in Store().find(stage="negatives")})
-        return HTMLResponse(Template(DATASETS_PAGE, autoescape=True).render(datasets=names))
-
-    def page(request: Request) -> Response:
-        query = request.query_params  # as the options of `penumbra browse`
-        dataset = request.path_params["dataset"]
-        data = gather(Store(), dataset, query.getlist("provider"), query.getlist("run"), None)
-        return HTMLResponse(write_page(data))
-
-    def video(request: Request) -> Response:
-        dataset, name = request.path_params["dataset"], request.path_params["file"]
-        folder = videos_of(dataset)
-        file = VideoFolder(folder).find(name) if NAME.match(dataset) and folder.is_dir() else None
-        return FileResponse(file) if file else PlainTextResponse("no such video", 404)
-
-    pages = {"/browse": datasets, "/browse/{dataset}": page, "/browse/{dataset}/videos/{file}": video}
-    return [Route(path, guarded(endpoint)) for path, endpoint in pages.items()]
-
-
 # The process of the server
-
-
-def _drop_retried_errors() -> None:
-    """Log no traceback of an event that met a locked database and is tried again, as Prefect does for requests."""
-    from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter
-
-    logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
 
 
 def _list_artifacts_by_key() -> None:
@@ -265,17 +180,15 @@ def _list_artifacts_by_key() -> None:
 def main(descriptor: str, *names: str) -> None:
     """Serve Prefect's application on a listening socket, under these host names only."""
     import uvicorn
-    from prefect.server.api.server import create_app
+    from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter, create_app
     from prefect.settings import get_current_settings
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     settings = get_current_settings().server
-    application = create_app()
-    if settings.ui.enabled and settings.api.auth_string:
-        application.router.routes[:0] = browse_routes(settings.api.auth_string.get_secret_value())
     # Around the application, not inside: the server's own requests to itself have another host name.
-    guarded = TrustedHostMiddleware(application, allowed_hosts=names, www_redirect=False)
-    _drop_retried_errors()
+    guarded = TrustedHostMiddleware(create_app(), allowed_hosts=names, www_redirect=False)
+    # No traceback of an event that met a locked database and is tried again, as Prefect does for requests.
+    logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
     _list_artifacts_by_key()
     config = uvicorn.Config(
         guarded,

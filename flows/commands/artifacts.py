@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 artifacts = typer.Typer(
     help="List artifacts, show their first rows, folder and size, verify them, and remove them.", no_args_is_help=True
 )
-Reference = Annotated[
-    str,
-    typer.Argument(
-        autocompletion=completion.references, metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow."
-    ),
-]
+Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
 OfDataset = Annotated[str | None, typer.Argument(autocompletion=completion.data_sets, help="Only this data set's.")]
 
 
@@ -120,9 +115,7 @@ def path(reference: Reference) -> None:
 
 @artifacts.command()
 def verify(
-    reference: Annotated[
-        str | None, typer.Argument(autocompletion=completion.references, help="DATASET/STAGE; default: every artifact.")
-    ] = None,
+    reference: Annotated[str | None, typer.Argument(help="DATASET/STAGE; default: every artifact.")] = None,
 ) -> None:
     """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional."""
     from penumbra.artifacts.store import Store
@@ -167,12 +160,7 @@ def du(dataset: OfDataset = None) -> None:
 @artifacts.command()
 def rm(
     reference: Annotated[
-        str | None,
-        typer.Argument(
-            autocompletion=completion.references,
-            metavar="[DATASET[/STAGE[/KEY]]]",
-            help="Only what is below; default: everything.",
-        ),
+        str | None, typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; default: everything.")
     ] = None,
     older: Annotated[
         float | None, typer.Option("--older-than", min=0, help="Only what was finished more than so many days ago.")

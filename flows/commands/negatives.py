@@ -27,8 +27,7 @@ def browse(
     run: Annotated[
         list[str] | None,
         typer.Option(
-            autocompletion=completion.runs,
-            help="Show the predictions of this evaluated run; its key, first digits or name. May be repeated.",
+            help="Show the predictions of this evaluated run; its key, first digits or name. May be repeated."
         ),
     ] = None,
     provider: Annotated[

@@ -43,7 +43,7 @@ def run(
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET", autocompletion=completion.run_names, help="charades-cg, scenes, your own …, or a preset"
+            metavar="DATASET", autocompletion=completion.data_sets, help="charades-cg, scenes, your own …, or a preset"
         ),
     ],
     param: Annotated[
@@ -57,9 +57,8 @@ def run(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            autocompletion=lambda incomplete: completion.beginning_with(incomplete, LOGS),
             help="prefect: Prefect's own log lines instead of the live display. tensorboard or wandb: where a "
-            "training's losses and figures go besides, as with training.log. May be repeated.",
+            "training's losses and figures go besides, as with training.log. May be repeated."
         ),
     ] = None,
     dry_run: Annotated[

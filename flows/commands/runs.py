@@ -13,10 +13,7 @@ from penumbra.flows.commands.artifacts import lineage, print_figures
 from penumbra.flows.commands.terminal import DryRun, console, print_json, print_line, print_removed, print_table
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
-RunName = Annotated[
-    str,
-    typer.Argument(autocompletion=completion.runs, metavar="RUN", help="Its name, its key, or the key's first digits."),
-]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
 OfDataset = Annotated[
     str | None, typer.Option("--dataset", autocompletion=completion.data_sets, help="Only this data set's.")
 ]
@@ -88,10 +85,7 @@ def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> N
 
 @runs.command()
 def rm(
-    names: Annotated[
-        list[str],
-        typer.Argument(autocompletion=completion.runs, metavar="RUN…", help="Names, keys, or keys' first digits."),
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names, keys, or keys' first digits.")],
     dataset: OfDataset = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -125,12 +119,7 @@ def compare(
 def predict(
     video: Annotated[Path, typer.Argument(metavar="VIDEO", help="Any video file that FFmpeg reads.")],
     query: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Sentences that describe moments.")],
-    run: Annotated[
-        str,
-        typer.Option(
-            autocompletion=completion.runs, help="Key of a trained run's metrics, its first digits, or the run's name."
-        ),
-    ],
+    run: Annotated[str, typer.Option(help="Key of a trained run's metrics, its first digits, or the run's name.")],
     dataset: OfDataset = None,
     output: Annotated[Path | None, typer.Option(help="Draw frames, saliency and windows into this .svg file.")] = None,
     as_json: Annotated[

@@ -34,7 +34,7 @@ from penumbra.tasks.grounding.training.presets import Settings, explicitly_set, 
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
-from penumbra.tasks.stage import Parameters, Stage, merge, run
+from penumbra.tasks.stage import Parameters, Stage, is_planned, merge, run
 
 FILE = Path(__file__).with_name("ablation_grids.yaml")
 QUALITY = "judging"  # no row of a grid changes it, and no grid measures quality
@@ -397,8 +397,10 @@ class Ablation(Stage):
 
 
 def tabulate(dataset: str, results: Results) -> Artifact:
-    """Store the figures and the table, and publish the table."""
+    """Store the figures and the table, and publish the table; only add the stage to a plan if there is one."""
     artifact = run(Ablation(dataset, results))
+    if is_planned():
+        return artifact
     page = f"# {dataset}: {results.grid.title}\n\n{results.table()}\n"
     Store().write_file(artifact, TABLE, page.encode())
     publish_report(dataset, f"{STAGE}-{results.grid.name}", page)

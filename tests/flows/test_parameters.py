@@ -17,13 +17,13 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import parse_parameters
 from penumbra.flows.full_pipeline import full_pipeline
-from penumbra.flows.local_run import prepare
-from penumbra.flows.parameter_help import known_values
+from penumbra.flows.local_run import plan_flow, prepare
 from penumbra.flows.parameters import deployment_parameters, parameters_of, resolve_parameter_paths
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import presets
 from penumbra.tasks.negatives.filling import Filling
+from penumbra.tasks.stage import TO_MAKE
 
 pytestmark = pytest.mark.slow
 
@@ -225,9 +225,8 @@ def test_help_of_a_group_has_types_defaults_and_descriptions() -> None:
     assert str(unknown).startswith("no flow 'train'; there is: build-negatives")
 
 
-def test_values_of_choices_are_known() -> None:
-    values = {it.path: known_values(it.annotation) for it in parameters_of(train_grounding)}
-    assert values["training.chosen_by"] == ["sum", "mIoU", "mAP", "R1@0.7"]
-    assert values["training.epochs"] == []
-    assert known_values(bool) == ["true", "false"]
-    assert known_values(bool | None) == ["true", "false", "null"]
+def test_planning_an_ablation_publishes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penumbra.tasks.grounding.ablation.publish_report", lambda *_: pytest.fail("published"))
+    rows = plan_flow("ablation", "scenes", {"rows": ["base", "all"], "seeds": 2})
+    assert rows[-1] == ("ablation", TO_MAKE, "after evaluation")
+    assert store.find() == []

@@ -23,11 +23,9 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.store import Store
 from penumbra.flows.serve import given_credential
 from penumbra.flows.server import listen, new_credential, start_server, stop, wait_for
 from tests.browser import browser, needs_chromium
-from tests.browsing_data import annotation, build, negative
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +42,9 @@ class Guarded:
         self.port, self.credential, self.url = port, credential, f"http://127.0.0.1:{port}"
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], str]:
-        return self.at(method, f"/api/{path}", body, **headers)
-
-    def at(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], str]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request(method, f"/api/{path}", None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
 
@@ -69,16 +64,9 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     home = tmp_path_factory.mktemp("prefect")
-    data = {"PENUMBRA_ARTIFACTS": str(home / "artifacts"), "PENUMBRA_DATA": str(home / "datasets")}
-    store = Store(data["PENUMBRA_ARTIFACTS"])
-    annotations = build(store, "annotations", [annotation("v1_train_0", "a person opens <b>the door</b>.")])
-    build(store, "negatives", [negative("v1_train_0", 1, "a person closes the door.")], (annotations,))
-    (home / "datasets" / "mine" / "videos").mkdir(parents=True)
-    (home / "datasets" / "mine" / "videos" / "v1.mp4").write_bytes(b"0123456789")
-    (home / "datasets" / "mine" / "train.jsonl").write_text("the annotations")
     listener, credential = listen("127.0.0.1", 0), new_credential()
     server = Guarded(listener.getsockname()[1], credential)
-    process = start_server(listener, [server.url], credential, {**os.environ, **data, "PREFECT_HOME": str(home)})
+    process = start_server(listener, [server.url], credential, {**os.environ, "PREFECT_HOME": str(home)})
     try:
         wait_for("127.0.0.1", server.port)
         kind = server.create("block_types/", {"name": "Mine", "slug": "mine"})
@@ -103,46 +91,6 @@ def test_another_user_gets_nothing(guarded: Guarded, path: str, body: dict[str, 
 def test_its_own_credential_opens_it(guarded: Guarded) -> None:
     status, _, text = guarded.ask("POST", *SECRETS, Authorization=guarded.authorization())
     assert (status, SECRET in text) == (200, True)
-
-
-def test_data_are_browsed_by_who_knows_the_credential(guarded: Guarded) -> None:
-    known = {"Authorization": guarded.authorization()}
-    for path in ("/browse", "/browse/mine", "/browse/mine/videos/v1.mp4"):
-        for headers in ({}, {"Authorization": guarded.authorization("penumbra:guessed")}):
-            status, told, text = guarded.at("GET", path, **headers)
-            assert (status, "v1" in text or "mine" in text) == (401, False)
-            assert told["www-authenticate"].startswith("Basic ")
-        assert guarded.at("GET", path, **known)[0] == 200
-        assert guarded.at("GET", path, **known, Host="evil.example")[0] == 400
-        _, told, _ = guarded.at("GET", path, **known, Origin=EVIL)
-        assert "access-control-allow-origin" not in told
-    assert '<a href="/browse/mine">mine</a>' in guarded.at("GET", "/browse", **known)[2]
-    assert guarded.at("GET", "/browse/mine/videos/v1.mp4", **known, Range="bytes=2-4")[::2] == (206, "234")
-    for path in (
-        "mine/videos/v2.mp4",
-        "mine/videos/..%2Ftrain.jsonl",
-        "..%2Fdatasets%2Fmine/videos/v1.mp4",
-        "%2E%2E/videos/v1.mp4",
-        "mine/videos/%2E%2E/train.jsonl",
-    ):
-        text = guarded.at("GET", f"/browse/{path}", **known)[2]
-        assert "0123456789" not in text
-        assert "the annotations" not in text
-    status, _, text = guarded.at("GET", "/browse/others", **known)
-    assert (status, "no data set 'others' is known" in text) == (404, True)
-    assert guarded.at("GET", "/browse/mine?provider=nobody", **known)[0] == 404
-
-
-@needs_chromium
-def test_the_page_of_a_data_set_is_drawn_in_a_browser(guarded: Guarded, tmp_path: Path) -> None:
-    with browser(tmp_path / "profile") as tab:
-        tab.call("Network.enable")
-        tab.call("Network.setExtraHTTPHeaders", headers={"Authorization": guarded.authorization()})
-        tab.open(f"{guarded.url}/browse/mine")
-        tab.wait_for("document.documentElement.dataset.ready == 'yes'")
-        assert "a person opens <b>the door</b>." in tab.text("closes")
-        offered = "document.getElementById('detail').innerText.includes('play the video here')"
-        tab.wait_for(offered)  # ten bytes, which no browser plays
 
 
 def test_the_credential_is_in_no_command_line(guarded: Guarded) -> None:
