@@ -116,9 +116,11 @@ class DisplayHandler(logging.Handler):
             self._stages[event.stage] = task, StageProgress()
         task, progress = self._stages[event.stage]
         progress.update(event)
-        text = {"text": event.text} if event.text else {}
-        share = {} if progress.share is None else {"total": 1.0, "completed": progress.share}
-        self.bars.update(task, counts=str(progress), **text, **share)
+        if event.text:
+            self.bars.update(task, text=event.text)
+        if progress.share is not None:
+            self.bars.update(task, total=1.0, completed=progress.share)
+        self.bars.update(task, counts=str(progress))
 
     def _print(self, line: Text) -> None:
         self.bars.console.print(line, soft_wrap=True)

@@ -161,7 +161,7 @@ def _temporary_server() -> tuple[int, str]:
     }
     process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
     # Ask the server to end without waiting for it; `ending_with_us` kills it if it does not.
-    atexit.register(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGTERM))
+    atexit.register(lambda: None if process.poll() is not None else os.killpg(process.pid, signal.SIGTERM))
     return port, credential
 
 
