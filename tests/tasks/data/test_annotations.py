@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from penumbra.artifacts.errors import MissingError
 from penumbra.tasks.data import annotations
 from penumbra.tasks.data.annotations import Annotations
-from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
+from penumbra.tasks.data.dataset import Dataset, DatasetError
 from penumbra.tasks.data.rows import check_query
 
 Row = dict[str, Any]
@@ -33,6 +33,7 @@ class Outcome:
     rejected: list[dict[str, str]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     vids: list[set[str]] = field(default_factory=list)  # of each part
+    splits: list[set[str]] = field(default_factory=list)  # of each part
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -51,6 +52,7 @@ def outcome(dataset: Dataset, rows_a_part: int = annotations.ROWS_A_PART) -> Out
         found.rejected += part.rejected
         found.notes += part.notes
         found.vids.append({row["vid"] for row in rows})
+        found.splits.append({row["split"] for row in rows})
     return found
 
 
@@ -73,9 +75,6 @@ def one_sentence(query: Any = "a man runs.", window: Any = (1, 2), **more: Any) 
     return {"sentences": [query], "timestamps": [window], "duration": 10, **more}
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
-
-
 def test_compositional_files_become_rows(tmp_path: Path) -> None:
     novel = one_sentence("she puts the cup away.", [2, 3], novels=[{"v-n": [["put", "cup"]], "a-n": []}])
     compositional(tmp_path, ("B2", novel), name="novel_composition.json")
@@ -83,6 +82,7 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
     compositional(tmp_path, ("D4", one_sentence()), name="test_trivial.json")
     found = outcome(compositional(tmp_path, ("A1", VIDEO)))
     assert found.rejected == []
+    assert all(len(splits) == 1 for splits in found.splits), "a part holds one split"
     assert [(row["qid"], row["split"]) for row in found.rows] == [
         ("A1_train_0", "train"),
         ("A1_train_1", "train"),
@@ -123,29 +123,9 @@ def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
     assert test["windows"] == [], "a hidden test split has no windows, and is none the worse"
 
 
-def test_shines_lines_become_rows(tmp_path: Path) -> None:
-    row = {
-        "qid": "IG_train_0",
-        "query": "person starts.",
-        "duration": 33.12,
-        "vid": "IG",
-        "relevant_windows": [[22.7, 34.0]],
-        "masked_queries": ["person <mask>."] * 3,
-        "recomposed_queries": ["person stops."] * 3,
-    }
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    found = outcome(Dataset(name="own", folder=str(tmp_path), files={"train": "a.jsonl"}))
-    assert [(row["qid"], row["query"], row["windows"]) for row in found.rows] == [
-        ("IG_train_0", "person starts.", [[22.7, 33.12]])
-    ]
-
-
 def test_a_byte_order_mark_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json_of(("A1", VIDEO)), encoding="utf-8-sig")
     assert len(outcome(Dataset(name="own", folder=str(tmp_path))).rows) == 2
-
-
-# --- real data -------------------------------------------------------------------------------------------------------
 
 
 def test_charades_cg(shared: Path) -> None:
@@ -164,23 +144,22 @@ def test_charades_cg(shared: Path) -> None:
     assert all(0 <= start < end <= row["duration"] for row in found.rows for start, end in row["windows"])
 
 
-def test_activitynet_cg_train(shared: Path) -> None:
-    folder = str(shared / "data" / "activitynet-cg")
-    found = outcome(Dataset(name="activitynet-cg", folder=folder, files={"train": "train.json"}))
-    assert found.taken == 36724
-    assert Counter(found.reasons.values())["window ends before it begins"] == 2
-    assert found.notes["blanks around the query removed"] > 25000
-    assert len(found.rejected) <= 4
-
-
 @pytest.mark.parametrize(
-    ("name", "splits"),
-    [("charades-sta", {"train": 12404, "test": 3720}), ("qvhighlights", {"train": 7218, "val": 1550, "test": 1542})],
+    ("name", "splits", "rejected"),
+    [
+        ("charades-sta", {"train": 12404, "test": 3720}, {}),
+        pytest.param("qvhighlights", {"train": 7218, "val": 1550, "test": 1542}, {}, marks=pytest.mark.long),
+        pytest.param("activitynet-cg", {"train": 36724}, {"window ends before it begins": 2}, marks=pytest.mark.long),
+    ],
 )
-def test_moment_detr_family(shared: Path, name: str, splits: dict[str, int]) -> None:
-    found = outcome(Dataset(name=name, folder=str(shared / "data" / name)))
-    assert Counter(row["split"] for row in found.rows) == splits
-    assert found.rejected == []
+def test_other_published_data_sets(shared: Path, name: str, splits: dict[str, int], rejected: dict[str, int]) -> None:
+    files = {"train": "train.json"} if name == "activitynet-cg" else {}
+    found = outcome(Dataset(name=name, folder=str(shared / "data" / name), files=files))
+    assert found.taken == sum(splits.values())
+    assert Counter(found.reasons.values()).items() >= rejected.items()
+    assert len(found.rejected) <= 2 * sum(rejected.values())
+    if not rejected:
+        assert Counter(row["split"] for row in found.rows) == splits
 
 
 def test_shines_release(shared: Path) -> None:
@@ -188,8 +167,6 @@ def test_shines_release(shared: Path) -> None:
     found = outcome(Dataset(name="shine", folder=folder, files={"train": "shine_release_first200.jsonl"}))
     assert len(found.rows) == 200
 
-
-# --- rows that can't be used -----------------------------------------------------------------------------------------
 
 NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [True, 2], [None, None], "1-2", None)
 UNSAFE_IDS = ("a/b", "..", "../b", "a\\b", "/etc/passwd", "a..b", "", "a\nb", "a\0b", "x" * 201, 7, None, ["v"])
@@ -230,7 +207,7 @@ def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Ro
     assert len(found.rejected[0]["value"]) <= 300
 
 
-@pytest.mark.parametrize("query", ["a café.", "a man 🙂 runs", "naïve façade", "t", "a  b", "word " * 256])
+@pytest.mark.parametrize("query", ["a café.", "a man 🙂 runs", "t", "a  b", "word " * 256])
 def test_usable_queries_are_kept(query: str) -> None:
     assert check_query(query) == ""
 
@@ -247,12 +224,6 @@ def test_sentences_and_timestamps_of_different_number_are_rejected(tmp_path: Pat
     assert len(found.rows) == 2
     assert found.taken == 2 + max(2, len(more)), "each sentence and each window without a sentence is counted"
     assert set(found.reasons.values()) == {"sentences and timestamps differ in number"}
-
-
-@pytest.mark.parametrize("wrong", [{"sentences": "a man runs."}, {"timestamps": None}, {"timestamps": {"0": [1, 2]}}])
-def test_sentences_that_are_no_list_are_rejected(tmp_path: Path, wrong: Row) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", {**VIDEO, **wrong})))
-    assert found.reasons == {"B2_train_0": "sentences or timestamps are no list"}
 
 
 def test_a_repeated_video_key_is_detected_and_its_rows_share_a_part(tmp_path: Path) -> None:
@@ -279,13 +250,13 @@ ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
 @pytest.mark.parametrize(
     "member",
     [
-        '"B2": ' + ONE.replace("man", "man \\ud83d"),
-        '"B2\\ud83d": ' + ONE,
+        '"B2\\ud83d": ' + ONE.replace("man", "man \\ud83d"),
         '"B2": ' + ONE.replace("[1, 2]", f"[1, 1{'0' * 400}]"),
         '"B2": ' + ONE.replace("10", ENDLESS),
         '"B2": ' + ONE[:-1] + ', "novels": {"v-n": [["put", "cup"]]}}',
         '"B2": ' + ONE[:-1] + ', "novels": [{"v-n\\ud83d": [["put", "cup"]]}]}',
         '"B2": {"sentences": ["a man runs."], "timestamps": [[1, 2]]}',
+        '"B2": {"sentences": "a man runs.", "timestamps": null}',
         '"B2": null',
     ],
 )
@@ -315,31 +286,35 @@ def sound(found: Outcome, expected: int) -> None:
         assert all(0 <= start < end <= row["duration"] for start, end in row["windows"])
 
 
+def damaged_video(chance: random.Random) -> Row:
+    video: Row = json.loads(json.dumps(VIDEO))
+    place = chance.choice(["sentence", "window", "edge", "more", "duration", "sentences", "timestamps"])
+    row, edge, odd = chance.randrange(2), chance.randrange(2), chance.choice(ODD)
+    if place == "sentence":
+        video["sentences"][row] = odd
+    elif place == "window":
+        video["timestamps"][row] = odd
+    elif place == "edge":
+        video["timestamps"][row][edge] = odd
+    elif place == "more":
+        video[chance.choice(["sentences", "timestamps"])] += chance.choices(ODD, k=3)
+    else:
+        video[place] = odd
+    return video
+
+
+def count_rows(video: Row) -> int:
+    lists = [video["sentences"], video["timestamps"]]
+    return max(map(len, lists)) if all(isinstance(entry, list) for entry in lists) else 1
+
+
 def test_damaged_compositional_files_lose_no_row(tmp_path: Path) -> None:
     chance = random.Random(0)
     rejected = 0
     for _ in range(150):
-        videos: list[tuple[str, Row]] = [("good", VIDEO)]
-        for number in range(chance.randint(1, 4)):
-            video: Row = json.loads(json.dumps(VIDEO))
-            place = chance.choice(["sentence", "window", "edge", "duration", "more", "sentences", "timestamps"])
-            if place == "sentence":
-                video["sentences"][chance.randrange(2)] = chance.choice(ODD)
-            elif place == "window":
-                video["timestamps"][chance.randrange(2)] = chance.choice(ODD)
-            elif place == "edge":
-                video["timestamps"][chance.randrange(2)][chance.randrange(2)] = chance.choice(ODD)
-            elif place == "more":
-                video[chance.choice(["sentences", "timestamps"])] += chance.choices(ODD, k=3)
-            else:
-                video[place] = chance.choice(ODD)
-            videos.append((f"v{number}", video))
-        expected = 0
-        for _, video in videos:
-            lists = [video["sentences"], video["timestamps"]]
-            expected += max(map(len, lists)) if all(isinstance(entry, list) for entry in lists) else 1
+        videos = [("good", VIDEO), *((f"v{n}", damaged_video(chance)) for n in range(chance.randint(1, 4)))]
         found = outcome(compositional(tmp_path, *videos), chance.randint(1, 4))
-        sound(found, expected)
+        sound(found, sum(count_rows(video) for _, video in videos))
         rejected += len(found.rejected)
     assert rejected > 150
 
@@ -351,17 +326,13 @@ def test_damaged_lines_lose_no_row(tmp_path: Path) -> None:
         rows: list[Any] = [LINE]
         for number in range(chance.randint(1, 6)):
             row: Row = {**LINE, "qid": number + 2, "vid": chance.choice(["v1", "v2"])}
-            for key in chance.sample(sorted(row), chance.randint(0, 2)):
-                row[key] = chance.choice(ODD)
+            row |= {key: chance.choice(ODD) for key in chance.sample(sorted(row), chance.randint(0, 2))}
             text = json.dumps(row)
             rows.append(text[: len(text) // 2] if chance.random() < 0.1 else text)
         found = outcome(lines(tmp_path, *rows), chance.randint(1, 4))
         sound(found, len(rows))
         rejected += len(found.rejected)
     assert rejected > 150
-
-
-# --- parts -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows_a_part", [1, 3, 100])
@@ -387,48 +358,20 @@ def test_the_lines_of_a_video_share_a_part_if_the_file_mixes_videos(tmp_path: Pa
     assert sum(map(len, found.vids)) == len({row["vid"] for row in rows}), "a video is in two parts"
 
 
-def test_parts_hold_one_split(tmp_path: Path) -> None:
-    compositional(tmp_path, ("B2", VIDEO), name="test_trivial.json")
-    both = Annotations(compositional(tmp_path, ("A1", VIDEO)))
-    splits = [set(make().rows["split"].to_pylist()) for make in both.parts()]
-    assert splits == [{"train"}, {"test"}]
-
-
-# --- files that are no data set --------------------------------------------------------------------------------------
-
+BINARY = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe"
+NO_TEXT = [b"", b" \n\n ", b"hello world", BINARY, b"[" * 100_000]
 NO_DATA_SETS = [
-    b"",
-    b" \n\n ",
-    b"hello world",
-    b"{}",
-    b"[1, 2]",
-    b'[{"sentences": []}]',
-    b"null",
-    b'"text"',
-    b'{"version": "1.0", "data": []}',
-    b'{"v1": {"fps": 3}}',
+    *(b"{}", b"[1, 2]", b'[{"sentences": []}]', b"null", b'{"v1": {"fps": 3}}', b"{A1: {}}"),
     json_of(("A1", VIDEO), ("B2", VIDEO)).encode()[:-40],
     json_of(("A1", VIDEO)).encode()[:-1] + b", ",
-    json_of(("A1", VIDEO)).encode()[:-1],
     json_of(("A1", VIDEO)).encode() * 2,
     b'{"A1": ' + b"[" * 100_000,
-    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
     json_of(("A1", VIDEO)).encode("utf-16"),
     json_of(("A1", VIDEO)).replace("man", "mañana").encode("latin-1"),
-    b"{A1: {}}",
 ]
 NO_LINES = [
-    b"",
-    b" \n\n ",
-    b"hello world\n",
-    b"[]\n[]\n",
-    b"5\n",
-    b'{"a": 1}\n',
-    b'{"qid": 1, "vid": "v"}\n',
-    json.dumps(LINE, indent=1).encode(),
-    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe",
+    *(b"[]\n[]\n", b"5\n", b'{"a": 1}\n', b'{"qid": 1, "vid": "v"}\n', json.dumps(LINE, indent=1).encode()),
     json.dumps(LINE).replace("man", "mañana").encode("latin-1"),
-    b"[" * 100_000,
 ]
 
 
@@ -444,7 +387,10 @@ def refused(dataset: Dataset, path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("train.json", content) for content in NO_DATA_SETS] + [("my_train.jsonl", content) for content in NO_LINES],
+    [
+        *(("train.json", content) for content in (*NO_TEXT, *NO_DATA_SETS)),
+        *(("my_train.jsonl", content) for content in (*NO_TEXT, *NO_LINES)),
+    ],
 )
 def test_a_file_that_is_no_data_set_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
@@ -458,14 +404,6 @@ def test_a_missing_folder_file_or_split_is_named(tmp_path: Path) -> None:
     refused(Dataset(name="own", folder=str(tmp_path), files={"train": "my.json"}), tmp_path / "my.json")
 
 
-def test_a_folder_in_a_files_place_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "train.json"
-    path.mkdir()
-    refused(Dataset(name="own", folder=str(tmp_path), files={"train": "train.json"}), path)
-    with pytest.raises(DatasetError, match="can't be read"):
-        list(read_rows(path, "train"))
-
-
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = compositional(tmp_path, ("A1", VIDEO))
 
@@ -474,10 +412,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "open", denied)
     monkeypatch.setattr(Path, "read_text", denied)
-    monkeypatch.setattr("penumbra.artifacts.files._read", denied)
     assert "Permission denied" in refused(dataset, tmp_path / "train.json")
-    with pytest.raises(DatasetError):
-        Annotations(dataset).inputs()
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "/etc/hostname", "sub/../../secret.json"])
@@ -495,9 +430,6 @@ def test_a_data_set_is_named_like_a_folder(name: str) -> None:
         Dataset(name=name)
 
 
-# --- the key ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_key_follows_the_files_contents(tmp_path: Path) -> None:
     first = Annotations(compositional(tmp_path, ("A1", VIDEO))).work.key
     assert Annotations(Dataset(name="own", folder=str(tmp_path))).work.key == first
@@ -508,13 +440,6 @@ def test_the_key_follows_the_files_contents(tmp_path: Path) -> None:
     assert moved.work.key == first, "the folder is no part of the content"
     compositional(elsewhere, ("B2", VIDEO), name="test_trivial.json")
     assert Annotations(Dataset(name="own", folder=str(elsewhere))).work.key != first
-
-
-def test_the_sample_needs_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path))
-    found = outcome(Dataset(name="scenes"))
-    assert found.rejected == []
-    assert {row["split"] for row in found.rows} == {"train", "test", "composition", "word"}
 
 
 def test_two_files_for_a_split_are_an_error(tmp_path: Path) -> None:

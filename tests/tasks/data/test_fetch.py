@@ -18,20 +18,20 @@ ONE, TWO = b'{"a": 1}', b'{"b": 2}'
 
 
 class Repository:
-    """A web server with files by path; `asked` lists the paths it was asked for."""
+    """A web server with files by path; `requested` lists the paths of its requests."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.cut = False  # break off in the middle of a file
-        self.stall = threading.Event()
-        self.stall.set()
+        self.answering = threading.Event()
+        self.answering.set()
         repository = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                repository.asked.append(self.path)
-                repository.stall.wait(10)
+                repository.requested.append(self.path)
+                repository.answering.wait(10)
                 data = repository.files.get(self.path)
                 self.send_response(404 if data is None else 200)
                 self.send_header("Content-Length", str(len(data or b"")))
@@ -66,7 +66,7 @@ def repository() -> Iterator[Repository]:
     repository.put("one.json", ONE)
     repository.put("two.json", TWO)
     yield repository
-    repository.stall.set()
+    repository.answering.set()
     repository.server.shutdown()
     repository.server.server_close()
 
@@ -75,36 +75,24 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_correct_files_are_written(data: Path, repository: Repository) -> None:
+def test_correct_files_are_written_and_later_only_what_differs(data: Path, repository: Repository) -> None:
     lines = list(fetch("own", repository.url))
     assert written(data) == {"one.json": ONE, "two.json": TWO}
     assert lines == [f"{data}/one.json fetched, 8 bytes", f"{data}/two.json fetched, 8 bytes"]
-
-
-def test_only_what_differs_is_fetched(data: Path, repository: Repository) -> None:
-    list(fetch("own", repository.url))
-    repository.asked.clear()
+    repository.requested.clear()
     (data / "two.json").write_bytes(b"damaged")
     lines = list(fetch("own", repository.url))
     assert lines == [f"{data}/one.json is there", f"{data}/two.json fetched, 8 bytes"]
-    assert repository.asked == [f"/{COMMIT}/There/two.json"]
+    assert repository.requested == [f"/{COMMIT}/There/two.json"]
     assert written(data) == {"one.json": ONE, "two.json": TWO}
 
 
-def test_a_wrong_file_is_refused_and_not_written(data: Path, repository: Repository) -> None:
-    repository.put("one.json", b"something else")
-    with pytest.raises(
-        DatasetError, match=rf"{repository.url}/{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"
-    ):
-        list(fetch("own", repository.url))
-    assert not data.exists()
-
-
-def test_a_wrong_file_does_not_replace_an_existing_one(data: Path, repository: Repository) -> None:
+def test_a_wrong_file_is_refused_and_replaces_none(data: Path, repository: Repository) -> None:
     data.mkdir(parents=True)
     (data / "one.json").write_bytes(b"the user's own")
     repository.put("one.json", b"something else")
-    with pytest.raises(DatasetError):
+    wrong = rf"{repository.url}/{COMMIT}/There/one.json .*SHA-256 differs.*nothing was written"
+    with pytest.raises(DatasetError, match=wrong):
         list(fetch("own", repository.url))
     assert written(data) == {"one.json": b"the user's own"}
 
@@ -122,7 +110,7 @@ def test_a_failed_download_has_a_remedy_and_writes_nothing(
     elif fault == "missing file":
         repository.files.clear()
     elif fault == "no answer":
-        repository.stall.clear()
+        repository.answering.clear()
     else:
         repository.cut = True
     with pytest.raises(DatasetError) as caught:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from penumbra.tasks.data.dataset import Dataset, DatasetError, read_rows
+from penumbra.tasks.data.dataset import DatasetError, read_rows
 from penumbra.tasks.data.queries import write_queries
 
 
@@ -17,15 +17,12 @@ def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
 
 
 def test_sentences_are_training_queries_of_a_video_each(tmp_path: Path) -> None:
-    files = write_queries(["a person opens the door.", "„Tür“ zu."], tmp_path)
-    assert files == {"train": "train.jsonl"}
-    dataset = Dataset(name="mine", folder=str(tmp_path), files=files)
-    found = list(read_rows(dataset.split_files()["train"], "train"))
-    assert [(row.qid, row.query, row.vid) for row in found] == [
-        ("0", "a person opens the door.", "video-0"),
-        ("1", "„Tür“ zu.", "video-1"),
+    assert write_queries(["a person opens the door.", "„Tür“ zu."], tmp_path) == {"train": "train.jsonl"}
+    queries = list(read_rows(tmp_path / "train.jsonl", "train"))
+    assert [(row.qid, row.query, row.vid, row.labelled) for row in queries] == [
+        ("0", "a person opens the door.", "video-0", False),
+        ("1", "„Tür“ zu.", "video-1", False),
     ]
-    assert not found[0].labelled
 
 
 def test_the_columns_of_a_data_frame(tmp_path: Path) -> None:

@@ -31,16 +31,12 @@ def test_every_file_has_its_digest() -> None:
     assert {str(file.relative_to(SHIPPED)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files} == expected
 
 
-def test_every_annotated_video_is_shipped() -> None:
-    assert {path.stem for path in (SHIPPED / "videos").glob("*.mp4")} == set(durations())
-
-
-def test_videos_decode_and_are_as_long_as_annotated() -> None:
-    for vid, duration in list(durations().items())[::20]:
+def test_every_annotated_video_is_shipped_and_as_long_as_annotated() -> None:
+    annotated = durations()
+    assert {path.stem for path in (SHIPPED / "videos").glob("*.mp4")} == set(annotated)
+    for vid, duration in list(annotated.items())[::40]:
         with av.open(str(SHIPPED / "videos" / f"{vid}.mp4")) as container:
-            stream = container.streams.video[0]
-            frames = sum(1 for _ in container.decode(stream))
-            assert (stream.codec_context.name, stream.width, stream.height) == ("h264", 160, 160)
+            frames = sum(1 for _ in container.decode(container.streams.video[0]))
         assert frames == round(10 * duration)
 
 
