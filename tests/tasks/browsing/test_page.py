@@ -12,8 +12,8 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.browsing.gather import gather
 from penumbra.tasks.browsing.page import policy, write_page
 from tests.browser import Page, browser, needs_chromium
-from tests.browsing_data import DATASET, annotation, build, negative, prediction, run_of
 from tests.films import film
+from tests.rows import DATASET, annotation, build, negative, prediction, run_of
 
 HOSTILE = "</script></template><img src=http://x.test/a onerror=alert(1)><script>hacked=1</script> =cmd|' /C calc'!A0 "
 HOSTILE += "<a href=javascript:hacked=1>\u202egnp.\u202c \u2067 \x00\x07 {{7*7}} \" onload=alert(2) ' \ud7ff &lt;"
@@ -26,10 +26,9 @@ WIDE, NARROW = (1600, 1000), (400, 800)
 class Shown:
     """A page in a tab."""
 
-    def __init__(self, tab: Page, file: Path, width: int = 1600, height: int = 1000, scheme: str = "light") -> None:
+    def __init__(self, tab: Page, file: Path, width: int = 1600, height: int = 1000) -> None:
         self.tab = tab
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         for domain in ("Page", "Network", "Log", "Runtime"):
             tab.call(f"{domain}.enable")
         tab.events.clear()
@@ -125,8 +124,10 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path: Path) -> None:
-    some(store)
+    build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE} abracadabra")]),))
     page = written(store, tmp_path).read_text()
+    assert "abracadabra" not in page, "no text of the data is in the markup"
+    assert page.count("</script>") == 2
     style, script = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
     told = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
     assert told == policy(style[0], script[1])
@@ -134,13 +135,6 @@ def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path:
     for name in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch("):
         assert name not in script[1]
     assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}
-
-
-def test_a_text_of_the_data_is_not_in_the_page_s_markup(store: Store, tmp_path: Path) -> None:
-    build(store, "negatives", [], (build(store, "annotations", [annotation("a1", f"{HOSTILE} abracadabra")]),))
-    page = written(store, tmp_path).read_text()
-    assert "abracadabra" not in page
-    assert page.count("</script>") == 2
 
 
 @needs_chromium
@@ -154,19 +148,14 @@ class TestUsual:
 
     def test_a_query_stands_with_its_negatives_and_what_was_refused(self, page: Shown) -> None:
         assert page.queries()[0] == "a person opens the door."
-        assert page.texts("#row-0 .line .text") == [
-            "a person shuts the door.",
-            "a cow shuts the door.",
-            "a cow shuts the moon.",
-        ]
+        lines = ["a person shuts the door.", "a cow shuts the door.", "a cow shuts the moon."]
+        assert page.texts("#row-0 .line .text") == lines
         assert page.texts("#row-0 .cosine") == ["0.80", "0.50", "0.25"]
         assert page.texts("#row-1 .level") == ["1", "3", "2"]
         assert page.texts("#row-1 .refused") == ["negatives: leaks a test query"]
         assert page("document.querySelector('#row-0 .bar i').style.left") == "25%"
         assert page("document.querySelector('#row-0 .bar i').style.width") == "25%"
         assert page.texts("#count") == ["4 queries"]
-
-    def test_changed_words_are_marked_neighbours_together(self, page: Shown) -> None:
         assert page.texts("#row-0 mark") == ["shuts", "cow shuts", "cow shuts", "moon"]
         assert page.texts("#row-0 .was") == ["person opens", "door"], "the words that the last level changes"
 
@@ -177,15 +166,11 @@ class TestUsual:
             ("level", "2", [0]),
             ("provider", "openai", [1]),
             ("novel", "v-n", [2]),
-            ("which", "whole", [0]),
             ("which", "partly", [1]),
             ("which", "refused", [1]),
             ("which", "predicted", [2, 3]),
-            ("order", "near", [0, 1, 2, 3]),
             ("order", "far", [1, 0, 2, 3]),
             ("order", "best 0", [2, 3, 0, 1]),
-            ("order", "worst 0", [3, 2, 0, 1]),
-            ("order", "gain", [3, 2, 0, 1]),
             ("order", "loss", [2, 3, 0, 1]),
         ],
     )
@@ -205,21 +190,15 @@ class TestUsual:
             page.press("Enter")
 
     def test_by_keyboard_alone(self, page: Shown) -> None:
-        first, second, third, last = page.queries()
+        first, second, _, last = page.queries()
         assert page("document.activeElement.id") == "list"
-        assert page.chosen() == first
-        page.press("j")
-        assert page.chosen() == second
-        page.press("ArrowDown")
-        assert page.chosen() == third
-        page.press("End", "j")
-        assert page.chosen() == last
-        page.press("Home", "k")
-        assert page.chosen() == first
+        for keys, query in ((["ArrowDown"], second), (["End", "j"], last), (["Home", "k"], first)):
+            page.press(*keys)
+            assert page.chosen() == query
         page.press("Enter")
         assert page("document.activeElement.id") == "detail"
         page.press("j")
-        assert page.chosen() == second, "from the query's own page, too"
+        assert page.chosen() == second, "the keys also work in the query's own page"
         page.press("Escape", "/")
         assert page("document.activeElement.id") == "words"
         page.tab.type("box")
@@ -242,10 +221,8 @@ class TestUsual:
         page = Shown(tab, usual, *NARROW)
         assert page("document.documentElement.scrollWidth") == NARROW[0]
         assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
-        assert overflowing(page) == []
-        page("document.getElementById('more').click()")
-        assert page("document.getElementById('more').ariaExpanded") == "true"
-        assert page("document.documentElement.scrollWidth") == NARROW[0]
+        over = "it.scrollHeight > it.clientHeight + 1 || it.scrollWidth > it.clientWidth"
+        assert page(f"[...document.querySelectorAll('.row')].filter(it => {over}).map(it => it.textContent)") == []
         page("document.getElementById('row-0').click()")
         assert page("getComputedStyle(document.getElementById('detail')).display") == "block"
         assert page("document.activeElement.id") == "detail"
@@ -253,13 +230,6 @@ class TestUsual:
         page.press("Escape")
         assert page("getComputedStyle(document.getElementById('detail')).display") == "none"
         assert page("document.activeElement.id") == "list"
-
-
-def overflowing(page: Shown) -> list[str]:
-    """The rows whose content is higher or wider than they are."""
-    over = "it.scrollHeight > it.clientHeight + 1 || it.scrollWidth > it.clientWidth"
-    found: list[str] = page(f"[...document.querySelectorAll('.row')].filter(it => {over}).map(it => it.textContent)")
-    return found
 
 
 @needs_chromium

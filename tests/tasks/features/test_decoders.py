@@ -86,9 +86,9 @@ def test_a_crash_or_hang_rejects_one_video(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(decoders, "COMMAND", (sys.executable, "-c", MISBEHAVING))
     names = ["a", "hangs", "b", "crashes", "exits", "c", "fails", "d"]
     several = [Video(name, film(tmp_path / f"{name}.mp4", 20)) for name in names]
-    ends = ends_of(DecoderPool(1, 0.5, seconds=3), several)
+    ends = ends_of(DecoderPool(1, 0.5, seconds=2), several)
     assert ends.keys() == set(names)
-    assert ends["hangs"].reason == "decoder gave no frame for 3 s"
+    assert ends["hangs"].reason == "decoder gave no frame for 2 s"
     assert ends["exits"].reason == "decoder ended with 3"
     assert ends["crashes"].reason == "decoder crashed (SIGSEGV)"
     assert (ends["fails"].reason, ends["fails"].value) == ("decoder failed", "RuntimeError: of no known kind")

@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penumbra.artifacts.manifest import Artifact, Part, Work
-from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
-from penumbra.tasks.features.simulated import Planted, SimulatedFeatures, Simulation, World, concepts_of, covered
-from penumbra.tasks.stage import build
+from penumbra.tasks.features.simulated import Planted, SimulatedFeatures, Simulation, World, concepts_of
+from penumbra.tasks.stage import build as run_stage
+from tests.rows import annotation, build, token
 
 QUIET = {"other_events": 0.0, "background": 0.0, "noise": 0.0}
 OPEN, CLOSE, RUN = (("door", 1.0), ("open", 1.0)), (("close", 1.0), ("window", 1.0)), (("run", 1.0),)
@@ -22,35 +21,11 @@ def world(**changes: Any) -> World:
     return World([OPEN, CLOSE, RUN], TRAINING, Simulation(difficulty="medium").numbers() | QUIET | changes)
 
 
-def token(lemma: str, primitive: str | None, is_subject: bool = False) -> dict[str, Any]:
-    return {
-        "text": lemma,
-        "space_after": True,
-        "lemma": lemma,
-        "pos": "X",
-        "tag": "X",
-        "dep": "dep",
-        "head": 0,
-        "primitive": primitive,
-        "is_subject": is_subject,
-    }
-
-
 def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
-    tokens = [
-        token("person", "noun", is_subject=True),
-        token("be", None),
-        token("open", "verb"),
-        token("big", "adjective"),
-        token("door", "noun"),
-        token("door", "noun"),
-    ]
+    person, again = token("person", "noun", subject=True), token("door", "noun")
+    tokens = [person, token("be"), token("open", "verb"), token("big", "adjective"), token("door", "noun"), again]
     weights = Simulation(difficulty="easy").numbers()["weights"]
     assert concepts_of(tokens, weights) == (("big", 0.6), ("door", 1.0), ("open", 1.0))
-
-
-def test_a_clip_is_covered_as_far_as_the_window_reaches() -> None:
-    assert covered(0.5, 2.25, 4, 1.0).tolist() == [0.5, 1.0, 0.25, 0.0]
 
 
 def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
@@ -92,26 +67,14 @@ def test_a_difficulty_is_a_set_of_numbers_that_noise_overrides() -> None:
     assert Simulation(difficulty="hard", noise=0.0).numbers()["noise"] == 0.0
 
 
-# -- the stage -------------------------------------------------------------------------------------------------------
+OPENS = [token("person", "noun", subject=True), token("open", "verb"), token("door", "noun")]
+RUNS = [token("person", "noun", subject=True), token("run", "verb")]
 
 
-def made(dataset: str, rows: list[dict[str, Any]], tokens: list[list[dict[str, Any]]]) -> tuple[Artifact, Artifact]:
-    store = Store()
-    full = [
-        {"qid": str(i), "split": "train", "query": "q", "novel": [], "saliency": None, **row}
-        for i, row in enumerate(rows)
-    ]
-    tags = [{"qid": str(i), "tokens": several} for i, several in enumerate(tokens)]
-    several = (("annotations", full), ("tags", tags))
-    found = [
-        store.build(Work("mine", stage, 1), [lambda stage=stage, table=table: Part(table_of(stage, table), 1, 1)])
-        for stage, table in several
-    ]
-    return found[0], found[1]
-
-
-OPENS = [token("person", "noun", is_subject=True), token("open", "verb"), token("door", "noun")]
-RUNS = [token("person", "noun", is_subject=True), token("run", "verb")]
+def stage(store: Store, rows: list[dict[str, Any]], tokens: list[list[dict[str, Any]]]) -> SimulatedFeatures:
+    annotations = build(store, "annotations", [annotation(str(i), "q", **row) for i, row in enumerate(rows)])
+    tags = build(store, "tags", [{"qid": str(i), "tokens": words} for i, words in enumerate(tokens)])
+    return SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0)
 
 
 def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> None:
@@ -122,9 +85,7 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
         {"vid": "wordless", "duration": 5.0, "windows": [[0.0, 2.0]]},
         {"vid": "good", "duration": 5.5, "windows": [[3.0, 4.0]]},
     ]
-    annotations, tags = made(store, rows, [OPENS, OPENS, OPENS, [token("person", "noun", is_subject=True)], RUNS])
-    stage = SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0)
-    artifact = build(stage)
+    artifact = run_stage(stage(store, rows, [OPENS, OPENS, OPENS, OPENS[:1], RUNS]))
     found = read_features(artifact)
     assert found.names == ["good"]
     assert found["good"].shape == (6, 256)
@@ -138,9 +99,8 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
 
 
 def test_a_data_set_without_windows_or_words_says_so(store: Store) -> None:
-    annotations, tags = made(store, [{"vid": "v", "duration": 5.0, "windows": []}], [OPENS])
     with pytest.raises(FeatureError, match="no query has both a window and a word"):
-        build(SimulatedFeatures(annotations, tags, Simulation(difficulty="easy"), 1.0))
+        run_stage(stage(store, [{"vid": "v", "windows": []}], [OPENS]))
 
 
 def test_a_video_s_clips_depend_on_its_id_and_the_seed_alone() -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from penumbra.artifacts.manifest import Part, Work
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
@@ -18,28 +17,14 @@ from penumbra.tasks.features.text import (
     text_features_part,
 )
 from penumbra.tasks.text.embeddings import Encoding, encode
+from tests.rows import build, negative
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
 
 
-def negatives(store: Store, queries: list[str], version: int = 1) -> None:
-    rows = [
-        {
-            "qid": str(i),
-            "level": 1,
-            "query": "a",
-            "negative": query,
-            "words": [],
-            "provider": "p",
-            "model": "m",
-            "similarity": 0.5,
-            "plausibility": None,
-            "checks": [],
-        }
-        for i, query in enumerate(queries)
-    ]
-    table = table_of("negatives", rows)
-    store.build(Work("mine", "negatives", version), [lambda: Part(table, len(rows), len(rows))])
+def negatives(store: Store, texts: list[str], number: int = 1) -> Artifact:
+    rows = [negative(str(i), 1, text) for i, text in enumerate(texts)]
+    return build(store, "negatives", rows, parameters={"number": number})
 
 
 def test_batches_are_of_one_length() -> None:
@@ -48,19 +33,14 @@ def test_batches_are_of_one_length() -> None:
     assert found == [[4, 4], [0, 2], [3, 3], [1, 5]]
 
 
-def test_start_and_end_token_are_kept_and_padding_is_not() -> None:
-    encoder = load(TINY)
-    texts = ["a person runs.", "a person opens the door slowly and then walks.", "x"]
-    tokens, pooled, cut = ClipTexts(encoder).encode(texts, 2)
-    assert [len(states) for states in tokens] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
-    assert (pooled.dtype, pooled.shape, cut) == (np.float16, (3, encoder.model.config.projection_dim), 0)
-
-
 def test_states_do_not_depend_on_the_other_texts() -> None:
-    texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "closet", "window", "book")]
-    together = ClipTexts(load(TINY)).encode(texts, 4)
+    """Start and end token are kept, and padding is not."""
+    encoder = load(TINY)
+    texts = [f"a person opens the {noun}." for noun in ("door", "box", "bag", "fridge", "big window", "book")] + ["x"]
+    together = ClipTexts(encoder).encode(texts, 4)
+    assert [len(states) for states in together[0]] == [len(encoder.tokenizer(text)["input_ids"]) for text in texts]
     for index, text in enumerate(texts):
-        [tokens], pooled, _ = ClipTexts(load(TINY)).encode([text], 4)
+        [tokens], pooled, _ = ClipTexts(encoder).encode([text], 4)
         assert np.abs(tokens - together[0][index]).max() < 4e-3
         assert np.abs(pooled[0] - together[1][index]).max() < 4e-3
 
@@ -81,10 +61,8 @@ def test_a_text_of_several_queries_is_encoded_once(store: Store) -> None:
 
 def test_which_negatives(store: Store) -> None:
     assert chosen_negatives("mine", Texts()) is None
-    negatives(store, ["a"])
-    first = store.newest("mine", "negatives")
-    negatives(store, ["b"], version=2)
-    assert chosen_negatives("mine", Texts()) == store.newest("mine", "negatives") != first
+    first, second = negatives(store, ["a"], 1), negatives(store, ["b"], 2)
+    assert chosen_negatives("mine", Texts()) == second
     assert chosen_negatives("mine", Texts(negatives=first.key)) == first
     assert chosen_negatives("mine", Texts(negatives="none")) is None
     with pytest.raises(ArtifactError):
@@ -108,7 +86,3 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
     assert np.abs(alone.astype(float) - tokens[0]).max() < 4e-3
     wanted = encode(texts[:1], Encoding())[0]
     assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
-
-
-def test_a_clip_is_known_by_its_files() -> None:
-    assert load_text_encoder(TINY).width == load(TINY).model.config.text_config.hidden_size

@@ -11,7 +11,7 @@ from penumbra.artifacts.schemas import RENAMED, table_of
 from penumbra.artifacts.store import Store
 from penumbra.artifacts.tables import part_name
 from penumbra.tasks.features.text import distinct_texts
-from tests.browsing_data import filled, negative
+from tests.rows import filled, negative
 
 TEXTS = {"a person sits.", "a dog sits."}
 ROWS = {

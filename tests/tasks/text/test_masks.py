@@ -10,20 +10,10 @@ from pydantic import ValidationError
 from spacy.language import Language
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.tasks.text.masks import (
-    MASK,
-    ORDER,
-    Masking,
-    Masks,
-    mask_part,
-    mask_query,
-    masking_order,
-    render,
-    slot_counts,
-)
+from penumbra.tasks.text.masks import MASK, ORDER, Masking, Masks, mask_part, mask_query, masking_order, slot_counts
 from penumbra.tasks.text.tags import tag_texts
+from tests.rows import Row, token
 
-Token = dict[str, Any]
 RATIOS = (0.25, 0.5, 0.75)
 ALL = (0.5, 0.75, 1.0)
 TEXTS = [
@@ -39,42 +29,13 @@ TEXTS = [
 ]
 
 
-def token(word: str, primitive: str | None = None, *, subject: bool = False, **more: Any) -> Token:
-    """A token of the `tags` table."""
-    return {
-        "text": word,
-        "space_after": True,
-        "lemma": word,
-        "pos": "X",
-        "tag": "XX",
-        "dep": "dep",
-        "head": 0,
-        "primitive": primitive,
-        "is_subject": subject,
-        **more,
-    }
-
-
-def order(tokens: list[Token]) -> list[str]:
+def order(tokens: list[Row]) -> list[str]:
     return [tokens[i]["text"] for i in masking_order(tokens)]
-
-
-# --- how many --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("primitives", "counts"),
-    [
-        (1, (1, 1, 1)),
-        (2, (1, 1, 2)),
-        (3, (1, 2, 3)),
-        (4, (1, 2, 3)),
-        (5, (1, 3, 4)),
-        (6, (1, 3, 5)),
-        (7, (2, 4, 6)),
-        (8, (2, 4, 6)),
-        (9, (2, 5, 7)),
-    ],
+    [(1, (1, 1, 1)), (2, (1, 1, 2)), (3, (1, 2, 3)), (5, (1, 3, 4)), (6, (1, 3, 5)), (7, (2, 4, 6)), (9, (2, 5, 7))],
 )
 def test_counts_equal_those_of_the_authors(primitives: int, counts: tuple[int, int, int]) -> None:
     assert slot_counts(primitives, RATIOS) == counts
@@ -85,10 +46,7 @@ def test_counts_rise_and_stay_within_the_query(ratios: tuple[float, float, float
     for primitives in range(1, 60):
         first, second, third = slot_counts(primitives, ratios)
         assert 1 <= first <= second <= third <= primitives
-
-
-def test_rounding_errors_mask_no_further_word() -> None:
-    assert slot_counts(10, (0.1, 0.3, 0.5)) == (1, 3, 5)
+    assert slot_counts(10, (0.1, 0.3, 0.5)) == (1, 3, 5), "rounding errors mask no further word"
     assert slot_counts(30, (0.1, 0.3, 0.7)) == (3, 9, 21)
 
 
@@ -100,52 +58,26 @@ def test_ratios_must_rise_within_0_and_1(ratios: tuple[float, float, float]) -> 
         Masking(ratios=ratios)
 
 
-# --- which -----------------------------------------------------------------------------------------------------------
-
-
 def test_classes_have_the_order_of_the_paper_from_left_to_right() -> None:
-    tokens = [
-        token("quickly", "adverb"),
-        token("in", "preposition"),
-        token("red", "adjective"),
-        token("cup", "noun"),
-        token("the"),
-        token("opens", "verb"),
-        token("on", "preposition"),
-        token("box", "noun"),
-        token("blue", "adjective"),
-        token("takes", "verb"),
-        token("slowly", "adverb"),
-    ]
-    assert order(tokens) == ["opens", "takes", "cup", "box", "red", "blue", "in", "on", "quickly", "slowly"]
+    """Verbs, nouns, adjectives, prepositions, adverbs."""
+    words = "quickly:adverb in:preposition red:adjective cup:noun the: opens:verb on:preposition box:noun takes:verb"
+    tokens = [token(word, primitive or None) for word, primitive in (pair.split(":") for pair in words.split())]
+    assert order(tokens) == ["opens", "takes", "cup", "box", "red", "in", "on", "quickly"]
 
 
 def test_the_order_of_classes_can_be_changed() -> None:
     tokens = [token("opens", "verb"), token("red", "adjective"), token("box", "noun"), token("on", "preposition")]
-    said = Masking.model_validate({"primitives": ["noun", "verb", "noun", "adjective"]}).primitives
-    assert said == ("noun", "verb", "adjective")
-    assert [tokens[i]["text"] for i in masking_order(tokens, said)] == ["box", "opens", "red"]
-    assert [[slot["word"] for slot in level["slots"]] for level in mask_query(tokens, RATIOS, said)] == [
-        ["box"],
-        ["opens", "box"],
-        ["opens", "red", "box"],
-    ]
+    primitives = Masking.model_validate({"primitives": ["noun", "verb", "noun", "adjective"]}).primitives
+    assert primitives == ("noun", "verb", "adjective")
+    masked = [[slot["word"] for slot in level["slots"]] for level in mask_query(tokens, RATIOS, primitives)]
+    assert masked == [["box"], ["opens", "box"], ["opens", "red", "box"]]
 
 
-def test_the_subject_is_left_out_if_there_are_three_other_primitives() -> None:
-    tokens = [
-        token("man", "noun", subject=True),
-        token("opens", "verb"),
-        token("red", "adjective"),
-        token("box", "noun"),
-    ]
-    assert order(tokens) == ["opens", "box", "red"]
-
-
-def test_the_subject_comes_last_if_there_are_fewer() -> None:
-    tokens = [token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")]
-    assert order(tokens) == ["opens", "box", "man"]
-    assert order(tokens[:1]) == ["man"]
+def test_the_subject_is_left_out_or_comes_last_where_there_are_fewer_than_three_others() -> None:
+    man, opens, box = token("man", "noun", subject=True), token("opens", "verb"), token("box", "noun")
+    assert order([man, opens, token("red", "adjective"), box]) == ["opens", "box", "red"]
+    assert order([man, opens, box]) == ["opens", "box", "man"]
+    assert order([man]) == ["man"]
 
 
 def test_a_noun_that_a_pronoun_repeats_comes_last() -> None:
@@ -164,23 +96,14 @@ def test_whole_queries(nlp: Language) -> None:
         (tokens,) = tag_texts([text], nlp)
         return [level["masked_query"] for level in mask_query(tokens, ratios)]
 
-    assert masked("a person puts the red box under the table.") == [
+    assert masked(TEXTS[0]) == [
         "a person <mask> the red box under the table.",
         "a person <mask> the red <mask> under the <mask>.",
         "a person <mask> the <mask> <mask> under the <mask>.",
     ]
-    assert masked("a person puts the red box under the table.", ALL)[2] == (
-        "a person <mask> the <mask> <mask> <mask> the <mask>."
-    )
-    assert masked("person opening a door.") == [
-        "person <mask> a door.",
-        "person <mask> a <mask>.",
-        "<mask> <mask> a <mask>.",
-    ]
+    assert masked(TEXTS[0], ALL)[2] == "a person <mask> the <mask> <mask> <mask> the <mask>."
+    assert masked("person opening a door.")[2] == "<mask> <mask> a <mask>."
     assert masked("a person is sitting on a chair.")[2] == "a person is <mask> <mask> a <mask>."
-
-
-# --- where -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ratios", [RATIOS, (0.1, 0.3, 0.5), ALL])
@@ -203,15 +126,6 @@ def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: t
                 (slot["primitive"], slot["tag"]) == (tokens[slot["token"]]["primitive"], tokens[slot["token"]]["tag"])
                 for slot in slots
             )
-
-
-def test_render_changes_only_the_given_words() -> None:
-    tokens = [token("a", space_after=False), token(" "), token("B", space_after=False), token("/", space_after=False)]
-    assert render(tokens, {}) == "a  B/"
-    assert render(tokens, {2: "cc"}) == "a  cc/"
-
-
-# --- which classes ---------------------------------------------------------------------------------------------------
 
 
 def test_a_class_that_must_not_be_masked_is_not_counted() -> None:
@@ -237,9 +151,6 @@ def test_masks_of_all_classes_keep_their_key_material() -> None:
     assert masks(primitives=("noun", "verb")).determines() == {"primitives": ["noun", "verb"]}
     with pytest.raises(ValidationError, match="at least 1"):
         Masking(primitives=())
-
-
-# --- a part ----------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_training_split_is_masked_and_rejections_have_a_reason() -> None:

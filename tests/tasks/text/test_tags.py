@@ -20,15 +20,12 @@ from workshop.tagger.train import score
 
 ODD_TEXTS = [
     "a  person   sits.",
-    "they're opening the door.",
-    "the blanket/pillow is thrown.",
-    "A Person Puts THE Box down",
+    "they're opening the blanket/pillow.",
     "a dog 🐶 runs 🏃‍♀️away!",
     "a man,with no blank,runs.Then he stops",
     "don't can't won't o'clock",
     "tab\there and a\nnew line",
-    "ends with blanks   ",
-    "   begins with blanks",
+    "   blanks around   ",
     "naïve café, 3.5kg of rock'n'roll (really?)",
     "…",
     "e.g. the U.S. T-shirt @home #tag http://a.b/c?d=e",
@@ -44,14 +41,6 @@ def subjects(nlp: Language, text: str) -> list[str]:
     return [str(token["text"]) for token in describe(nlp(text)) if token["is_subject"]]
 
 
-# --- the shipped pipeline --------------------------------------------------------------------------------------------
-
-
-def test_the_shipped_pipeline_is_small() -> None:
-    size = sum(path.stat().st_size for path in PIPELINE_FOLDER.rglob("*") if path.is_file())
-    assert 0 < size <= 8_000_000
-
-
 def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) -> None:
     found = score(nlp, shared / "data" / "ud-english-ewt" / "test.conllu")
     assert found["pos_acc"] >= 0.93
@@ -59,24 +48,11 @@ def test_parts_of_speech_on_the_treebanks_test_set(nlp: Language, shared: Path) 
     assert found["dep_las"] >= 0.80
 
 
-def test_noun_chunks(nlp: Language) -> None:
-    def chunks(text: str) -> list[str]:
-        return [chunk.text for chunk in nlp(text).noun_chunks]
-
-    assert chunks("a person puts the red box under the table") == ["a person", "the red box", "the table"]
-    assert chunks("the man is in the kitchen.") == ["the man", "the kitchen"]
-    assert chunks("a woman opens a door and closes the window.") == ["a woman", "a door", "the window"]
-
-
-def test_lemmas(nlp: Language) -> None:
-    lemmas = {str(t["text"]): t["lemma"] for t in describe(nlp("People opened the boxes, ran and were sitting."))}
-    assert lemmas["opened"] == "open"
-    assert lemmas["boxes"] == "box"
-    assert lemmas["ran"] == "run"
-    assert lemmas["sitting"] == "sit"
-
-
-# --- primitives ------------------------------------------------------------------------------------------------------
+def test_noun_chunks_and_lemmas(nlp: Language) -> None:
+    doc = nlp("a woman opened the boxes and was closing the big window.")
+    assert [chunk.text for chunk in doc.noun_chunks] == ["a woman", "the boxes", "the big window"]
+    lemmas = {str(t["text"]): t["lemma"] for t in describe(doc)}
+    assert {"opened": "open", "boxes": "box", "closing": "close"}.items() <= lemmas.items()
 
 
 def test_the_classes_of_a_plain_sentence(nlp: Language) -> None:
@@ -97,18 +73,14 @@ def test_the_classes_of_a_plain_sentence(nlp: Language) -> None:
         ("a person is sitting on a chair.", {"is": None, "sitting": "verb"}),
         ("he has eaten a sandwich.", {"has": None, "eaten": "verb"}),
         ("she can take the cup.", {"can": None, "take": "verb"}),
-        ("the door was opened by a man.", {"was": None, "opened": "verb"}),
         ("he does not run.", {"does": None, "run": "verb"}),
         ("the man is in the kitchen.", {"is": None, "in": "preposition"}),
         ("the man leaves after eating lunch.", {"after": "preposition"}),
-        ("he wins by throwing the ball.", {"by": "preposition"}),
-        ("he opens the door without looking.", {"without": "preposition"}),
         ("a man sings while he is cooking.", {"while": None}),
         ("she laughs because he falls.", {"because": None}),
-        ("a man sits down.", {"down": "preposition"}),
+        ("it is 12 <> 🐶🐶 …", dict.fromkeys(("it", "is", "12", "<", ">", "<>", "🐶", "🐶🐶", "…"))),
         ("he turns off the light.", {"off": "preposition"}),
         ("she picks the bag up.", {"up": "preposition"}),
-        ("she puts the box away.", {"away": "adverb"}),
         ("he puts the phone back.", {"back": "adverb"}),
     ],
 )
@@ -117,19 +89,11 @@ def test_auxiliaries_gerunds_and_particles(nlp: Language, text: str, words: dict
     assert {word: classes.get(word) for word in words} == words
 
 
-@pytest.mark.parametrize("text", ["it is.", "hello!", "…", "🐶🐶", "12 34", "<>"])
-def test_words_without_meaning_are_no_primitives(nlp: Language, text: str) -> None:
-    assert not set(primitives(nlp, text)) - {"hello"}
-
-
 def test_subjects(nlp: Language) -> None:
     assert subjects(nlp, "a person puts the red box under the table.") == ["person"]
     assert subjects(nlp, "person opening a door.") == ["person"]
     assert subjects(nlp, "person they sit down.") == ["person"]
     assert subjects(nlp, "they close the door.") == []
-
-
-# --- the column ------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_rebuild_the_text(nlp: Language) -> None:
@@ -157,20 +121,14 @@ def test_a_part_keeps_order_and_repeats(nlp: Language) -> None:
     assert (part.taken, part.kept, part.rejected) == (3, 3, [])
 
 
-# --- pipelines that can't be used ------------------------------------------------------------------------------------
-
-
 def test_a_missing_pipeline_is_named_with_the_remedy() -> None:
     with pytest.raises(PenumbraError, match=r"'en_no_such_model' can't be loaded .*spacy download en_no_such_model"):
         load_pipeline("en_no_such_model")
 
 
-def test_a_folder_that_is_no_pipeline_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(PenumbraError, match="can't be loaded"):
         load_pipeline(str(tmp_path))
-
-
-def test_a_pipeline_that_lacks_components_is_refused(tmp_path: Path) -> None:
     spacy.blank("en").to_disk(tmp_path)
     with pytest.raises(PenumbraError, match="lacks lemmatizer, parser"):
         load_pipeline(str(tmp_path))

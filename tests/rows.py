@@ -1,4 +1,4 @@
-"""A small data set in a store, of any texts: queries, negatives, fills, what was refused, and a run's predictions."""
+"""Rows of tables with usual values, and artifacts that hold them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,28 +21,22 @@ def negative(qid: str, level: int, text: str, query: str = "a query", **others: 
     return {"qid": qid, "level": level, "query": query, "negative": text, **usual, "checks": ["template"], **others}
 
 
-def filled(qid: str, level: int, query: str | None, provider: str = "openai") -> Row:
-    return {
-        "qid": qid,
-        "level": level,
-        "provider": provider,
-        "model": "words",
-        "prompt": None,
-        "words": [],
-        "negative": query,
-        "status": "filled" if query else "failed",
-        "problem": None,
-        "attempts": 1,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "cost_usd": 0.0,
-        "cached": False,
-    }
+def filled(qid: str, level: int, text: str | None, provider: str = "openai") -> Row:
+    usual = {"model": "words", "prompt": None, "words": [], "problem": None, "attempts": 1, "cached": False}
+    cost = {"prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}
+    status = "filled" if text else "failed"
+    return {"qid": qid, "level": level, "provider": provider, "negative": text, "status": status, **usual, **cost}
+
+
+def token(word: str, primitive: str | None = None, *, subject: bool = False, **others: Any) -> Row:
+    """Return a token of the table `tags`."""
+    usual = {"space_after": True, "lemma": word, "pos": "X", "tag": "XX", "dep": "dep", "head": 0}
+    return {"text": word, **usual, "primitive": primitive, "is_subject": subject, **others}
 
 
 def prediction(qid: str, windows: Sequence[tuple[float, float, float]], saliency: Sequence[float] = ()) -> Row:
-    found = [dict(zip(("start", "end", "score"), window, strict=True)) for window in windows]
-    return {"run": "r", "split": "test", "qid": qid, "windows": found, "saliency": list(saliency)}
+    rows = [dict(zip(("start", "end", "score"), window, strict=True)) for window in windows]
+    return {"run": "r", "split": "test", "qid": qid, "windows": rows, "saliency": list(saliency)}
 
 
 def build(
@@ -50,23 +44,20 @@ def build(
     stage: str,
     rows: Sequence[Row],
     parents: Sequence[Artifact] = (),
-    refused: Sequence[tuple[str, str, str]] = (),
+    rejected: Sequence[tuple[str, str, str]] = (),
     parameters: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """An artifact in two parts; `refused` are ids, reasons and values."""
+    """Store rows as an artifact of two parts; `rejected` are ids, reasons and values."""
     half = len(rows) // 2
-    several = [rows[:half], rows[half:]]
-    turned = [rejection(qid, stage, reason, value) for qid, reason, value in refused]
-    parts = [
-        Part(table_of(stage, part), len(part) + len(bad), len(part), bad)
-        for part, bad in zip(several, ([], turned), strict=True)
-    ]
+    bad = [rejection(qid, stage, reason, value) for qid, reason, value in rejected]
+    first, second = table_of(stage, rows[:half]), table_of(stage, rows[half:])
+    parts = [Part(first, len(first), len(first)), Part(second, len(second) + len(bad), len(second), bad)]
     work = Work(DATASET, stage, 1, parents=tuple(parents), parameters=dict(parameters or {}))
     return store.build(work, [lambda part=part: part for part in parts])  # type: ignore[misc]
 
 
 def run_of(store: Store, annotations: Artifact, predictions: Sequence[Row], seed: int = 0) -> str:
-    """The key of a run that predicts this."""
+    """Return the key of a run with these predictions."""
     settings = {"settings": {"training": {"seed": seed}}}
     metrics = build(store, "metrics", [], (annotations,), parameters=settings)
     build(store, "predictions", predictions, (metrics, annotations), parameters={"ranking": {}})
