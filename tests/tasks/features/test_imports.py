@@ -36,14 +36,6 @@ def matrix(clips: int, dimension: int = 6) -> Any:
     return CHANCE.standard_normal((clips, dimension)).astype(np.float32)
 
 
-def write_npy(folder: Path, vid: str, array: Any) -> None:
-    np.save(folder / f"{vid}.npy", array)
-
-
-def write_npz(folder: Path, vid: str, array: Any) -> None:
-    np.savez(folder / f"{vid}.npz", features=array)
-
-
 def features(rows: pa.Table) -> dict[str, Float16Array]:
     """Each video's features."""
     lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
@@ -57,11 +49,12 @@ def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:
     return import_part(vids, DURATIONS, Importer(config, 1.0, opened, vids))
 
 
-@pytest.mark.parametrize("write", [write_npy, write_npz])
-def test_folders(tmp_path: Path, write: Callable[[Path, str, Any], None]) -> None:
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_folders(tmp_path: Path, suffix: str) -> None:
     arrays = {"a": matrix(10), "b": matrix(10), "c": matrix(4)}
     for vid, array in arrays.items():
-        write(tmp_path, vid, array)
+        path = tmp_path / f"{vid}.{suffix}"
+        np.save(path, array) if suffix == "npy" else np.savez(path, features=array)
     part = imported(list(arrays), tmp_path)
     assert (part.taken, part.kept, part.rejected) == (3, 3, [])
     found = features(conform(part.rows, "video_features"))
@@ -100,7 +93,7 @@ def test_npz_keys(tmp_path: Path, key: str) -> None:
 def test_the_columns_of_two_sources_are_joined(tmp_path: Path) -> None:
     for name, clips, dimension in (("slowfast", 11, 4), ("clip", 10, 2)):
         (tmp_path / name).mkdir()
-        write_npz(tmp_path / name, "a", matrix(clips, dimension))
+        np.savez(tmp_path / name / "a.npz", features=matrix(clips, dimension))
     part = imported(["a"], tmp_path / "slowfast", tmp_path / "clip")
     found = features(part.rows)["a"]
     assert found.shape == (10, 6)
@@ -111,17 +104,15 @@ def test_the_columns_of_two_sources_are_joined(tmp_path: Path) -> None:
 
 
 def test_longest_cuts_as_max_v_l_does(tmp_path: Path) -> None:
-    write_npy(tmp_path, "a", matrix(10))
+    np.save(tmp_path / "a.npy", matrix(10))
     part = imported(["a"], Source(path=str(tmp_path), longest=7))  # type: ignore[arg-type]
     assert features(part.rows)["a"].shape == (7, 6)
 
 
 BAD: list[tuple[str, Any]] = [
     ("features hold NaN or infinity", np.full((4, 6), np.nan, np.float32)),
-    ("features hold NaN or infinity", np.full((4, 6), np.inf, np.float32)),
     ("features are not finite in half precision", np.full((4, 6), 1e5, np.float32)),
     ("features are not 6-dimensional", np.zeros((4, 5), np.float32)),
-    ("features are no matrix of clips and dimensions", np.zeros(6, np.float32)),
     ("features are no matrix of clips and dimensions", np.zeros((4, 3, 2), np.float32)),
     ("features are no matrix of clips and dimensions", np.zeros((0, 6), np.float32)),
     ("features are no numbers", np.full((4, 6), "x")),
@@ -132,9 +123,9 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("reason", "array"), BAD)
 def test_bad_features_are_rejected_and_the_rest_is_imported(tmp_path: Path, reason: str, array: Any) -> None:
-    write_npy(tmp_path, "a", matrix(10))
-    write_npy(tmp_path, "b", matrix(10))
-    write_npy(tmp_path, "c", array)
+    np.save(tmp_path / "a.npy", matrix(10))
+    np.save(tmp_path / "b.npy", matrix(10))
+    np.save(tmp_path / "c.npy", array)
     part = imported(["a", "b", "c"], tmp_path)
     assert part.rows["vid"].to_pylist() == ["a", "b"]
     assert [(row["qid"], row["reason"]) for row in part.rejected] == [("c", reason)]
@@ -156,7 +147,7 @@ def test_files_that_hold_no_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vid", ["../a", "/etc/passwd", "..", ".", "", "x/../../a", "a\\b"])
 def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
-    write_npy(tmp_path, "a", matrix(10))
+    np.save(tmp_path / "a.npy", matrix(10))
     inner = tmp_path / "inner"
     inner.mkdir()
     with h5py.File(tmp_path / "f.h5", "w") as file:
@@ -177,26 +168,20 @@ def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
         open_source(tmp_path / "text.h5", "")
 
 
-def test_one_clip_more_or_fewer_is_allowed() -> None:
+def test_one_clip_more_or_fewer_is_allowed_and_a_leading_axis_of_one_dropped() -> None:
     config = Imports(sources=[Source(path="x")])
     assert check_length(9, 10.0, 1.0, config) == check_length(11, 10.0, 1.0, config) == 10
     assert check_length(100, 95.2, 1.0, config) == 96
     for clips in (8, 12):
         with pytest.raises(VideoError):
             check_length(clips, 10.0, 1.0, config)
-
-
-def test_a_leading_axis_of_one_is_dropped() -> None:
     assert check_matrix(np.zeros((10, 1, 1, 6)), 6).shape == (10, 6)
 
-
-# --- hostile files ---------------------------------------------------------------------------------------------------
 
 VIDS = ["good", "bad", "other"]
 MATRIX = CHANCE.standard_normal((10, 6)).astype(np.float32)
 ELSEWHERE = "array lies in another file than the HDF5 file"
 LINK = "HDF5 link leads elsewhere"
-TOO_LARGE = "array is larger than a gigabyte"
 
 
 def rejected(source: Path) -> tuple[str, str]:
@@ -223,42 +208,30 @@ def hdf5_of(path: Path, write: Callable[[h5py.File], None]) -> Path:
     return path
 
 
-def external_storage(file: h5py.File) -> None:
-    file.create_dataset("bad", (10, 6), np.float32, external=[("secret", 0, 240)])
-
-
-def external_storage_in_a_group(file: h5py.File) -> None:
-    file.create_group("bad").create_dataset("c3d", (10, 6), np.float32, external=[("secret", 0, 240)])
-
-
-def external_link(file: h5py.File) -> None:
-    file["bad"] = h5py.ExternalLink("secret.h5", "/features")
-
-
-def external_link_in_a_group(file: h5py.File) -> None:
-    file.create_group("bad")["features"] = h5py.ExternalLink("secret.h5", "/features")
-
-
-def soft_link_through_an_external_one(file: h5py.File) -> None:
-    file["door"] = h5py.ExternalLink("secret.h5", "/")
-    file["bad"] = h5py.SoftLink("/door/features")
-
-
 def virtual_data_set(file: h5py.File) -> None:
     layout = h5py.VirtualLayout((10, 6), np.float32)
     layout[:] = h5py.VirtualSource("secret.h5", "features", (10, 6))
     file.create_virtual_dataset("bad", layout)
 
 
+STORED_ELSEWHERE: dict[str, Any] = {"shape": (10, 6), "dtype": np.float32, "external": [("secret", 0, 240)]}
+OTHER_FILE = h5py.ExternalLink("secret.h5", "/features")
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (external_storage, ELSEWHERE),
-        (external_storage_in_a_group, ELSEWHERE),
-        (external_link, LINK),
-        (external_link_in_a_group, LINK),
-        (soft_link_through_an_external_one, LINK),
+        (lambda file: file.create_dataset("bad", **STORED_ELSEWHERE), ELSEWHERE),
+        (lambda file: file.create_group("bad").create_dataset("c3d", **STORED_ELSEWHERE), ELSEWHERE),
         (virtual_data_set, ELSEWHERE),
+        (lambda file: file.update({"bad": OTHER_FILE}), LINK),
+        (lambda file: file.create_group("bad").update({"features": OTHER_FILE}), LINK),
+        (
+            lambda file: file.update(
+                {"door": h5py.ExternalLink("secret.h5", "/"), "bad": h5py.SoftLink("/door/features")}
+            ),
+            LINK,
+        ),
     ],
 )
 def test_an_hdf5_file_is_not_followed_into_another(
@@ -301,10 +274,8 @@ def large_hdf5(path: Path) -> Path:
 
 
 def large_chunk(path: Path) -> Path:
-    return hdf5_of(
-        path / "f.h5",
-        lambda file: file.create_dataset("bad", (10, 6), np.float32, chunks=(1 << 24, 6), maxshape=(None, 6)),
-    )
+    chunk: dict[str, Any] = {"chunks": (1 << 24, 6), "maxshape": (None, 6)}
+    return hdf5_of(path / "f.h5", lambda file: file.create_dataset("bad", (10, 6), np.float32, **chunk))
 
 
 def small_numbers(path: Path) -> Path:
@@ -323,7 +294,7 @@ def test_no_array_takes_more_memory_than_the_limit(
     reason, size = rejected(source)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert reason == TOO_LARGE
+    assert reason == "array is larger than a gigabyte"
     assert size.endswith(" MB")
     assert peak < 16 << 20
 
@@ -343,19 +314,6 @@ def test_a_flipped_byte_of_an_archive_is_detected(tmp_path: Path) -> None:
     reason, value = rejected(folder_of(tmp_path))
     assert reason == "file can't be read as .npy or .npz"
     assert "CRC" in value
-
-
-def test_an_unexpected_error_rejects_one_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = FeatureFolder._read_array
-
-    def broken(folder: FeatureFolder, stream: Any) -> Any:
-        if "bad" in stream.name:
-            raise AssertionError("of no known kind")
-        return read(folder, stream)
-
-    monkeypatch.setattr(FeatureFolder, "_read_array", broken)
-    np.save(tmp_path / "bad.npy", MATRIX)
-    assert rejected(folder_of(tmp_path))[1] == "bad.npy: of no known kind"
 
 
 def test_a_link_that_leads_out_of_the_folder_is_rejected(tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ def test_a_sentence_s_concepts_are_its_primitives_but_for_the_subject() -> None:
 
 def test_a_sentence_is_in_its_window_and_nowhere_else() -> None:
     found = world()
-    clips = found.video("v", 6.0, [Planted(OPEN, ((1.0, 3.0),))], 1.0).astype(np.float64)
+    clips = found.video("v", 6.0, [Planted(OPEN, ((0.5, 3.0),))], 1.0).astype(np.float64)
     wanted = found.vector(OPEN) @ found.map
     assert clips.shape == (6, 256)
     assert np.abs(clips[1:3] - wanted).max() < 0.01
-    assert not clips[[0, 3, 4, 5]].any()
+    assert np.abs(clips[0] - 0.5 * wanted).max() < 0.01, "the window covers a half of the first clip"
+    assert not clips[3:].any()
 
 
 def test_words_of_like_meaning_are_nearer_than_others() -> None:
