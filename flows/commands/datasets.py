@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penumbra.tasks.data.tables import Columns, OwnTable
 
 TEST_SHARE = 0.2  # of the videos
-CHOSEN = {"given": "as given", "name": "by its name", "content": "by what is in it"}  # how a column was found
+CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
 
 
 def init(
@@ -44,7 +44,7 @@ def init(
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace the data set of this name.")] = False,
 ) -> None:
-    """Make a data set of a table: columns are guessed by name and content, or given. Ends with `penumbra check`."""
+    """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
     from penumbra.artifacts.locations import data_folder
     from penumbra.flows.parameters import OWN_FILE, TEMPLATE
     from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset

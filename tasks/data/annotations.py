@@ -21,18 +21,6 @@ STAGE = "annotations"
 ROWS_A_PART = 1024
 
 
-def make_part(rows: Iterable[CheckedRow]) -> Part:
-    """Make one part: the usable rows, and the others with their reasons."""
-    kept, rejected, notes = [], [], Counter[str]()
-    for raw, row, reason, changes in rows:
-        if reason:
-            rejected.append(rejection(raw.qid, STAGE, reason, raw.query))
-        else:
-            kept.append(row)
-            notes.update(changes)
-    return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
-
-
 @dataclass(frozen=True)
 class Annotations(Stage):
     """The files of a data set as one table; a part holds whole videos of one split."""
@@ -74,15 +62,22 @@ class Annotations(Stage):
             last_vid = None
             for raw in read_rows(path, split):
                 if len(batch) >= self.rows_a_part and raw.vid != last_vid:
-                    yield partial(make_part, batch)
+                    yield partial(self.part, batch)
                     batch = []
                 batch.append((raw, *clean_row(raw, split, seen, self.source.english)))
                 last_vid = raw.vid
-            yield partial(make_part, batch)
+            yield partial(self.part, batch)
 
-    def part(self, piece: Any) -> Part:
-        """See `make_part`."""
-        return make_part(piece)
+    def part(self, piece: Iterable[CheckedRow]) -> Part:
+        """Make one part: the usable rows, and the others with their reasons."""
+        kept, rejected, notes = [], [], Counter[str]()
+        for raw, row, reason, changes in piece:
+            if reason:
+                rejected.append(rejection(raw.qid, STAGE, reason, raw.query))
+            else:
+                kept.append(row)
+                notes.update(changes)
+        return Part(table_of(STAGE, kept), len(kept) + len(rejected), len(kept), rejected, notes)
 
 
 def read_annotations(dataset: Dataset) -> Artifact:

@@ -7,7 +7,6 @@ data set raises `DatasetError`; a row that can't be read has the reason in `RawR
 
 import json
 import math
-import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ EXPECTED = (
     'a JSON line a query, as {"qid": 1, "query": "a person opens the door.", "vid": "AO8RW", "duration": 33.7, '
     '"relevant_windows": [[0.0, 6.9]]}'
 )
-SPACE = re.compile(r"[ \t\r\n]*")
 CG_KEYS = {"sentences", "timestamps", "duration"}
 CG_FILES = {
     "train": "train.json",
@@ -79,10 +77,8 @@ class Dataset(Parameters):
         """Return the folder of the files; for `scenes` the shipped one, unless the user has files of that name."""
         if self.folder:
             return Path(self.folder).expanduser()
-        own = data_folder() / self.name
-        return (
-            SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own
-        )  # its folder may hold only videos
+        own = data_folder() / self.name  # of `scenes` it may hold only videos
+        return SHIPPED if self.name == "scenes" and not any(own.glob("*.json*")) else own
 
     def split_files(self) -> dict[str, Path]:
         """Return the file of each split; raise `MissingError` if one is missing, `DatasetError` if one is unusable."""
@@ -178,40 +174,28 @@ def read_rows(path: Path, split: str) -> Iterator[RawRow]:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): convert it or fetch it again") from None
 
 
-def _members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a JSON object one by one, so that repeated keys are seen and memory stays small."""
-    text, decoder = path.read_text(encoding="utf-8-sig"), json.JSONDecoder(parse_int=_whole_number)
+class _Object(dict[str, Any]):
+    """A JSON object that also knows its members in order, so that repeated keys are seen."""
 
-    def after_space(position: int) -> int:
-        match = SPACE.match(text, position)
-        return match.end() if match else position
+    def __init__(self, members: list[tuple[str, Any]]) -> None:
+        super().__init__(members)
+        self.members = members
 
-    def token(position: int, expected: str) -> tuple[str, int]:
-        """Return the next character after white space, which must be one of these, and its position."""
-        position = after_space(position)
-        if text[position : position + 1] not in tuple(expected):
-            raise json.JSONDecodeError(f"expected one of {expected}", text, position)
-        return text[position], position
 
+def _members(path: Path) -> list[tuple[str, Any]]:
+    """Return the members of the JSON object that a file holds."""
+    text = path.read_text(encoding="utf-8-sig")
     try:
-        _, position = token(0, "{")
-        character, position = token(position + 1, '"}')
-        while character != "}":
-            key, position = decoder.raw_decode(text, position)
-            _, position = token(position, ":")
-            value, position = decoder.raw_decode(text, after_space(position + 1))
-            yield key, value
-            character, position = token(position, ",}")
-            if character == ",":
-                _, position = token(position + 1, '"')
-        if text[position + 1 :].strip():
-            raise json.JSONDecodeError("more text after the object", text, position + 1)
+        whole = json.loads(text, object_pairs_hook=_Object, parse_int=_whole_number)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
         ) from None
     except RecursionError:
         raise DatasetError(f"{path} is nested too deeply for a data set: fetch it again") from None
+    if not isinstance(whole, _Object):
+        raise DatasetError(f"{path} is not a JSON object of videos (it has {start_of(text)}): fetch it again")
+    return whole.members
 
 
 def _whole_number(digits: str) -> float:
@@ -257,9 +241,8 @@ def _novel_labels(labels: Any) -> list[dict[str, Any]]:
     novel = []
     for kind, entries in labels.items() if isinstance(labels, dict) else ():
         for entry in entries if isinstance(entries, list) else [entries]:
-            novel.append(
-                {"type": str(kind), "words": [str(w) for w in (entry if isinstance(entry, list) else [entry])]}
-            )
+            words = entry if isinstance(entry, list) else [entry]
+            novel.append({"type": str(kind), "words": [str(word) for word in words]})
     return novel
 
 

@@ -51,9 +51,18 @@ def queries_of(table: OwnTable, columns: Columns) -> list[OwnQuery]:
 
     """
     queries: dict[tuple[str | None, ...], OwnQuery] = {}
-    names = _video_names(table, columns)
+    vids = {str(vid) for vid in table.cells(columns.of["video"])}
+    names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}  # of paths such as `videos/a.mp4`
+    if len(set(names.values())) < len(vids):
+        names = {}
     for number, (row, place) in enumerate(zip(table.rows, table.places, strict=True)):
-        split = _split(columns.cell(row, "split"), place, columns) if "split" in columns.of else None
+        cell = columns.cell(row, "split")
+        split = split_in(cell)
+        if split is None and "split" in columns.of:
+            raise DatasetError(
+                f"{place}: column {columns.of['split']!r} has {start_of(str(cell or ''))!r}, which is no split: "
+                f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
+            )
         qid, vid = columns.cell(row, "qid"), columns.cell(row, "video")
         query = OwnQuery(
             qid=str(number if "qid" not in columns.of else "" if qid is None else qid),
@@ -84,23 +93,6 @@ def _windows(row: Mapping[str, Any], columns: Columns) -> Any:
         return [] if cell is None else _read(windows_in, cell)
     edges = [columns.cell(row, "start"), columns.cell(row, "end")]
     return [] if edges == [None, None] else [[_read(seconds, edge) for edge in edges]]
-
-
-def _split(cell: Any, place: str, columns: Columns) -> str:
-    split = split_in(cell)
-    if split is None:
-        raise DatasetError(
-            f"{place}: column {columns.of['split']!r} has {start_of(str(cell or ''))!r}, which is no split: "
-            f"write {', '.join(dict.fromkeys(SPLITS.values()))}"
-        )
-    return split
-
-
-def _video_names(table: OwnTable, columns: Columns) -> dict[str, str]:
-    """Return the file names of videos that are given by paths such as `videos/a.mp4`, if they stay distinct."""
-    vids = {str(vid) for vid in table.cells(columns.of["video"])}
-    names = {vid: vid.replace("\\", "/").rsplit("/", 1)[-1] for vid in vids}
-    return names if len(set(names.values())) == len(vids) else {}
 
 
 def complete_durations(queries: Sequence[OwnQuery], measure: Callable[[Sequence[str]], Mapping[str, float]]) -> int:
@@ -187,7 +179,6 @@ def _write_compositional(splits: Mapping[str, Sequence[OwnQuery]], labels: Mappi
 
 TRAINING = "train"
 UNKNOWN_DURATION = 1.0  # seconds of a video whose length is unknown; negatives do not depend on it
-WINDOWS = ("windows", "relevant_windows")
 
 
 def write_queries(queries: "Sequence[str] | pd.DataFrame", folder: Path) -> dict[str, str]:
@@ -233,17 +224,9 @@ def _rows(queries: "Sequence[str] | pd.DataFrame") -> Sequence[Mapping[str, Any]
 
 def _json_row(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row as a line of a file of the Moment-DETR family."""
-    qid = _or_default(row.get("qid"), str(number))
-    windows = next((row[name] for name in WINDOWS if row.get(name) is not None), ())
-    ends = [float(end) for _, end in windows]
-    return {
-        "qid": str(qid),
-        "query": row["query"],
-        "vid": str(_or_default(row.get("vid"), f"video-{qid}")),
-        "duration": float(_or_default(row.get("duration"), max([UNKNOWN_DURATION, *ends]))),
-        "relevant_windows": [[float(start), float(end)] for start, end in windows],
-    }
-
-
-def _or_default(value: Any, default: Any) -> Any:
-    return default if value is None else value
+    given = {name: value for name, value in row.items() if value is not None}
+    qid = str(given.get("qid", number))
+    windows = [[float(start), float(end)] for start, end in given.get("windows", given.get("relevant_windows", ()))]
+    duration = float(given.get("duration", max([UNKNOWN_DURATION, *(end for _, end in windows)])))
+    vid = str(given.get("vid", f"video-{qid}"))
+    return {"qid": qid, "query": row["query"], "vid": vid, "duration": duration, "relevant_windows": windows}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from penumbra.artifacts.charts import truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 from penumbra.tasks.data.english import foreign
 
@@ -120,17 +121,8 @@ def clean_row(raw: RawRow, split: str, seen: set[str], english: bool) -> tuple[d
     seen.add(raw.qid)
     query = raw.query.strip()
     notes = [note] * bool(note) + ["blanks around the query removed"] * (query != raw.query)
-    row = {
-        "qid": raw.qid,
-        "vid": raw.vid,
-        "split": split,
-        "query": query,
-        "duration": float(raw.duration),
-        "windows": windows,
-        "novel": raw.novel,
-        "saliency": saliency,
-    }
-    return row, "", notes
+    row = {"qid": raw.qid, "vid": raw.vid, "split": split, "query": query, "duration": float(raw.duration)}
+    return row | {"windows": windows, "novel": raw.novel, "saliency": saliency}, "", notes
 
 
 HEADER = ("split", "file", "rows", "rejected", "videos", "windows", "video, s", "window, s", "words")
@@ -162,7 +154,9 @@ class Split:
         """Return a row of the printed table."""
         counts = [self.rows, self.rows - self.usable, len(self.durations), len(self.window_lengths)]
         values: list[Sequence[float]] = [[*self.durations.values()], self.window_lengths, self.word_counts]
-        return [self.name, self.file, *(f"{count:,}" for count in counts), *map(value_range, values)]
+        ranges = [(min(own), median(own), max(own)) if own else () for own in values]
+        shown = [" – ".join(f"{value:.4g}" for value in own) for own in ranges]
+        return [self.name, self.file, *(f"{count:,}" for count in counts), *shown]
 
 
 @dataclass
@@ -175,11 +169,6 @@ class CheckedDataset:
     notes: list[str]
 
 
-def value_range(values: Sequence[float]) -> str:
-    """Return the least, the median and the largest of some values."""
-    return " – ".join(f"{value:.4g}" for value in (min(values), median(values), max(values))) if values else ""
-
-
 def check(dataset: Dataset) -> CheckedDataset:
     """Read the files of a data set as the stage does; raise `DatasetError` if they are no data set."""
     seen: set[str] = set()
@@ -190,29 +179,19 @@ def check(dataset: Dataset) -> CheckedDataset:
             row, reason, changes = clean_row(raw, name, seen, dataset.english)
             split.rows += 1
             if reason:
-                count, example = checked.rejected.get(reason, (0, f"{path.name}: {_example(raw)}"))
+                text = f"{raw.qid} {raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s"
+                first = f"{path.name}: {truncated(raw.qid if raw.fault else text, MAX_EXAMPLE)}"
+                count, example = checked.rejected.get(reason, (0, first))
                 checked.rejected[reason] = (count + 1, example)
             else:
                 checked.changed |= {change: checked.changed.get(change, 0) + 1 for change in changes}
                 split.add(row)
         checked.splits.append(split)
-    checked.notes = _notes(checked.splits)
+    training = next((split for split in checked.splits if split.name == "train"), None)
+    for split in checked.splits if training else ():
+        if training and split is not training:
+            videos, queries = split.durations.keys() & training.durations.keys(), split.queries & training.queries
+            checked.notes += [f"{len(videos):,} videos of {split.name} are also in train"] * bool(videos)
+            note = f"{len(queries):,} queries of {split.name} are also in train, word for word"
+            checked.notes += [note] * bool(queries)
     return checked
-
-
-def _example(raw: RawRow) -> str:
-    text = f"{raw.qid} {raw.query!r}, {raw.vid}, {raw.windows} of {raw.duration} s" if not raw.fault else raw.qid
-    return text if len(text) <= MAX_EXAMPLE else f"{text[:MAX_EXAMPLE]}…"
-
-
-def _notes(splits: Sequence[Split]) -> list[str]:
-    """Return notes on videos and queries that a test split shares with the training split."""
-    notes = []
-    training = next((split for split in splits if split.name == "train"), None)
-    for split in splits:
-        if training is None or split is training:
-            continue
-        videos, queries = len(split.durations.keys() & training.durations.keys()), len(split.queries & training.queries)
-        notes += [f"{videos:,} videos of {split.name} are also in train"] if videos else []
-        notes += [f"{queries:,} queries of {split.name} are also in train, word for word"] if queries else []
-    return notes

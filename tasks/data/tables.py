@@ -1,7 +1,7 @@
 """Read a user's own table (CSV, TSV, JSON lines or Parquet), and find which column holds what.
 
-A column is named by the user, or guessed by its name and its cells. A usual name counts only if the cells fit. If there
-is no usual name, the cells decide, provided that exactly one column fits. Times are seconds, or `mm:ss` and `hh:mm:ss`.
+A column is named by the user, or found by its usual name, which counts only if the cells fit. Times are seconds, or
+`mm:ss` and `hh:mm:ss`.
 """
 
 import csv
@@ -43,18 +43,10 @@ def read_table(path: Path) -> OwnTable:
             f"{path} is a folder: give a {KINDS} file; a table of Hugging Face datasets writes one by "
             ".to_parquet('mine.parquet')"
         )
-    readers = {
-        ".csv": _delimited,
-        ".tsv": _delimited,
-        ".jsonl": _json_lines,
-        ".ndjson": _json_lines,
-        ".parquet": _parquet,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+    if path.suffix.lower() not in READERS:
         raise DatasetError(f"{path} has no suffix {KINDS}: save it as such a file, or rename it")
     try:
-        numbered = list(reader(path))
+        numbered = list(READERS[path.suffix.lower()](path))
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
@@ -124,6 +116,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         yield f"row {number}", row
 
 
+READERS = {".csv": _delimited, ".tsv": _delimited, ".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}
 LOOKED_AT = 500  # cells of a column
 MIN_SHARE = 0.5  # of the cells must fit the role of a column
 NAMES = {  # usual names of a column, the likelier first
@@ -192,21 +185,18 @@ def split_in(cell: Any) -> str | None:
     return SPLITS.get(cell.strip().lower()) if isinstance(cell, str) else None
 
 
-def _is_sentence(cell: Any) -> bool:
-    return isinstance(cell, str) and len(cell.split()) > 1 and seconds(cell) is None and windows_in(cell) is None
-
-
 def _is_name(cell: Any) -> bool:
     return (isinstance(cell, str) and "\n" not in cell) or type(cell) is int
 
 
+TIMES = (lambda cell: seconds(cell) is not None, "seconds or mm:ss")
 FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits a role, and what its column holds
     "query": (lambda cell: isinstance(cell, str) and seconds(cell) is None, "sentences"),
     "windows": (lambda cell: windows_in(cell) is not None, "windows such as [[2.0, 8.5]]"),
-    "start": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
-    "end": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
+    "start": TIMES,
+    "end": TIMES,
     "video": (_is_name, "names of videos"),
-    "duration": (lambda cell: seconds(cell) is not None, "seconds or mm:ss"),
+    "duration": TIMES,
     "split": (lambda cell: split_in(cell) is not None, "train, val or test"),
     "qid": (_is_name, "ids"),
 }
@@ -214,7 +204,7 @@ FITS: Mapping[str, tuple[Callable[[Any], Any], str]] = {  # whether a cell fits 
 
 @dataclass(frozen=True)
 class Columns:
-    """The column of each role, and how it was found: "given", "name" or "content"."""
+    """The column of each role, and how it was found: "given" or "name"."""
 
     of: dict[str, str]
     by: dict[str, str]
@@ -239,7 +229,6 @@ def find_columns(table: OwnTable, given: Mapping[str, str | None]) -> Columns:
         redundant = "windows" in of if role in ("start", "end") else role == "windows" and "start" in of
         if role not in of and fitting and not redundant:
             of[role], by[role] = fitting[0], "name"
-    _by_content(table, of, by)
     for role in ("query", "video") if "windows" in of else ("query", "video", "start", "end"):
         if role not in of:
             raise DatasetError(
@@ -268,30 +257,3 @@ def _check_given(table: OwnTable, role: str, column: str) -> None:
             f"column {column!r} does not hold {FITS[role][1]}: {next(misfits, f'{table.path} has nothing there')}; "
             f"name another with --{role}"
         )
-
-
-def _by_content(table: OwnTable, of: dict[str, str], by: dict[str, str]) -> None:
-    """Choose columns by their cells: the only one that fits a role; for queries the one with the longest sentences."""
-
-    def free(fits: Callable[[Any], Any]) -> list[str]:
-        free = [column for column in table.columns if column not in of.values()]
-        cells = {column: table.cells(column)[:LOOKED_AT] for column in free}
-        return [column for column in free if cells[column] and all(fits(cell) for cell in cells[column])]
-
-    def take(role: str, found: list[str]) -> None:
-        if role not in of and len(found) == 1:
-            of[role], by[role] = found[0], "content"
-
-    words = {column: sum(len(cell.split()) for cell in table.cells(column)) for column in free(_is_sentence)}
-    take("query", [max(words, key=words.__getitem__)] if words else [])
-    take("split", free(split_in))
-    times = free(lambda cell: seconds(cell) is not None)
-    if "windows" not in of and "start" not in of and "end" not in of:
-        if len(times) == 2 and all(
-            (seconds(row[times[0]]) or 0) <= (seconds(row[times[1]]) or math.inf) for row in table.rows
-        ):
-            take("start", times[:1])
-            take("end", times[1:])
-        else:
-            take("windows", free(lambda cell: windows_in(cell) is not None))
-    take("video", free(lambda cell: isinstance(cell, str) and len(cell.split()) == 1 and seconds(cell) is None))

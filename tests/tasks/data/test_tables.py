@@ -79,14 +79,6 @@ def test_semicolons_and_decimal_commas_are_read(tmp_path: Path) -> None:
     assert (query.vid, query.windows, query.duration) == ("a.mp4", [[1.5, 2.5]], 30.0)
 
 
-def test_columns_without_usual_names_are_found_by_their_cells(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("A,B,C,D,E\nfilm1,a person sits.,1,2.5,train\nfilm2,a person stands up.,0:03,0:09,test\n")
-    columns = find_columns(read_table(path), {})
-    assert columns.of == {"query": "B", "start": "C", "end": "D", "video": "A", "split": "E"}
-    assert set(columns.by.values()) == {"content"}
-
-
 def test_a_known_name_counts_only_where_the_cells_fit(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     row = {"text": 7, "caption": "a person sits.", "timestamp": 3, "moment": [1, 2], "clip": "a", "length": 9}
