@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from penumbra.artifacts.charts import truncated
+from penumbra.artifacts.markdown import truncated
 from penumbra.tasks.data.dataset import Dataset, RawRow, read_rows
 from penumbra.tasks.data.english import foreign
 
