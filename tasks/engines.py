@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -64,18 +63,12 @@ def chosen_engine(engine: Engine | None) -> Engine:
     return Engine(name)
 
 
-def _address() -> str:
-    """Return the address of a cluster's scheduler; '' for a cluster of the run's own."""
-    return os.environ.get("PENUMBRA_ENGINE_ADDRESS", "")
-
-
 def local_worker_count() -> int:
     """Return the number of workers for this machine: one for each core, as far as its free memory suffices."""
     return max(1, min(cores(), int(psutil.virtual_memory().available / 1e9 / GIGABYTES_A_WORKER)))
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(NamedTuple):
     """Workers that have started.
 
     `lost` are the exceptions of a part whose worker died or whose scheduler does not answer. What is submitted inside
@@ -117,10 +110,11 @@ def use_engine(engine: Engine | None) -> Iterator[None]:
     """Have stages make their parts with an engine."""
     engine, number = chosen_engine(engine), local_worker_count()
     alone = engine is Engine.here or (engine is Engine.processes and number == 1)
-    start = {Engine.processes: processes, Engine.dask: _dask, Engine.ray: _ray}.get(engine, processes)
+    clusters = {Engine.dask: _dask, Engine.ray: _ray}
     with ExitStack() as stack:
-        remote = engine in (Engine.dask, Engine.ray) and bool(_address())
-        token = _WORKERS.set(None if alone else Workers(lambda: start(number), stack, remote))
+        remote = engine in clusters and bool(os.environ.get("PENUMBRA_ENGINE_ADDRESS"))
+        start = partial(clusters.get(engine, processes), number)
+        token = _WORKERS.set(None if alone else Workers(start, stack, remote))
         try:
             yield
         finally:
@@ -144,6 +138,7 @@ def processes(number: int) -> Iterator[Pool]:
 @contextmanager
 def _dask(number: int) -> Iterator[Pool]:
     """Connect to Dask's workers, or start workers that end with this process and ask for a certificate."""
+    address = os.environ.get("PENUMBRA_ENGINE_ADDRESS")
     with _cluster_errors(Engine.dask):
         from dask import config
         from dask.base import annotate
@@ -151,14 +146,9 @@ def _dask(number: int) -> Iterator[Pool]:
         from distributed.comm import CommClosedError
         from prefect_dask import DaskTaskRunner
     logging.getLogger("distributed").setLevel(logging.WARNING)  # otherwise each connection is a line in the terminal
-    own = {
-        "n_workers": number,
-        "threads_per_worker": 1,
-        "dashboard_address": None,
-        "security": True,
-        "env": {"OMP_NUM_THREADS": str(_threads(number))},
-    }
-    cluster: dict[str, Any] = {"address": _address()} if _address() else {"cluster_kwargs": own}
+    environment = {"OMP_NUM_THREADS": str(_threads(number))}
+    own = {"n_workers": number, "threads_per_worker": 1, "dashboard_address": None, "security": True}
+    cluster: dict[str, Any] = {"address": address} if address else {"cluster_kwargs": {**own, "env": environment}}
     faster = {  # memory that is freed after each layer makes an encoder a third slower
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
         "distributed.worker.profile.enabled": False,
@@ -166,7 +156,6 @@ def _dask(number: int) -> Iterator[Pool]:
     runner = DaskTaskRunner(**cluster, client_kwargs={"timeout": CONNECT_SECONDS})
     with _script_hidden(), config.set(faster), ExitStack() as stack:
         with _cluster_errors(Engine.dask, OSError, ValueError):
-            _check_port_open(_address())
             stack.enter_context(runner)
             members = runner.client.scheduler_info(n_workers=-1)["workers"]
         gpus = int(sum(worker["resources"].get("GPU", 0) for worker in members.values()))
@@ -177,53 +166,45 @@ def _dask(number: int) -> Iterator[Pool]:
 @contextmanager
 def _ray(number: int) -> Iterator[Pool]:
     """Connect to Ray's workers, or start workers that end with this process and ask for a token."""
+    address = os.environ.get("PENUMBRA_ENGINE_ADDRESS")
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # no usage reports, normal priority
-    token = {} if _address() else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    token = {} if address else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with environment(settings | token), ExitStack() as stack:
         with _cluster_errors(Engine.ray):
             import ray
             from prefect_ray import RayTaskRunner
             from prefect_ray.context import remote_options
-            from ray import exceptions
+            from ray import exceptions as lost
         ray._raylet.Config.initialize("")  # Prefect may have imported Ray, which then read its settings, before
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         own = {"num_cpus": number, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        options = {"log_to_driver": False, "configure_logging": False, **({} if _address() else own)}
-        with _cluster_errors(Engine.ray, OSError, ValueError, RuntimeError, exceptions.RayError):
-            _check_port_open(_address())  # Ray itself tries for ten minutes
-            runner = stack.enter_context(RayTaskRunner(_address() or "local", options))
-        lost = (
-            exceptions.WorkerCrashedError,
-            exceptions.OutOfMemoryError,
-            exceptions.NodeDiedError,
-            exceptions.ObjectLostError,
-            exceptions.RaySystemError,
-        )
+        options = {"log_to_driver": False, "configure_logging": False, **({} if address else own)}
+        with _cluster_errors(Engine.ray, OSError, ValueError, RuntimeError, lost.RayError):
+            runner = stack.enter_context(RayTaskRunner(address or "local", options))
+        killed = lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError
         resources: dict[str, float] = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         on_gpu = partial(remote_options, num_gpus=1) if gpus else nullcontext
-        yield Pool(runner, int(resources.get("CPU", 0)), lost, gpus, on_gpu)
+        number = int(resources.get("CPU", 0))
+        yield Pool(runner, number, (*killed, lost.ObjectLostError, lost.RaySystemError), gpus, on_gpu)
 
 
 @contextmanager
 def _cluster_errors(engine: Engine, *unreachable: type[Exception]) -> Iterator[None]:
     """Raise `PenumbraError` with a remedy if the engine's package is missing or its cluster does not answer."""
+    address = os.environ.get("PENUMBRA_ENGINE_ADDRESS", "")
+    parts = urlsplit(address if "//" in address else f"//{address}")
     try:
+        if unreachable and parts.hostname and parts.port:  # Ray itself tries for ten minutes
+            socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
         yield
     except ImportError as error:
         raise PenumbraError(f"engine={engine} needs {error.name}: pip install 'penumbra[{engine}]'") from None
     except unreachable as error:
         reason = without_secrets(str(error)).partition("\n")[0] or type(error).__name__
-        address = without_secrets(_address())
-        remedy = f"PENUMBRA_ENGINE_ADDRESS={address}: start it, or name another" if address else "PENUMBRA_ENGINE=here"
+        name = f"PENUMBRA_ENGINE_ADDRESS={without_secrets(address)}"
+        remedy = f"{name}: start it, or name another" if address else "PENUMBRA_ENGINE=here"
         raise PenumbraError(f"no {engine} cluster answers ({reason}): {remedy}") from None
-
-
-def _check_port_open(address: str) -> None:
-    """Raise an `OSError` if nobody listens at an address that has a port."""
-    parts = urlsplit(address if "//" in address else f"//{address}")
-    if parts.hostname and parts.port:
-        socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS).close()
 
 
 def _threads(number: int) -> int:

@@ -83,26 +83,17 @@ def stage_log_extra(text: str) -> dict[str, Any]:
     return ProgressEvent(stage, part=part, text=text).as_log_extra() if stage else {}
 
 
-def uncounted(number: int) -> None:
-    """Count nothing."""
-
-
 def counting(
     unit: str, total: int, *, before: int = 0, whole: bool = False, aside: bool = False
 ) -> Callable[[int], None]:
     """Return a function that takes the number of further units done, and reports at most every `EVERY` seconds.
 
-    Args:
-        unit: what is counted
-        total: number of units
-        before: units that were done before
-        whole: count for the whole stage; a worker always counts for its part
-        aside: see `ProgressEvent`
-
+    `before` units were done before. A count of the `whole` stage is one of its parts in a worker. `aside` is as in
+    `ProgressEvent`.
     """
     stage, part = _SCOPE.get()
     if not stage or not LOG.isEnabledFor(logging.INFO):
-        return uncounted
+        return lambda number: None
     place = part if part is not None else None if whole else HERE
     done, last = before, -EVERY
 
@@ -163,22 +154,19 @@ _DISPLAY: ContextVar[logging.Handler | None] = ContextVar("display", default=Non
 def log_shown_by(handler: logging.Handler) -> Iterator[None]:
     """Hand log lines and progress, those of workers too, to the handler of a live display instead of the console."""
     console, root, token = _console_handlers(), logging.getLogger(), _DISPLAY.set(handler)
-    _replace_handlers(console, handler)
+    _replace_console(handler)
     try:
         yield
     finally:
         _DISPLAY.reset(token)
         LOG.setLevel(logging.NOTSET)
-        root.removeHandler(handler)
-        for it in console:
-            root.addHandler(it)
+        root.handlers = [*(it for it in root.handlers if it is not handler), *console]
 
 
-def _replace_handlers(console: list[logging.Handler], handler: logging.Handler) -> None:
+def _replace_console(handler: logging.Handler) -> None:
+    root, console = logging.getLogger(), _console_handlers()
     handler.addFilter(_shown_in_terminal)
-    for it in console:
-        logging.getLogger().removeHandler(it)
-    logging.getLogger().addHandler(handler)
+    root.handlers = [*(it for it in root.handlers if it not in console), handler]
     LOG.setLevel(logging.INFO)
 
 
@@ -202,4 +190,4 @@ def worker_log_queue() -> Iterator[Any]:
 def log_to(queue: Any) -> None:
     """Send the log lines of this worker to a queue of `worker_log_queue`."""
     if queue is not None:
-        _replace_handlers(_console_handlers(), QueueHandler(queue))
+        _replace_console(QueueHandler(queue))

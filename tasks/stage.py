@@ -21,7 +21,7 @@ import pyarrow as pa
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import MissingContextError
-from prefect.futures import PrefectFuture, as_completed
+from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
@@ -38,6 +38,7 @@ TASKS_A_WORKER = 4  # at least, if there are that many parts: a task costs Prefe
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
 PARTS_A_TASK = 8  # at most: the run learns of the parts when all of them are done
 IS_THERE, TO_MAKE = "is there", "would be made"
+NO_TEMPLATE = str.maketrans("{}", "()")  # of the name of a task run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,11 +75,11 @@ class Stage(ABC):
         return self.name
 
     def _fields_of_type(self, kind: type[T]) -> tuple[T, ...]:
-        found: list[T] = []
+        values: list[Any] = []
         for item in fields(self):
             value = getattr(self, item.name)
-            found += [it for it in (value if isinstance(value, tuple) else (value,)) if isinstance(it, kind)]
-        return tuple(found)
+            values += value if isinstance(value, tuple) else [value]
+        return tuple([value for value in values if isinstance(value, kind)])
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
@@ -110,7 +111,7 @@ class Stage(ABC):
     @cached_property
     def pieces(self) -> Sequence[Any]:
         """What each part is made from; by default the number of a part of the first parent."""
-        return range(number_of_parts(self.parents[0]))
+        return range(len(Store().manifest(self.parents[0]).parts))
 
     @property
     def by_workers(self) -> bool:
@@ -180,20 +181,17 @@ class Plan:
         try:
             work = stage.work
         except PenumbraError as error:
-            return self.later(stage, str(error) if isinstance(error, NotYetError) else f"first: {error}")
+            reason = str(error) if isinstance(error, NotYetError) else f"first: {error}"
+            artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
+            self.rows[stage.name, TO_MAKE, reason] = None
+            self.works[artifact] = Work(stage.dataset, stage.name, stage.version, stage.parameters(), stage.parents)
+            return artifact
         for parent in stage.parents:
             if parent not in self.works:  # made by an earlier run, and only looked up by this flow
                 self.rows[parent.stage, IS_THERE, parent.key] = None
         artifact = self.store.artifact(work)
         self.works[artifact] = work
         self.rows[stage.name, IS_THERE if self.store.has(artifact) else TO_MAKE, artifact.key] = None
-        return artifact
-
-    def later(self, stage: Stage, reason: str) -> Artifact:
-        """Add a stage whose key is not known yet, with the reason."""
-        artifact = Artifact(root=self.store.root, dataset=stage.dataset, stage=stage.name, key="")
-        self.rows[stage.name, TO_MAKE, reason] = None
-        self.works[artifact] = Work(stage.dataset, stage.name, stage.version, stage.parameters(), stage.parents)
         return artifact
 
 
@@ -230,12 +228,7 @@ def run(stage: Stage) -> Artifact:
 
 
 def _task_of(stage: Stage) -> Task[[Stage], Artifact]:
-    """Return the task that makes a stage, named after it."""
-    return make.with_options(name=stage.name, task_run_name=_not_a_template(stage.label))
-
-
-def _not_a_template(label: str) -> str:
-    return label.replace("{", "(").replace("}", ")")
+    return make.with_options(name=stage.name, task_run_name=stage.label.translate(NO_TEMPLATE))
 
 
 def side_effect_task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -265,17 +258,16 @@ def work_of(artifact: Artifact) -> Work | Manifest:
 @task(cache_policy=NO_CACHE)
 def make(stage: Stage) -> Artifact:
     """Make the parts that are missing, and publish the stage in the Prefect UI."""
-    store, work = Store(), stage.work
-    artifact = store.artifact(work)
+    store, artifact = Store(), stage.artifact
     manifest, state = store.intact(artifact), State.reused
     if manifest is None:
         logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
-        with progress_scope(stage.label), LiveArtifact("progress", work.dataset, stage.name) as bar:
-            build(stage, _Progress(stage, bar))
+        with progress_scope(stage.label), LiveArtifact("progress", artifact.dataset, stage.name) as bar:
+            build(stage, _reporter(stage, bar))
         manifest, state = store.manifest(artifact), State.made
     counts = manifest.taken, manifest.kept, manifest.seconds
     event = ProgressEvent(stage.label, state, unit=manifest.unit, counts=counts)
-    line = f"{manifest.taken} {work.unit} in, {manifest.kept} out, {manifest.taken - manifest.kept} rejected"
+    line = f"{manifest.taken} {stage.unit} in, {manifest.kept} out, {manifest.taken - manifest.kept} rejected"
     line = f"{line}, {manifest.seconds:.1f} s" if state is State.made else "found done"
     logger().info("%s: %s, %s", stage.name, line, artifact.path, extra=event.as_log_extra())
     publish_stage(store, artifact, manifest, stage.shown)
@@ -286,6 +278,23 @@ def make(stage: Stage) -> Artifact:
             f"{reason}; {artifact.path}/{REJECTED} lists each with its reason"
         )
     return artifact
+
+
+def _reporter(stage: Stage, bar: LiveArtifact) -> Callable[[int, int], None]:
+    """Return a function that reports the parts of a stage in the log, and as a progress bar in the Prefect UI."""
+    started, last = monotonic(), -REPORT_EVERY
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now, extra = monotonic(), ProgressEvent(stage.label, done=done, total=total).as_log_extra()
+        LOG.info("%s: part %d of %d", stage.label, done, total, extra=extra)
+        if (done < total or bar.is_shown) and (now - last >= REPORT_EVERY or done == total):
+            last = now
+            bar.show(100.0 * done / total)
+            left = (now - started) / done * (total - done)
+            logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left, extra=extra)
+
+    return report
 
 
 def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
@@ -308,11 +317,16 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
         return
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
-    several = f"{len(missing)} parts by {min(len(missing), number)} workers"
-    line = several if len(missing) > 1 else "by a worker"
+    line = f"{len(missing)} parts by {min(len(missing), number)} workers" if len(missing) > 1 else "by a worker"
     logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
+    futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():
-        futures = [_submit(pool.runner.submit, stage, indices) for indices in tasks_of(missing, number, each)]
+        for indices in tasks_of(missing, number, each):
+            numbers = f"parts {', '.join(str(index + 1) for index in indices)}"
+            label = f"{stage.label.translate(NO_TEMPLATE)}: {numbers}"
+            named = make_parts.with_options(name=f"{stage.name}: parts", task_run_name=label)
+            pieces = {index: stage.pieces[index] for index in indices}
+            futures.append(pool.runner.submit(named, {"stage": stage, "artifact": stage.artifact, "pieces": pieces}))
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
@@ -324,24 +338,10 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
         ) from None
 
 
-def _submit(submit: Callable[..., PrefectFuture[list[Made]]], stage: Stage, indices: list[int]) -> Any:
-    """Submit a task that makes some parts."""
-    numbers = f"part{'s' if len(indices) > 1 else ''} {', '.join(str(index + 1) for index in indices)}"
-    named = make_parts.with_options(
-        name=f"{stage.name}: parts", task_run_name=f"{_not_a_template(stage.label)}: {numbers}"
-    )
-    pieces = {index: stage.pieces[index] for index in indices}
-    return submit(named, {"stage": stage, "artifact": stage.artifact, "pieces": pieces})
-
-
 def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]:
-    """Return the parts of each task. They lie far apart, so that neighbouring parts with much to do are shared out.
+    """Return the parts of each task, at least `each` tasks a worker if there are that many parts.
 
-    Args:
-        missing: numbers of the parts
-        workers: number of workers
-        each: smallest number of tasks for each worker, if there are that many parts
-
+    The parts of a task lie far apart, so that neighbouring parts with much to do are shared out.
     """
     tasks = max(min(len(missing), each * workers), -(-len(missing) // PARTS_A_TASK))
     return [list(missing[first::tasks]) for first in range(tasks)]
@@ -360,30 +360,26 @@ _LOCK = threading.Lock()  # a cluster's worker may have several threads, and wha
 def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made:
     """Make a part unless it exists: an engine asks again if a worker died before it could answer.
 
-    This is not inlined in the task, which travels by value, with copies of the module's variables that it names.
+    This is not inlined in the task, which travels by value, with copies of the module's variables that it names. All
+    parts that a worker makes of a stage share one object, so that what they share is computed once.
     """
     with _LOCK, progress_scope(stage.label, index):
         store = Store(artifact.root)
         record = store.record(artifact, index)
         if record:
             return Made(index, record, {})
-        part = _current_stage(stage, artifact).part(piece)
+        if artifact not in _CURRENT:
+            if not _CURRENT:
+                quieten()
+            os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
+            _CURRENT.clear()
+            _CURRENT[artifact] = stage
+            vars(stage)["artifact"] = artifact  # the run has computed the digests of the input files
+        part = _CURRENT[artifact].part(piece)
         return Made(index, store.write(artifact, index, part), part.measured)
 
 
-def _current_stage(stage: Stage, artifact: Artifact) -> Stage:
-    """Return one object for all parts that a worker makes of a stage, so that what they share is computed once."""
-    if artifact not in _CURRENT:
-        if not _CURRENT:
-            quieten()
-        os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
-        _CURRENT.clear()
-        _CURRENT[artifact] = stage
-        vars(stage)["artifact"] = artifact  # the run has computed the digests of the input files
-    return _CURRENT[artifact]
-
-
-Ahead = Callable[[Stage], Callable[[], None]]  # starts a stage and returns a function that waits for it
+Ahead = Callable[[Stage], Callable[[], Any]]  # starts a stage and returns a function that waits for it
 
 
 @contextmanager
@@ -396,33 +392,7 @@ def stages_ahead(number: int) -> Iterator[Ahead]:
         yield lambda stage: lambda: None
         return
     with processes(number) as pool:
-        yield lambda stage: partial(_wait, pool.runner.submit(_task_of(stage), {"stage": stage}))
-
-
-def _wait(future: PrefectFuture[Artifact]) -> None:
-    future.result()
-
-
-class _Progress:
-    """The progress bar of a stage in the Prefect UI, and the lines about its parts in the log."""
-
-    def __init__(self, stage: Stage, bar: LiveArtifact) -> None:
-        self.stage, self.bar = stage, bar
-        self.started, self.last = monotonic(), -REPORT_EVERY
-
-    def __call__(self, done: int, total: int) -> None:
-        now, extra = monotonic(), ProgressEvent(self.stage.label, done=done, total=total).as_log_extra()
-        LOG.info("%s: part %d of %d", self.stage.label, done, total, extra=extra)
-        if (done < total or self.bar.is_shown) and (now - self.last >= REPORT_EVERY or done == total):
-            self.last = now
-            self.bar.show(100.0 * done / total)
-            left = (now - self.started) / done * (total - done)
-            logger().info("%s: part %d of %d, about %.0f s left", self.stage.name, done, total, left, extra=extra)
-
-
-def number_of_parts(artifact: Artifact) -> int:
-    """Return the number of parts of an artifact."""
-    return len(Store().manifest(artifact).parts)
+        yield lambda stage: pool.runner.submit(_task_of(stage), {"stage": stage}).result
 
 
 def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:
@@ -432,8 +402,7 @@ def zip_parts(*artifacts: Artifact) -> Iterator[tuple[pa.Table, ...]]:
 
 def read_part(index: int, *artifacts: Artifact) -> tuple[pa.Table, ...]:
     """Return one part of each of several artifacts."""
-    store = Store()
-    return tuple([store.part(artifact, index) for artifact in artifacts])
+    return tuple(Store().part(artifact, index) for artifact in artifacts)
 
 
 def require_made(artifact: Artifact) -> Artifact:

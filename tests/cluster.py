@@ -1,4 +1,4 @@
-"""Hosts that share nothing but ports, a bucket behind a gate that may close, and what runs on them.
+"""Hosts that share nothing but ports and a bucket, and what runs on them.
 
 `python -m tests.cluster queries FOLDER` makes negatives of a data set in many small parts, `python -m tests.cluster
 toys SECONDS` the toy stage; each prints its last line as JSON. The engine is PENUMBRA_ENGINE's.
@@ -10,12 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +82,8 @@ class Host:
 
     def worker(self, port: int, *options: str) -> subprocess.Popen[str]:
         """A Dask worker of one thread, with its nanny."""
-        return self.start(
-            "dask",
-            "worker",
-            f"tcp://127.0.0.1:{port}",
-            "--nthreads",
-            "1",
-            "--host",
-            "127.0.0.1",
-            "--no-dashboard",
-            "--memory-limit",
-            "0",
-            "--death-timeout",
-            "30",
-            *options,
-        )
+        fixed = ["--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "0"]
+        return self.start("dask", "worker", f"tcp://127.0.0.1:{port}", *fixed, "--death-timeout", "30", *options)
 
     def end(self) -> None:
         for process in self.processes:
@@ -107,79 +92,24 @@ class Host:
             process.communicate()
 
 
-class Gate:
-    """A door before an object store: closed, it answers 503 to all."""
-
-    def __init__(self, behind: int) -> None:
-        self.closed, self.refused = False, 0
-        gate = self
-
-        class Door(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def pass_on(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                if gate.closed:
-                    gate.refused += 1
-                    self.reply(503, [], b"<Error><Code>ServiceUnavailable</Code></Error>")
-                    return
-                store = HTTPConnection("127.0.0.1", behind, timeout=60)
-                store.request(self.command, self.path, body, dict(self.headers))
-                answer = store.getresponse()
-                self.reply(answer.status, answer.getheaders(), answer.read())
-                store.close()
-
-            def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-                hop = {"connection", "transfer-encoding", "server", "date"}
-                self.send_response(status)
-                for name, value in headers:
-                    if name.lower() not in hop | ({"content-length"} if self.command != "HEAD" else set()):
-                        self.send_header(name, value)
-                if self.command != "HEAD":
-                    self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = pass_on  # noqa: N815
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
 @contextmanager
-def bucket() -> Iterator[tuple[Gate, dict[str, str]]]:
-    """An empty bucket behind a gate, and the variables by which it is found."""
+def bucket() -> Iterator[dict[str, str]]:
+    """An empty bucket, as the variables by which it is found."""
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: answers(port))
-    gate = Gate(port)
     made = HTTPConnection("127.0.0.1", port)
     made.request("PUT", "/shared", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/x"})
     assert made.getresponse().status == 200
+    credentials = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
     try:
-        yield (
-            gate,
-            {
-                "PENUMBRA_ARTIFACTS": "s3://shared/artifacts",
-                "AWS_ENDPOINT_URL": gate.url,
-                "AWS_ACCESS_KEY_ID": "a",
-                "AWS_SECRET_ACCESS_KEY": "b",
-                "AWS_DEFAULT_REGION": "us-east-1",
-            },
-        )
+        yield {
+            "PENUMBRA_ARTIFACTS": "s3://shared/artifacts",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            **credentials,
+        }
     finally:
-        gate.server.shutdown()
         process.kill()
         process.wait()
 

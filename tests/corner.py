@@ -51,7 +51,7 @@ def without_prefect() -> Iterator[None]:
         for thing, name, other in (
             (Task, "__call__", directly),
             (stage, "publish_stage", lambda *_: None),
-            (stage, "_Progress", lambda *_: lambda done, total: None),
+            (stage, "_reporter", lambda *_: lambda done, total: None),
             (training_stage, "progress_shown", lambda *_: nullcontext(ignore)),
             *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
         ):

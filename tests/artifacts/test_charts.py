@@ -49,16 +49,6 @@ def test_a_line_breaks_at_missing_values() -> None:
     assert len(list(picture.iter(f"{SVG}circle"))) == 2, "those that stand alone"
 
 
-def test_small_differences_look_small() -> None:
-    heights = []
-    for least in (0.0, 0.05):
-        picture = parsed(panels("x", [Panel("y", [Line("flat", [(0, 0.3), (5, 0.301)])], 0, 5, "s", least=least)], 1))
-        [drawn] = [node for node in picture.iter(f"{SVG}polyline") if node.attrib["stroke-width"] == "2"]
-        ys = [float(point.split(",")[1]) for point in drawn.attrib["points"].split()]
-        heights.append(max(ys) - min(ys))
-    assert heights[0] > 50 > 3 > heights[1]
-
-
 def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
     label = "nearest other query of another video, level 3, SentenceBERT"
     picture = parsed(dots("x", [Bar(label, 0.31, 0.22, 1.1), Bar("b", 0.7)], 0.4, 1, 0.1))

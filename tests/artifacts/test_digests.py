@@ -67,14 +67,6 @@ def test_unchanged_files_are_read_once(tmp_path: Path, read: list[str]) -> None:
     assert [a == b for a, b in zip(first, changed, strict=True)] == [True, False, True]
 
 
-def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, read: list[str]) -> None:
-    path = tmp_path / "new"
-    path.write_text("1")
-    digests_of([path])
-    digests_of([path])
-    assert len(read) == 2
-
-
 def test_a_damaged_cache_is_ignored(tmp_path: Path, memory: Path, read: list[str]) -> None:
     path = old(tmp_path / "a", "1")
     memory.parent.mkdir()

@@ -14,20 +14,15 @@ from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 TEXTS = [
     HOSTILE,
-    "<img src=x onerror=alert(1)>",
     "[click](javascript:alert(1))",
     "![](http://a.example/seen)",
     "1|2",
     "<http://a.example>",
     "# title",
-    "- item",
-    "> quote",
     "`` ` ```",
     "`a",
-    "``",
     "a\n\n<script>\n",
     "&#60;script&#62;",
-    "</td><script>",
 ]
 
 

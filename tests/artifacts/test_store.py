@@ -83,40 +83,26 @@ def undisturbed(tmp_path: Path) -> dict[str, bytes]:
     return contents(Store(str(tmp_path / "undisturbed")).build(WORK, Makers()))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"stage": "masks"},
-        {"version": 2},
-        {"parameters": {"ratio": 0.6, "names": ["a"]}},
-        {"parameters": {"ratio": 0.5, "names": ["a"], "more": None}},
-        {"parameters": {}},
-        {"parents": ()},
-        {"parents": (PARENT, PARENT)},
-        {"parents": (PARENT.model_copy(update={"key": "1" * 16}),)},
-        {"parents": (PARENT.model_copy(update={"stage": "masks"}),)},
-        {"inputs": {"train": "ab13"}},
-        {"inputs": {"test": "ab12"}},
-        {"inputs": {}},
-    ],
-    ids=str,
-)
-def test_the_key_changes_with_what_determines_the_content(change: dict[str, Any]) -> None:
-    assert replace(WORK, **change).key != WORK.key
+CHANGES: list[tuple[dict[str, Any], bool]] = [
+    ({"stage": "masks"}, True),
+    ({"version": 2}, True),
+    ({"parameters": {"ratio": 0.6, "names": ["a"]}}, True),
+    ({"parameters": {"ratio": 0.5, "names": ["a"], "more": None}}, True),
+    ({"parents": ()}, True),
+    ({"parents": (PARENT.model_copy(update={"key": "1" * 16}),)}, True),
+    ({"parents": (PARENT.model_copy(update={"stage": "masks"}),)}, True),
+    ({"inputs": {"train": "ab13"}}, True),
+    ({"inputs": {"test": "ab12"}}, True),
+    ({"dataset": "other"}, False),
+    ({"unit": "row"}, False),
+    ({"parameters": {"names": ["a"], "ratio": 0.5}}, False),
+    ({"parents": (PARENT.model_copy(update={"root": "s3://elsewhere", "dataset": "renamed"}),)}, False),
+]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"dataset": "other"},
-        {"unit": "row"},
-        {"parameters": {"names": ["a"], "ratio": 0.5}},
-        {"parents": (PARENT.model_copy(update={"root": "s3://elsewhere", "dataset": "renamed"}),)},
-    ],
-    ids=str,
-)
-def test_the_key_changes_with_nothing_else(change: dict[str, Any]) -> None:
-    assert replace(WORK, **change).key == WORK.key
+@pytest.mark.parametrize(("change", "changes_key"), CHANGES, ids=str)
+def test_the_key_changes_only_with_what_determines_the_content(change: dict[str, Any], changes_key: bool) -> None:
+    assert (replace(WORK, **change).key != WORK.key) is changes_key
 
 
 def test_build_and_read(store: Store) -> None:
@@ -165,14 +151,6 @@ def test_a_second_build_makes_no_part(store: Store) -> None:
     assert files(first) == before, "with the times and the cost of the first build"
 
 
-def test_progress_is_reported_after_each_part(store: Store) -> None:
-    told: list[tuple[int, int]] = []
-    store.build(WORK, Makers(), total=4, progress=lambda done, total: told.append((done, total)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    store.build(replace(WORK, version=2), Makers(2), progress=lambda done, total: told.append((done, total)))
-    assert told[4:] == [(1, 1), (2, 2)]
-
-
 def test_the_cost_is_the_sum_over_all_parts_of_all_runs(store: Store) -> None:
     def parts(fails: int | None = None) -> list[Callable[[], Part]]:
         makers = Makers(fails=fails)
@@ -185,15 +163,16 @@ def test_the_cost_is_the_sum_over_all_parts_of_all_runs(store: Store) -> None:
     assert store.manifest(store.build(replace(WORK, version=2), Makers())).cost_usd is None
 
 
-def test_taken_rows_are_kept_or_rejected(store: Store) -> None:
-    with pytest.raises(ArtifactError, match="dictionary: 4 in, but 2 out and 1 rejected"):
-        store.build(WORK, [lambda: replace(part(0), taken=4)])
-    assert store.intact(store.artifact(WORK)) is None
-
-
-def test_a_part_must_have_its_stages_schema(store: Store) -> None:
-    with pytest.raises(ArtifactError, match="dictionary"):
-        store.build(WORK, [lambda: Part(pa.table({"word": ["a"]}), 1, 1)])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: replace(part(0), taken=4), "dictionary: 4 in, but 2 out and 1 rejected"),
+        (lambda: Part(pa.table({"word": ["a"]}), 1, 1), "dictionary: missing columns"),
+    ],
+)
+def test_a_wrong_part_is_refused(store: Store, wrong: Callable[[], Part], message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        store.build(WORK, [wrong])
     assert not folder(store.artifact(WORK)).exists()
 
 
@@ -266,10 +245,6 @@ def test_a_lease_ends_with_its_killed_holder(store: Store) -> None:
     assert resumed.made == [2, 3]
 
 
-def without_metadata(path: Path) -> None:
-    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
-
-
 def with_a_bit_flipped(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -293,30 +268,13 @@ def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def replaced_by_text(path: Path) -> None:
-    path.write_text("no parquet at all")
-
-
 def without_its_refusals(path: Path) -> None:
     (path.parent / "_rejected" / path.name).unlink()
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [
-        without_metadata,
-        of_another_stage,
-        replaced_by_text,
-        without_its_refusals,
-        with_a_bit_flipped,
-        without_its_record,
-        with_anothers_record,
-        Path.unlink,
-    ],
+    [of_another_stage, without_its_refusals, with_a_bit_flipped, without_its_record, with_anothers_record, Path.unlink],
 )
 def test_a_changed_part_is_made_again_when_a_build_continues(
     store: Store, undisturbed: dict[str, bytes], spoil: Callable[[Path], None]
@@ -414,14 +372,7 @@ def test_a_change_without_a_new_stamp_is_found_on_reading(store: Store, remember
     assert makers.made == [1]
 
 
-def test_digests_of_removed_files_are_forgotten(store: Store, remembering: Artifact) -> None:
-    places = [str(path) for path in folder(remembering).rglob("*.parquet")]
-    assert len(digests.remembered(places)) == 2 * PARTS
-    store.remove(remembering)
-    assert digests.remembered(places) == {}
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "{'stage'", '{"stage": "dictionary", "parts": 3}'])
+@pytest.mark.parametrize("text", ["", "{}", '{"stage": "dictionary", "parts": 3}'])
 def test_a_damaged_manifest_is_reported_and_rebuilt(store: Store, text: str) -> None:
     artifact = store.build(WORK, Makers())
     (folder(artifact) / "_manifest.json").write_text(text)
@@ -433,7 +384,7 @@ def test_a_damaged_manifest_is_reported_and_rebuilt(store: Store, text: str) -> 
     assert store.intact(artifact)
 
 
-@pytest.mark.parametrize("change", [{"rows": 9}, {"parameters": {"ratio": 0.6}}, {"parts": []}, {"dataset": "other"}])
+@pytest.mark.parametrize("change", [{"rows": 9}, {"parts": []}])
 def test_an_edited_manifest_is_reported_and_rebuilt(store: Store, change: dict[str, Any]) -> None:
     artifact = store.build(WORK, Makers())
     manifest = store.manifest(artifact)
@@ -488,7 +439,7 @@ def test_the_newest_artifact_is_never_replaced_by_an_older_one_if_it_is_damaged(
     assert store.newest_if_any("scenes", "dictionary") == other
 
 
-@pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, emptied, replaced_by_text, Path.unlink])
+@pytest.mark.parametrize("spoil", [with_a_bit_flipped, truncated, Path.unlink])
 def test_reading_checks_digests(store: Store, spoil: Callable[[Path], None]) -> None:
     artifact = store.build(WORK, Makers())
     assert len(store.part(artifact, 1)) == 2, "was whole when it was first read"
@@ -517,26 +468,6 @@ def test_newest_is_the_artifact_that_was_finished_last(store: Store) -> None:
     later = manifest.model_copy(update={"ended": manifest.ended + timedelta(hours=1)})
     (folder(first) / "_manifest.json").write_text(later.sealed().model_dump_json())
     assert store.newest("scenes", "dictionary") == first
-
-
-def test_find_by_dataset_and_stage(store: Store) -> None:
-    wanted = [("scenes", "dictionary"), ("scenes", "rejected"), ("charades-cg", "dictionary")]
-    for dataset, stage in wanted:
-        store.build(
-            Work(dataset, stage, 1),
-            [lambda stage=stage: Part(table_of(stage, []), 0, 0)],  # type: ignore[misc]
-        )
-
-    def found(dataset: str | None = None, stage: str | None = None) -> list[tuple[str, str]]:
-        return [(manifest.dataset, manifest.stage) for manifest in store.find(dataset, stage)]
-
-    assert found() == wanted
-    assert found("scenes") == wanted[:2]
-    assert found(stage="dictionary") == [wanted[0], wanted[2]]
-    assert found("charades-cg", "rejected") == []
-    assert [store.reference(m).path for m in store.find("charades-cg")] == [
-        store.newest("charades-cg", "dictionary").path
-    ]
 
 
 def test_an_unknown_stage_is_reported_with_those_that_exist(store: Store) -> None:
@@ -579,9 +510,7 @@ def test_a_key_prefix_must_match_exactly_one_artifact(store: Store) -> None:
     assert str(none.value) == f"no scenes/dictionary matches 'model-xyz'; the newest: {newest} and 3 more"
 
 
-@pytest.mark.parametrize(
-    "name", ["..", ".", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x y", "x\n", "x\0"]
-)
+@pytest.mark.parametrize("name", ["..", "../x", "x/..", "x/y", "/x", "x\\y", "Scenes", "", ".x", "-x", "x\n", "x\0"])
 def test_names_that_leave_the_root_are_refused(store: Store, name: str) -> None:
     for dataset, stage in ((name, "dictionary"), ("scenes", name)):
         with pytest.raises(ArtifactError):

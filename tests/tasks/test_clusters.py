@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine
-from tests.cluster import PATIENCE, Gate, Host, bucket, free_port, wait_until
+from tests.cluster import PATIENCE, Host, bucket, free_port, wait_until
 from tests.films import film
 from tests.tasks.test_engines import PARTS, Toys, made
 
@@ -81,7 +80,7 @@ def test_clusters_give_the_same_bytes(
 
 def test_hosts_that_share_only_a_bucket_and_a_port(corner: Path, expected: dict[str, str], new_host: NewHost) -> None:
     port = free_port()
-    with bucket() as (_, variables):
+    with bucket() as variables:
         flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}", **variables)
         worker = new_host("worker", **{name: it for name, it in variables.items() if name.startswith("AWS_")})
         new_host("scheduler").scheduler(port)
@@ -229,24 +228,3 @@ def test_a_worker_without_memory_is_reported_and_the_next_run_continues(
     before = {piece: tellings(tmp_path, piece) for piece in there}
     assert host.run("toys", "1") == digests
     assert {piece: tellings(tmp_path, piece) for piece in there} == before
-
-
-@pytest.mark.parametrize("engine", ["processes", "dask"])
-def test_a_run_survives_a_store_that_does_not_answer_for_a_while(
-    engine: str, digests: dict[str, str], new_host: NewHost
-) -> None:
-    with bucket() as (gate, variables):
-        host = new_host("host", PENUMBRA_ENGINE=engine, **variables)
-        run = host.start("tests.cluster", "toys", "1")
-        threading.Thread(target=close_for, args=(gate, host, 20.0), daemon=True).start()
-        assert said(run) == digests
-        assert gate.refused
-        assert not gate.closed
-
-
-def close_for(gate: Gate, host: Host, seconds: float) -> None:
-    """Close the gate once workers are at work."""
-    wait_until(lambda: list((host.folder.parent / "toys").glob("piece*")))
-    gate.closed = True
-    time.sleep(seconds)
-    gate.closed = False
