@@ -1,7 +1,8 @@
-"""Hosts that share nothing but ports and a bucket, and what runs on them.
+"""Hosts that share nothing but ports and a bucket, and commands that run on the hosts.
 
-`python -m tests.cluster queries FOLDER` makes negatives of a data set in many small parts, `python -m tests.cluster
-toys SECONDS` the toy stage; each prints its last line as JSON. The engine is PENUMBRA_ENGINE's.
+`python -m tests.cluster queries FOLDER` makes negatives of a data set in many small parts, `features FOLDER` the
+features of its videos, and `toys SECONDS` the toy stage; each prints its last line as JSON. PENUMBRA_ENGINE chooses
+the engine.
 """
 
 import json
@@ -11,9 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ def free_port() -> int:
     return port
 
 
-def wait_until(there: Any, seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, "it never came"
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.1)
 
 
@@ -42,20 +43,22 @@ def answers(port: int) -> bool:
 
 
 class Host:
-    """A place with a home, caches, Prefect's files and a working folder of its own."""
+    """Processes with a home, caches, Prefect's files and a working folder of their own."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder, self.processes = folder, list[subprocess.Popen[str]]()
-        own = {"HOME": "home", "PREFECT_HOME": "prefect", "XDG_CACHE_HOME": "cache"}
-        for name in own.values():
+        places = {"HOME": "home", "PREFECT_HOME": "prefect", "XDG_CACHE_HOME": "cache"}
+        for name in places.values():
             (folder / name).mkdir(parents=True)
-        places = {variable: str(folder / name) for variable, name in own.items()}
         path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(PROJECT)])
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENUMBRA_", "PREFECT_"))}
-        self.environment = {**kept, **places, "PYTHONPATH": path, "NO_PROXY": "127.0.0.1", **variables}
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PENUMBRA_", "PREFECT_"))},
+            **{variable: str(folder / name) for variable, name in places.items()},
+            **{"PYTHONPATH": path, "NO_PROXY": "127.0.0.1", **variables},
+        }
 
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
-        """`python -m MODULE ARGUMENTS` in a process group of its own."""
+        """Start `python -m MODULE ARGUMENTS` in a process group of its own."""
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
@@ -70,20 +73,20 @@ class Host:
         return process
 
     def run(self, *arguments: str) -> Any:
-        """What a command of this module prints at its end."""
-        said, _ = self.start("tests.cluster", *arguments).communicate(timeout=PATIENCE)
-        return json.loads(said.splitlines()[-1])
+        """Run a command of this module; return what it prints at its end."""
+        output, _ = self.start("tests.cluster", *arguments).communicate(timeout=PATIENCE)
+        return json.loads(output.splitlines()[-1])
 
     def scheduler(self, port: int) -> subprocess.Popen[str]:
-        """A Dask scheduler that answers."""
-        there = self.start("dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        """Start a Dask scheduler, and wait until it answers."""
+        process = self.start("dask", "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
         wait_until(lambda: answers(port))
-        return there
+        return process
 
     def worker(self, port: int, *options: str) -> subprocess.Popen[str]:
-        """A Dask worker of one thread, with its nanny."""
-        fixed = ["--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "0"]
-        return self.start("dask", "worker", f"tcp://127.0.0.1:{port}", *fixed, "--death-timeout", "30", *options)
+        """Start a Dask worker of one thread, with its nanny."""
+        usual = ["--nthreads=1", "--host=127.0.0.1", "--memory-limit=0", "--death-timeout=30", "--no-dashboard"]
+        return self.start("dask", "worker", f"tcp://127.0.0.1:{port}", *usual, *options)
 
     def end(self) -> None:
         for process in self.processes:
@@ -94,28 +97,23 @@ class Host:
 
 @contextmanager
 def bucket() -> Iterator[dict[str, str]]:
-    """An empty bucket, as the variables by which it is found."""
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: answers(port))
-    made = HTTPConnection("127.0.0.1", port)
-    made.request("PUT", "/shared", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/x"})
-    assert made.getresponse().status == 200
-    credentials = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    """Serve an empty bucket; yield the variables by which it is found."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    url = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    authorization = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/x"}
+    urllib.request.urlopen(urllib.request.Request(f"{url}/shared", headers=authorization, method="PUT")).close()
+    access = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
     try:
-        yield {
-            "PENUMBRA_ARTIFACTS": "s3://shared/artifacts",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            **credentials,
-        }
+        yield {"PENUMBRA_ARTIFACTS": "s3://shared/artifacts", "AWS_ENDPOINT_URL": url, **access}
     finally:
-        process.kill()
-        process.wait()
+        server.stop()
 
 
 def queries(folder: str) -> dict[str, str]:
-    """Make negatives of the data set in a folder; the digest of every Parquet file, by its place."""
+    """Make negatives of the data set in a folder; return the digest of every Parquet file by its place."""
     from penumbra.artifacts.store import Store
     from penumbra.flows import build_negatives as flows
     from penumbra.tasks import stage
@@ -134,7 +132,7 @@ def queries(folder: str) -> dict[str, str]:
 
 
 def features(folder: str) -> dict[str, str]:
-    """Make the features of a data set of films in a folder: the digest of every Parquet file, by its place."""
+    """Make the features of a data set of films in a folder; return the digest of every Parquet file by its place."""
     from penumbra.artifacts.store import Store
     from penumbra.flows.extract_features import extract_features
     from penumbra.tasks import stage
@@ -147,27 +145,24 @@ def features(folder: str) -> dict[str, str]:
     videos = Videos(folder=f"{folder}/videos", patches=True)
     made = extract_features(Dataset(name="films", folder=folder), Clip(encoder="tiny-clip"), videos=videos)
     assert made.patch_features
-    store = Store()
     return {
         f"{artifact.stage}/{name}": digest
         for artifact in (made.text_features, *made.video_features, made.patch_features)
-        for name, digest in store.manifest(artifact).digests.items()
+        for name, digest in Store().manifest(artifact).digests.items()
     }
 
 
 def toys(seconds: str) -> dict[str, str]:
-    """Make the toy stage: the digests of its parts, or what went wrong."""
+    """Make the toy stage; return the digests of its parts, or what went wrong."""
     from penumbra.artifacts.errors import PenumbraError
     from penumbra.artifacts.store import Store
     from tests.tasks.test_engines import Toys, made
 
     try:
-        artifact = made(None, Toys(seconds=float(seconds)))
+        return Store().manifest(made(None, Toys(seconds=float(seconds)))).digests
     except PenumbraError as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    return Store().manifest(artifact).digests
 
 
 if __name__ == "__main__":
-    found = {"queries": queries, "features": features, "toys": toys}[sys.argv[1]](sys.argv[2])
-    print(json.dumps(found))
+    print(json.dumps({"queries": queries, "features": features, "toys": toys}[sys.argv[1]](sys.argv[2])))

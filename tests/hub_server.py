@@ -1,4 +1,4 @@
-"""A stand-in for the Hub's data sets: it answers what `huggingface_hub` asks when a folder is uploaded, over real HTTP.
+"""A stand-in for the Hub's data sets: it answers the requests by which `huggingface_hub` uploads a folder.
 
 Small texts come in the commit, tables by Git LFS, as the Hub wants them. What was committed is in `files`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Hub:
-    """What it was sent. `refuses` is the status that every request gets instead."""
+    """The service's state. `refuses` is the status that every request gets instead of its answer."""
 
     token: str
     address: str = ""
@@ -24,29 +24,11 @@ class Hub:
     created: list[dict[str, Any]] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)  # by SHA-256
     files: dict[str, bytes] = field(default_factory=dict)
-    cards: list[str] = field(default_factory=list)  # as they came to be looked at
-    asked: list[str] = field(default_factory=list)
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        """Status and content."""
-        self.asked.append(f"{method} {path}")
+        """Return the status and the content of an answer."""
         if self.refuses:
             return self.refuses, {"error": "You don't have the rights to create a dataset under this namespace"}
-        if path == "/api/repos/create":
-            asked = json.loads(body)
-            self.created.append(asked)
-            return 200, {"url": f"{self.address}/datasets/{asked['organization']}/{asked['name']}"}
-        if path == "/api/validate-yaml":
-            self.cards.append(json.loads(body)["content"])
-            return 200, {"errors": [], "warnings": []}
-        if path.endswith("/preupload/main"):
-            named = [file["path"] for file in json.loads(body)["files"]]
-            modes = {name: "lfs" if name.endswith(".parquet") else "regular" for name in named}
-            return 200, {"files": [{"path": n, "uploadMode": m, "shouldIgnore": False} for n, m in modes.items()]}
-        if path.endswith("/info/lfs/objects/batch"):
-            objects = json.loads(body)["objects"]
-            places = [{**it, "actions": {"upload": {"href": f"{self.address}/lfs/{it['oid']}"}}} for it in objects]
-            return 200, {"transfer": "basic", "objects": places}
         if method == "PUT":
             self.stored[hashlib.sha256(body).hexdigest()] = body
             return 200, {}
@@ -59,24 +41,37 @@ class Hub:
                     self.files[value["path"]] = self.stored[value["oid"]]
             url = f"{self.address}/datasets/o/n/commit/{'0' * 40}"
             return 200, {"commitUrl": url, "commitOid": "0" * 40, "commitMessage": "m", "hookOutput": ""}
-        return 404, {"error": f"no {path}"}
+        request = json.loads(body)
+        if path == "/api/repos/create":
+            self.created.append(request)
+            return 200, {"url": f"{self.address}/datasets/{request['organization']}/{request['name']}"}
+        if path == "/api/validate-yaml":
+            return 200, {"errors": [], "warnings": []}
+        if path.endswith("/preupload/main"):
+            names = [file["path"] for file in request["files"]]
+            modes = {name: "lfs" if name.endswith(".parquet") else "regular" for name in names}
+            return 200, {"files": [{"path": n, "uploadMode": m, "shouldIgnore": False} for n, m in modes.items()]}
+        objects = [
+            {**entry, "actions": {"upload": {"href": f"{self.address}/lfs/{entry['oid']}"}}}
+            for entry in request["objects"]  # of .../info/lfs/objects/batch
+        ]
+        return 200, {"transfer": "basic", "objects": objects}
 
 
 @contextmanager
 def hub(token: str) -> Iterator[Hub]:
-    """The service, on a port of its own."""
+    """Serve a hub on a port of its own."""
     state = Hub(token)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
-            chunked = "chunked" in self.headers.get("transfer-encoding", "")
-            body = self._chunks() if chunked else self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
             known = self.path.startswith("/lfs/") or self.headers.get("authorization") == f"Bearer {state.token}"
-            path = self.path.partition("?")[0]
-            refused = 401, {"error": "Invalid credentials"}
-            status, content = state.answer(self.command, path, body) if known else refused
+            status, content = 401, {"error": "Invalid credentials"}
+            if known:
+                status, content = state.answer(self.command, self.path.partition("?")[0], body)
             data = json.dumps(content).encode()
             self.send_response(status)
             if status >= 400:
@@ -86,15 +81,7 @@ def hub(token: str) -> Iterator[Hub]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = do_HEAD = handle_any  # noqa: N815
-
-        def _chunks(self) -> bytes:
-            whole = b""
-            while size := int(self.rfile.readline(), 16):
-                whole += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return whole
+        do_POST = do_PUT = handle_any  # noqa: N815
 
         def log_message(self, *_: Any) -> None: ...
 

@@ -2,13 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.campaigns import corruption, fuzz
-from bench.campaigns.flows import CRASHED, OK, STOPPED, Place
 from penumbra.artifacts.locations import PROJECT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -51,29 +48,3 @@ def test_damaged_videos() -> None:
     outcome = fuzz.run_videos(20)
     assert (outcome.cases, outcome.crashes, outcome.losses) == (20, 0, 0)
     assert outcome.reasons["decoded"] < 20
-
-
-def test_the_fuzz_campaign_counts_crashes_and_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzz, "import_part", lambda *_: 1 / 0)
-    assert fuzz.import_batch("npy", 0, 3).crashes == 3
-    monkeypatch.undo()
-    monkeypatch.setattr(fuzz, "MATRIX", np.zeros((10, 6), np.float32))
-    monkeypatch.setattr(fuzz, "_matrices", lambda rows: [np.ones((10, 6))] * len(rows))
-    assert fuzz.import_batch("npz", 0, 3).losses >= 3
-
-
-def test_the_damage_campaign_counts_crashes_and_losses(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    (place.store / ".runs").mkdir(parents=True)
-    (place.store / ".runs" / "best.safetensors").write_bytes(b"1")
-    kind, expected = corruption.Kind("", lambda _: None), place.tree()
-
-    def outcome(code: int, output: str = "") -> str:
-        return corruption.outcome(place, expected, kind, code, output)
-
-    assert outcome(OK) == corruption.MENDED
-    (place.store / ".runs" / "best.safetensors").write_bytes(b"2")
-    assert outcome(OK) == corruption.LOST
-    assert outcome(CRASHED, "Traceback") == corruption.CRASH
-    assert outcome(STOPPED, "penumbra: it names no file") == corruption.CRASH
-    assert outcome(STOPPED, f"penumbra: {tmp_path}/store is damaged") == corruption.TOLD

@@ -1,6 +1,5 @@
 """docker-compose.yml, Dockerfile and the locks, checked without Docker."""
 
-import importlib
 import os
 import re
 import shlex
@@ -140,16 +139,6 @@ def test_prefect_takes_the_values_and_any_password(monkeypatch: pytest.MonkeyPat
     assert (url.drivername, url.host, url.password) == ("postgresql+asyncpg", "postgres", password)
     assert url.database == environment("postgres")["POSTGRES_DB"]
     assert url.username == environment("postgres")["POSTGRES_USER"]
-    events = server.events
-    for module, names in {
-        events.messaging_broker: ["Publisher", "Consumer"],
-        events.messaging_cache: ["Cache"],
-        events.causal_ordering: ["CausalOrdering"],
-        server.concurrency.lease_storage: ["ConcurrencyLeaseStorage"],
-        server.worker_channel.cleanup_queue_storage: ["WorkerCleanupQueue"],
-    }.items():
-        assert module.startswith("prefect_redis.")
-        assert all(hasattr(importlib.import_module(module), name) for name in names)
 
 
 @pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres", "redis", *DASK}))

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penumbra.models.map_losses import MapTargets, MMNLosses, candidate_iou_loss, hard_order, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
 from penumbra.models.spans import suppress
-from tests import plain_mmn
 
 SENTENCES = (3, 1, 2, 4)
 SIZES: dict[str, Any] = {
@@ -53,39 +53,53 @@ def targets(net: MMN) -> MapTargets:
     return MapTargets(overlap, windows, present)
 
 
-@pytest.mark.parametrize("positives", [1, 3])
-def test_loss_and_gradients_are_those_of_plain_loops(positives: int) -> None:
-    net, other = model(), model()
-    weights = MMNLosses(positives=positives, lowest=0.3, highest=0.9, removal_overlap=0.3)
-    loss = mmn_losses(net(inputs()), targets(net), weights).total
-    norms = plain_mmn.norms_of(other)
-    plain = plain_mmn.total(plain_mmn.outputs(other, norms, inputs()), targets(other), weights)
-    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-6)
-    loss.backward()
-    plain.backward()
-    weights_of_norms = {
-        f"proposals.layers.{number}.norm.{name}": value.grad
-        for number, norm in enumerate(norms)
-        for name, value in norm.named_parameters()
-    }
-    for (name, found), wanted in zip(net.named_parameters(), other.parameters(), strict=True):
-        gradient = weights_of_norms.get(name, wanted.grad)
-        if not name.endswith("convolution.bias"):  # normalisation by the batch takes it away
-            torch.testing.assert_close(found.grad, gradient, rtol=1e-4, atol=1e-6, msg=name)
-    for layer, norm in zip(net.proposals.layers, norms, strict=True):
-        torch.testing.assert_close(layer.norm.running_mean, norm.running_mean, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(layer.norm.running_var, norm.running_var, rtol=1e-5, atol=1e-6)
+def norms_of(net: MMN) -> list[torch.nn.BatchNorm2d]:
+    """Return torch's own batch normalisation with the model's weights."""
+    norms = []
+    for layer in net.proposals.layers:
+        norm = torch.nn.BatchNorm2d(len(layer.norm.weight))
+        norm.load_state_dict(layer.norm.state_dict())
+        norms.append(norm)
+    return norms
+
+
+def proposals(net: MMN, norms: list[torch.nn.BatchNorm2d], cells: Tensor) -> Tensor:
+    """Return all layers' output over the map with the whole border around it."""
+    s = net.settings
+    mask = torch.zeros(s.clips**2).index_fill(0, net.places, 1).view(1, 1, s.clips, s.clips)
+    ones = torch.ones(1, 1, s.kernel, s.kernel)
+    for number, (layer, norm) in enumerate(zip(net.proposals.layers, norms, strict=True)):
+        padding = 0 if number else (s.kernel - 1) * s.layers // 2
+        count = functional.conv2d(mask, ones, padding=padding).round()
+        weight = torch.where(count > 0, 1 / count.clamp(min=1), 0.0)
+        output = functional.conv2d(cells, layer.convolution.weight, layer.convolution.bias, padding=padding)
+        cells, mask = norm(output).relu() * weight, (weight > 0).float()
+    return cells
+
+
+def suppressed(windows: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """Return the windows [n, 2] that stay: each drops the worse ones that overlap it more (MMN's suppression)."""
+    left = windows[scores.sort(descending=True).indices].unbind()
+    dropped: set[int] = set()
+    for place, (start, end) in enumerate(left):
+        if place not in dropped:
+            for later in range(place + 1, len(left)):
+                met = (torch.minimum(left[later][1], end) - torch.maximum(left[later][0], start)).clamp(min=0)
+                hull = torch.maximum(left[later][1], end) - torch.minimum(left[later][0], start)
+                if met / hull > threshold:
+                    dropped.add(later)
+    return torch.stack([window for place, window in enumerate(left) if place not in dropped])
 
 
 @pytest.mark.parametrize(("kernel", "layers"), [(3, 4), (5, 2), (1, 3), (2, 2)])
 def test_a_border_that_is_counted_is_a_border_that_is_there(kernel: int, layers: int) -> None:
     net = model(kernel=kernel, layers=layers)
     cells = net.map(net.pool(inputs().video))
-    norms = plain_mmn.norms_of(net)
-    torch.testing.assert_close(net.proposals(cells), plain_mmn.proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
+    norms = norms_of(net)
+    torch.testing.assert_close(net.proposals(cells), proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
     net.eval()
-    norms = [norm.eval() for norm in plain_mmn.norms_of(net)]
-    torch.testing.assert_close(net.proposals(cells), plain_mmn.proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
+    norms = [norm.eval() for norm in norms_of(net)]
+    torch.testing.assert_close(net.proposals(cells), proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
 
 
 def test_a_video_has_the_same_scores_alone_and_in_any_batch() -> None:
@@ -203,7 +217,7 @@ def test_ties_are_broken_as_the_published_code_does(clips: int, seconds: float, 
     assert levels == 1000 or len(scores.unique()) <= levels
     together = suppress(torch.cat((windows, scores[..., None]), dim=-1), 0.5, windows.shape[1], windows.shape[1])
     for found, *one in zip(together, windows, scores, strict=True):
-        torch.testing.assert_close(found[:, :2], plain_mmn.suppressed(*one, 0.5), rtol=0, atol=0)
+        torch.testing.assert_close(found[:, :2], suppressed(*one, 0.5), rtol=0, atol=0)
 
 
 def test_what_is_no_map_is_refused() -> None:
