@@ -17,8 +17,7 @@ from pydantic_core import PydanticUndefined
 from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.artifacts.schemas import TABLES
 from penumbra.flows.commands import app
-from penumbra.flows.parameter_help import type_name
-from penumbra.flows.parameters import parameters_of
+from penumbra.flows.parameters import parameters_of, type_name
 from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.tasks.grounding import ablation
 from penumbra.tasks.grounding.training.presets import presets

@@ -5,7 +5,6 @@ penumbra ablation losses scenes
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated
 
 from prefect import State
@@ -59,14 +58,14 @@ def ablation(
     materials, results = Materials(dataset), Results(grid, seeds)
     with stages_ahead(trainings_at_once()) as ahead:
         started = [start_row(row, materials, results, ahead) for row in plans]
-        for number, trainings in enumerate(started, 1):
-            place = f"row {number} of {len(plans)}"
-            with failures_noted(results, trainings.label):
-                runs = run_row(trainings, results, place)
+        for number, (row, trainings) in enumerate(zip(plans, started, strict=True), 1):
+            label, place = row.row.label, f"row {number} of {len(plans)}"
+            with failures_noted(results, label):
+                runs = run_row(label, trainings, results, place)
                 if is_planned():
                     results.runs += runs
                 else:
-                    results.add(trainings.label, runs)
+                    results.add(label, runs)
                     logger().info("after %s:\n%s", place, results.table())
     artifact = tabulate(dataset.name, results)
     if results.failures:
@@ -96,51 +95,35 @@ class Materials:
         """Return the inputs of a row: those that its `inputs` name, the newest video features, and else new ones."""
         settings = row.settings
         queries = queries_of(self.dataset, row.negatives)
-        named = named_sources(queries.annotations, settings.inputs)
-        negatives = None
+        named, negatives = named_sources(queries.annotations, settings.inputs), None
         if settings.model.reads_negatives:
             negatives = None if row.changes_negatives else named.get("negatives")
             negatives = negatives or self.negatives(row.negatives).negatives
         videos = named.get("video_features") or (() if row.sets("videos", "imports", "simulation") else self.videos)
         features = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
-        return Sources(
-            queries.annotations,
-            features.text_features,
-            features.video_features,
-            negatives,
-            named.get("in_video_negatives", queries.in_video_negatives),
-            None,
-            named.get("patch_features", features.patch_features),
-            queries.tags,
-        )
+        in_video = named.get("in_video_negatives", queries.in_video_negatives)
+        patches = named.get("patch_features", features.patch_features)
+        inputs = features.text_features, features.video_features, negatives, in_video
+        return Sources(queries.annotations, *inputs, None, patches, queries.tags)
 
 
-@dataclass(frozen=True)
-class RowTrainings:
-    """A row's trainings: their inputs, the settings of each seed, and a function that waits for each."""
-
-    label: str
-    sources: Sources | None = None
-    settings: tuple[Settings, ...] = ()
-    waits: tuple[Callable[[], None], ...] = ()
+Started = tuple[Sources, Settings, Callable[[], None]]  # a training: its inputs, its settings, and how to wait for it
 
 
-def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> RowTrainings:
-    """Make the inputs of a row and start its trainings; a failure is noted in the results."""
-    label, first = row.row.label, row.settings.training.seed
-    with failures_noted(results, label):
+def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> list[Started]:
+    """Make the inputs of a row and start a training with each seed; a failure is noted in the results."""
+    started, first = list[Started](), row.settings.training.seed
+    with failures_noted(results, row.row.label):
         sources = with_parts(materials.sources(row), row.settings)
-        settings = tuple(row.settings.with_seed(first + number) for number in range(results.seeds))
-        return RowTrainings(label, sources, settings, tuple(ahead(training_run(sources, each)) for each in settings))
-    return RowTrainings(label)
+        for settings in (row.settings.with_seed(first + number) for number in range(results.seeds)):
+            started.append((sources, settings, ahead(training_run(sources, settings))))
+    return started
 
 
-def run_row(trainings: RowTrainings, results: Results, place: str) -> list[SeededRun]:
+def run_row(label: str, started: list[Started], results: Results, place: str) -> list[SeededRun]:
     """Train and evaluate a row with every seed; a failure is noted in the results, and the other seeds go on."""
-    label, sources, runs = trainings.label, trainings.sources, list[SeededRun]()
-    if sources is None:
-        return runs
-    for number, (settings, wait) in enumerate(zip(trainings.settings, trainings.waits, strict=True), 1):
+    runs = list[SeededRun]()
+    for number, (sources, settings, wait) in enumerate(started, 1):
         seed = settings.training.seed
         logger().info("%s, seed %d of %d: %s", place, number, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):

@@ -44,16 +44,9 @@ def build_negatives(
     engine: EngineName = None,
 ) -> State[Negatives]:
     """Tag, count, mask, fill and choose (Fig. 3 of SHINE, ECCV 2024), each stage a Parquet artifact."""
-    settings = NegativesParameters(
-        tagging=tagging,
-        masking=masking,
-        filling=filling,
-        encoding=encoding,
-        choosing=choosing,
-        pairing=pairing,
-        judging=judging,
-        sourcing=sourcing,
-    )
+    text = {"tagging": tagging, "masking": masking, "filling": filling, "encoding": encoding}
+    chosen = {"choosing": choosing, "pairing": pairing, "judging": judging, "sourcing": sourcing}
+    settings = NegativesParameters.model_validate({**text, **chosen})
     with use_engine(engine):
         result = negatives_of(dataset, settings)
     return completed_state(result, result.outcome)

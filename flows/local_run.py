@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths
@@ -134,22 +135,19 @@ def check_server() -> None:
 @contextmanager
 def warnings_only() -> Iterator[None]:
     """Show only warnings on the terminal: no lines of Prefect's log, no progress bars of loaded weights."""
-    from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
     from transformers.utils import logging as transformers_logging
 
-    setup_logging()  # creates the handlers, as the flow would
-    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
-    handlers = {one for logger in loggers for one in logger.handlers if isinstance(one, PrefectConsoleHandler)}
-    levels = {handler: handler.level for handler in handlers}
-    had_bars = transformers_logging.is_progress_bar_enabled()
+    had_bars, emit = transformers_logging.is_progress_bar_enabled(), PrefectConsoleHandler.emit
+
+    def emit_warnings(handler: PrefectConsoleHandler, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            emit(handler, record)
+
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    for handler in handlers:
-        handler.setLevel(max(handler.level, logging.WARNING))
     try:
-        yield
+        with patch.object(PrefectConsoleHandler, "emit", emit_warnings):
+            yield
     finally:
-        for handler, level in levels.items():
-            handler.setLevel(level)
         if had_bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

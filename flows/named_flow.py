@@ -47,17 +47,16 @@ def named_flow(name: str, run_name: Callable[..., str]) -> Callable[[Callable[P,
                 logger().warning("cancelled: %s", error)
                 return Cancelled(message=str(error))
 
-        return cast(Flow[P, T], flow(name=name, flow_run_name=lambda: _run_name(name, run_name))(run))
+        def name_of_run() -> str:
+            parameters = flow_run.get_parameters()
+            try:
+                return run_name(**parameters)
+            except PenumbraError:  # the flow itself is about to raise it
+                return f"{name} {parameters['dataset'].name}"
+
+        return cast(Flow[P, T], flow(name=name, flow_run_name=name_of_run)(run))
 
     return decorate
-
-
-def _run_name(flow_name: str, run_name: Callable[..., str]) -> str:
-    parameters = flow_run.get_parameters()
-    try:
-        return run_name(**parameters)
-    except PenumbraError:  # the flow itself is about to raise it
-        return f"{flow_name} {parameters['dataset'].name}"
 
 
 def completed_state(result: ResultT, *outcomes: str | None) -> State[ResultT]:

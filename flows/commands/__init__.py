@@ -12,9 +12,8 @@ from penumbra.flows.commands.artifacts import artifacts
 from penumbra.flows.commands.datasets import check, fetch, init
 from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.negatives import browse, export, quality
-from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, run
+from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, demo_app, run, serve
 from penumbra.flows.commands.runs import compare, predict, runs
-from penumbra.flows.commands.servers import demo_app, serve
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "

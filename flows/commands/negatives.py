@@ -4,15 +4,12 @@ import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penumbra.flows.commands import completion
 from penumbra.flows.commands.terminal import print_json_lines, print_line, print_table, warn, write_text
-
-if TYPE_CHECKING:
-    from penumbra.artifacts.store import Store
 
 WithNegatives = Annotated[
     str, typer.Argument(autocompletion=completion.data_sets, help="A data set whose negatives are built.")
@@ -89,7 +86,7 @@ def export(
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, or with one negative in each row."""
     from penumbra.artifacts.store import Store
-    from penumbra.tasks.negatives.export import csv_lines, export_rows, write_parquet
+    from penumbra.tasks.negatives import export as files
 
     if push and format_ is not Format.hf:
         raise typer.BadParameter("--push sends the folder of --format hf")
@@ -97,25 +94,19 @@ def export(
         raise typer.BadParameter(f"--format {format_} needs --output")
     store = Store()
     if format_ is Format.hf:
-        _write_folder(store, dataset, output, licence, push)
+        with tempfile.TemporaryDirectory(prefix="penumbra-") as scratch:
+            folder = output or Path(scratch)
+            written = files.write_folder(store, dataset, folder, push or folder.name, licence, warn)
+            if push:
+                sys.stdout.write(files.push(folder, push, written) + "\n")
+        return
+    rows = files.export_rows(store, dataset, format_.value, warn)
+    if output and format_ is Format.parquet:
+        files.write_parquet(rows, output)
     elif format_ is Format.csv:
-        write_text(csv_lines(export_rows(store, dataset, format_.value, warn)), output)
-    elif output and format_ is Format.parquet:
-        write_parquet(export_rows(store, dataset, format_.value, warn), output)
+        write_text(files.csv_lines(rows), output)
     else:
-        print_json_lines(export_rows(store, dataset, format_.value, warn), output)
-
-
-def _write_folder(store: "Store", dataset: str, output: Path | None, licence: str, push: str | None) -> None:
-    """Write a folder for the Hub, a temporary one if none is named, and push it."""
-    from penumbra.tasks.negatives.export import push as push_folder
-    from penumbra.tasks.negatives.export import write_folder
-
-    with tempfile.TemporaryDirectory(prefix="penumbra-") as scratch:
-        folder = output or Path(scratch)
-        files = write_folder(store, dataset, folder, push or folder.name, licence, warn)
-        if push:
-            sys.stdout.write(push_folder(folder, push, files) + "\n")
+        print_json_lines(rows, output)
 
 
 def quality(

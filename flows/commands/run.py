@@ -1,4 +1,4 @@
-"""`penumbra run FLOW DATASET` and `penumbra ablation NAME DATASET`: flows in this process."""
+"""`penumbra run` and `penumbra ablation`: flows in this process. `penumbra serve` and `demo-app`: servers."""
 
 import sys
 from pathlib import Path
@@ -10,10 +10,13 @@ from typer.core import TyperCommand
 from penumbra.flows.commands import completion
 from penumbra.flows.commands.terminal import parse_parameters, print_line, print_table, resumable, write_text
 from penumbra.flows.registry import FLOWS
+from penumbra.flows.server import PORT
 
 EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, explains each of them."
+Host = Annotated[
+    str, typer.Option(help="Address to listen on; another than this machine's own needs PENUMBRA_AUTH=user:password.")
+]
 PREFECT = "prefect"  # a value of --log
-LOGS = (PREFECT, "tensorboard", "wandb")
 
 
 class RunCommand(TyperCommand):
@@ -30,7 +33,7 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _help_of(self, ctx: Any, flow: str, group: str | None) -> str:
-        from penumbra.flows.parameter_help import in_full, overview
+        from penumbra.flows.parameters import in_full, overview
 
         if group:
             return in_full(flow, group)
@@ -148,3 +151,39 @@ def ablation(
     sys.stdout.write(f"{text}\n{artifact.path}\n")
     if failed:
         raise failed
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = PORT,
+    host: Host = "127.0.0.1",
+    env: Annotated[
+        bool, typer.Option("--env", help="Print what another shell evaluates to reach the running server; start none.")
+    ] = False,
+) -> None:
+    """Start server, work pools, workers and all deployments for one machine; Ctrl-C ends them all.
+
+    The server asks for a user and a password: PENUMBRA_AUTH, or new ones at each start, which are printed.
+    """
+    from penumbra.flows import serve as server
+
+    if env:
+        sys.stdout.write(server.environment_of(port))
+    else:
+        server.serve(host, port)
+
+
+def demo_app(
+    run: Annotated[
+        str | None, typer.Option(help="The run that is selected first; its key, first digits or name. Default: newest.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only runs that were trained on this data set.")] = None,
+    port: Annotated[int, typer.Option(help="Port of the page.")] = 7860,
+    host: Host = "127.0.0.1",
+) -> None:
+    """Serve a page that takes a video and a sentence and shows windows, saliency and frames; Ctrl-C ends it.
+
+    The page also shows the saliency of three negatives of the sentence. It needs Gradio: pip install 'penumbra[app]'.
+    """
+    from penumbra.flows.demo_app import serve_app
+
+    serve_app(host, port, run, dataset)

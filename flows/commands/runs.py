@@ -49,8 +49,7 @@ def list_runs(
     for run in trained:
         when = f"{run.finished:%F %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
         figures = ("\n".join(column) for column in zip(*run.lines(), strict=True))
-        size = f"{run.size / 1e6:,.1f}"
-        rows.append((run.run, run.dataset, run.model, run.negatives or "–", when, *figures, size))
+        rows.append((run.run, run.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}"))
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
 
 
@@ -109,10 +108,8 @@ def compare(
     """Is the second run better than the first? A paired bootstrap over the videos of each split: second minus first."""
     from penumbra.tasks.grounding.evaluation.compare import compare as compare_runs
 
-    rows = [
-        (split, metric, f"{it.mean:+.2f}", f"{it.low:+.2f} … {it.high:+.2f}", it.p_text)
-        for split, metric, it in compare_runs(dataset, first, second, seed)
-    ]
+    differences = compare_runs(dataset, first, second, seed)
+    rows = ((*of, f"{it.mean:+.2f}", f"{it.low:+.2f} … {it.high:+.2f}", it.p_text) for *of, it in differences)
     print_table(("split", "metric", f"{second} − {first}", "95 % interval", "p"), rows)
 
 

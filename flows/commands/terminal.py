@@ -18,9 +18,7 @@ from rich.table import Table
 
 from penumbra.artifacts.errors import PenumbraError
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")
-]  # of the commands that remove something
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
 INTERRUPTED = "penumbra: ended; the same command goes on from here\n"
@@ -75,6 +73,8 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
     """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text."""
+    import yaml
+
     from penumbra.flows.parameters import nested
     from penumbra.tasks.parameter_group import merge
 
@@ -83,18 +83,14 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not all(name.split(".")):
             raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
-        parameters = merge(parameters, nested(name.split("."), _value(text)))
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        if not isinstance(value, str | int | float | bool | list | dict | None):
+            value = text  # dates stay text
+        parameters = merge(parameters, nested(name.split("."), value))
     return parameters
-
-
-def _value(text: str) -> Any:
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    return value if isinstance(value, str | int | float | bool | list | dict | None) else text  # dates stay text
 
 
 @contextmanager

@@ -151,7 +151,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
 
     def made() -> None:
         with stages_ahead(1) as ahead:
-            run_row(start_row(shrunk, Materials(corner), results, ahead), results, "")
+            run_row(label, start_row(shrunk, Materials(corner), results, ahead), results, "")
 
     stages = {stage for stage, _ in check(kept, made)}
     assert not results.failures

@@ -20,7 +20,7 @@ VIDEOS = 12
 RUN = """
 import sys
 from penumbra.flows.build_negatives import build_negatives
-from penumbra.flows.parameter_help import in_full
+from penumbra.flows.parameters import in_full
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import QualityConfig

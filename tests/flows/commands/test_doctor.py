@@ -48,7 +48,7 @@ def test_a_folder_that_can_t_be_written_is_broken(tmp_path: Path, monkeypatch: p
     found = findings(monkeypatch, doctor._folders)
     assert found["artifacts"].told == "s3://bucket/folder (not asked)"
     assert found["data sets"].state is State.LACKS
-    assert found["data sets"].remedy == "free some space, or name a folder on another disk with PENUMBRA_DATA"
+    assert found["data sets"].remedy == "free some space, or name another folder with PENUMBRA_DATA"
 
 
 def test_a_wrong_version_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ class ToySystem(DETRSystem[Toy]):
 USED = """
 import json
 from pathlib import Path
-from penumbra.flows.parameter_help import in_full
+from penumbra.flows.parameters import in_full
 from penumbra.flows.parameters import resolve_parameter_paths
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.loop import train
