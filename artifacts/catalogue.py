@@ -13,6 +13,16 @@ from penumbra.artifacts.manifest import NAME, Artifact, Manifest, Work
 
 MANIFEST = "_manifest.json"
 LISTED = 10  # artifacts in a message
+MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
+    "text_features": "extract-features",
+    "video_features": "extract-features",
+    "patch_features": "extract-features",
+    "metrics": "train-grounding",
+    "visual_dynamic_queries": "train-grounding",
+    "predictions": "evaluate-grounding",
+    "evaluation": "evaluate-grounding",
+    "ablation": "ablation",
+}
 RESULTS = {"metrics", "evaluation", "ablation"}  # stages whose newer artifacts do not replace older ones
 
 
@@ -43,7 +53,7 @@ class Catalogue:
         try:
             manifest = Manifest.model_validate_json(self.files.read(path_of(artifact, MANIFEST)))
         except FileNotFoundError:
-            command = _command(artifact.stage, artifact.dataset)
+            command = making(artifact.stage, artifact.dataset)
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {command} makes it") from None
         except ValidationError as error:
             raise self.damaged(artifact, MANIFEST, f"is damaged ({error.error_count()} faults)") from None
@@ -56,7 +66,7 @@ class Catalogue:
     def damaged(self, artifact: Artifact, name: str, fault: str) -> ArtifactError:
         """Return the error to raise for a damaged file of an artifact."""
         return ArtifactError(
-            f"{artifact.path}/{name} {fault}: {_command(artifact.stage, artifact.dataset)} mends it, "
+            f"{artifact.path}/{name} {fault}: {making(artifact.stage, artifact.dataset)} mends it, "
             f"penumbra artifacts rm {path_of(artifact)} takes it away"
         )
 
@@ -158,21 +168,20 @@ class Catalogue:
                 f"no data set {dataset!r} is known below {self.root}: {what_there_is(dataset, datasets)}"
             )
         stages = [f"{name}/{other}" for name, other in pairs if dataset in (None, name)]
-        made = f": {_command(stage, dataset or 'DATASET')} makes it" if stage in SCHEMAS else ""
+        made = f": {making(stage, dataset or 'DATASET')} makes it" if stage in SCHEMAS else ""
         return ArtifactError(
             f"no {dataset or '*'}/{stage} below {self.root}{made}; there is: {', '.join(stages) or 'nothing yet'}"
         )
 
 
+def making(stage: str, dataset: str) -> str:
+    """Return the command that makes a stage of a data set."""
+    return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
+
+
 def path_of(artifact: Artifact, name: str = "") -> str:
     """Return the path below the root of an artifact's folder, or of a file in it."""
     return f"{artifact.dataset}/{artifact.stage}/{artifact.key}/{name}".rstrip("/")
-
-
-def _command(stage: str | None, dataset: str) -> str:
-    from penumbra.artifacts.schemas import making  # a list of artifacts does not need pyarrow
-
-    return making(stage or "", dataset)
 
 
 def to_remove(store: Catalogue, reference: str | None, older: float | None, unneeded: bool) -> list[Artifact]:

@@ -254,22 +254,6 @@ RENAMED = {  # stage → names of columns in artifacts that an older version mad
     "fills": {"query": "negative"},
 }
 
-MADE_BY = {  # stage → flow that makes it, if that is not build-negatives
-    "text_features": "extract-features",
-    "video_features": "extract-features",
-    "patch_features": "extract-features",
-    "metrics": "train-grounding",
-    "visual_dynamic_queries": "train-grounding",
-    "predictions": "evaluate-grounding",
-    "evaluation": "evaluate-grounding",
-    "ablation": "ablation",
-}
-
-
-def making(stage: str, dataset: str) -> str:
-    """Return the command that makes a stage of a data set."""
-    return f"penumbra run {MADE_BY.get(stage, 'build-negatives')} {dataset}"
-
 
 def renamed_columns(stage: str, names: Sequence[str]) -> Mapping[str, str]:
     """Return the old and the new names of the columns of a table that an older version wrote, else nothing."""

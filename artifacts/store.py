@@ -11,7 +11,6 @@ at a time. All that is read is compared with its digest.
 import hashlib
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError, what_there_is
-from penumbra.artifacts.files import JsonFolder, forget, remember, remembered
+from penumbra.artifacts.files import forget, remember, remembered
 from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work, software_versions
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import SCHEMAS, conform
@@ -39,7 +38,9 @@ DRAFTS = "_drafts"  # folder of unfinished work on a part
 RECORDS = "_records"  # folder of the parts' records
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
 Progress = Callable[[int, int], None]
-Elsewhere = Callable[[list[int]], Iterable[Made]]  # makes these parts and yields each when it is done
+Parts = Iterable[Callable[[], Part]]
+Measured = dict[str, float]
+Elsewhere = Callable[[list[int]], Iterable[Made]] | None  # makes these parts and yields each when it is done
 Bytes = TypeVar("Bytes", bytes, memoryview)
 
 _SEEN: dict[tuple[str, str], tuple[int, ...] | None] = {}  # status of files with the right digest, by path and digest
@@ -181,16 +182,14 @@ class Store(Catalogue):
     def build(
         self,
         work: Work,
-        parts: Iterable[Callable[[], Part]],
+        parts: Parts,
         *,
         total: int = 0,
         progress: Progress = lambda done, total: None,
         waits: Callable[[str], None] = lambda holder: None,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: Elsewhere = None,
     ) -> Artifact:
-        """Make the parts that are missing or damaged, then write the manifest.
-
-        If another process makes the artifact, wait for it.
+        """Make the parts that are missing or damaged, then write the manifest; wait for another process that does so.
 
         Args:
             work: what the key is a digest of
@@ -210,18 +209,11 @@ class Store(Catalogue):
         return artifact
 
     def _build(
-        self,
-        artifact: Artifact,
-        work: Work,
-        parts: Iterable[Callable[[], Part]],
-        total: int,
-        progress: Progress,
-        elsewhere: Elsewhere | None,
+        self, artifact: Artifact, work: Work, parts: Parts, total: int, progress: Progress, elsewhere: Elsewhere
     ) -> None:
         if self.has(artifact):
             self.files.remove(path_of(artifact, MANIFEST))
-        started, clock = datetime.now(UTC), time.perf_counter()
-        measured: list[dict[str, float]] = []
+        started, measured = datetime.now(UTC), list[Measured]()
         checked = {index: self.record(artifact, index) for index in range(total)} if elsewhere else {}
         records = {index: record for index, record in checked.items() if record}
         missing = [index for index, record in checked.items() if not record]
@@ -244,17 +236,10 @@ class Store(Catalogue):
                 measured.append(part.measured)
             records[index] = record
             progress(len(records), max(total, len(records)))
-        seconds = round(time.perf_counter() - clock, 3)
-        self._finish(artifact, work, [records[index] for index in sorted(records)], started, seconds, measured)
+        self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
 
     def _finish(
-        self,
-        artifact: Artifact,
-        work: Work,
-        records: list[PartRecord],
-        started: datetime,
-        seconds: float,
-        measured: list[dict[str, float]],
+        self, artifact: Artifact, work: Work, records: list[PartRecord], started: datetime, measured: list[Measured]
     ) -> None:
         """Remove extra parts and drafts, and write the manifest."""
         notes, reasons, sums = Counter[str](), Counter[str](), dict[str, float]()
@@ -265,6 +250,7 @@ class Store(Catalogue):
                 reasons.update(rows["reason"].to_pylist())
         for name, value in [item for part in measured for item in part.items()]:
             sums[name] = sums.get(name, 0.0) + value
+        ended = datetime.now(UTC)
         costs = [record.cost_usd for record in records if record.cost_usd is not None]
         manifest = Manifest(
             dataset=work.dataset,
@@ -283,8 +269,8 @@ class Store(Catalogue):
             inputs=work.inputs,
             software=software_versions(),
             started=started,
-            ended=datetime.now(UTC),
-            seconds=seconds,
+            ended=ended,
+            seconds=round((ended - started).total_seconds(), 3),
             cost_usd=math.fsum(costs) if costs else None,
             measured=sums,
         ).sealed()
@@ -353,10 +339,6 @@ class Store(Catalogue):
             return self.files.read(path_of(artifact, name))
         except FileNotFoundError:
             return None
-
-    def json_folder(self, name: str) -> JsonFolder:
-        """Return the hidden folder `.name` of the store, for what a later run must know."""
-        return JsonFolder(self.files, name)
 
 
 def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:

@@ -1,13 +1,13 @@
 """The schemas are those of the design, and `conform` enforces them."""
 
-import re
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penumbra.artifacts.catalogue import MADE_BY, making
 from penumbra.artifacts.errors import ArtifactError
-from penumbra.artifacts.schemas import MADE_BY, SCHEMAS, conform, making, table_of
+from penumbra.artifacts.schemas import SCHEMAS, conform, table_of
 from penumbra.flows.registry import FLOWS
 
 DESIGN = {  # the contract, word for word; embeddings, measures and summary are stages of our own
@@ -66,33 +66,16 @@ def test_only_nullable_columns_hold_nulls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        ("count", ["three", "four"]),
-        ("count", [1.5, 2.0]),
-        ("count", [[1], [2]]),
-        ("word", [["a"], ["b"]]),
-        ("word", [{"a": 1}, {"a": 2}]),
-    ],
+    ("column", "values"), [("count", ["three", "four"]), ("count", [1.5, 2.0]), ("word", [["a"], ["b"]])]
 )
 def test_another_type_is_refused_with_stage_and_column(column: str, values: list[Any]) -> None:
-    with pytest.raises(ArtifactError, match="dictionary") as caught:
+    with pytest.raises(ArtifactError, match=rf"dictionary: column {column}\b"):
         conform(pa.table({**DICTIONARY, column: values}), "dictionary")
-    assert re.search(rf"\b{column}\b", str(caught.value)), f"the column {column} is not named: {caught.value}"
 
 
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        ("count", pa.array([3, 4], pa.int8())),
-        ("count", pa.array([3.0, 4.0])),
-        ("word", pa.array(["open", "door"], pa.large_string())),
-        ("word", pa.array(["open", "door"]).dictionary_encode()),
-    ],
-    ids=str,
-)
-def test_compatible_types_are_cast(column: str, values: pa.Array) -> None:
-    table = conform(pa.table({**DICTIONARY, column: values}), "dictionary")
+@pytest.mark.parametrize("values", [pa.array([3, 4], pa.int8()), pa.array([3.0, 4.0])], ids=str)
+def test_compatible_types_are_cast(values: pa.Array) -> None:
+    table = conform(pa.table({**DICTIONARY, "count": values}), "dictionary")
     assert table.schema == SCHEMAS["dictionary"]
     assert table.to_pydict() == DICTIONARY
 

@@ -226,31 +226,26 @@ def test_the_engine_is_the_parameter_the_variable_or_the_default(monkeypatch: py
         chosen_engine(None)
 
 
-def refused(engine: Engine, match: str) -> None:
-    with use_engine(engine):
-        there = workers()
-        assert there
-        with pytest.raises(PenumbraError, match=match) as said:
-            _ = there.pool
-        assert "\n" not in str(said.value)
-
-
-def test_a_missing_extra_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prefect_dask", None)
-    monkeypatch.setitem(sys.modules, "prefect_ray", None)
-    for engine in (Engine.dask, Engine.ray):
-        refused(engine, rf"needs .*: pip install 'penumbra\[{engine}\]'")
-
-
 @pytest.mark.parametrize("engine", [Engine.dask, Engine.ray])
-def test_an_unreachable_cluster_is_reported_in_one_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(f"prefect_{engine}")
-    port = free_port()
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_missing_extra_and_an_unreachable_cluster_are_reported_in_one_line(
+    engine: Engine, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"{'tcp://' if engine is Engine.dask else ''}127.0.0.1:{free_port()}"
+    message = rf"no {engine} cluster answers .*ENGINE_ADDRESS={address}"
+    if installed:
+        pytest.importorskip(f"prefect_{engine}")
+        monkeypatch.setenv("PENUMBRA_ENGINE_ADDRESS", address)
+    else:
+        monkeypatch.setitem(sys.modules, f"prefect_{engine}", None)
+        message = rf"needs .*: pip install 'penumbra\[{engine}\]'"
     monkeypatch.setattr("penumbra.tasks.engines.CONNECT_SECONDS", 2)
-    monkeypatch.setenv(
-        "PENUMBRA_ENGINE_ADDRESS", f"tcp://127.0.0.1:{port}" if engine == "dask" else f"127.0.0.1:{port}"
-    )
-    refused(engine, rf"no {engine} cluster answers .*ENGINE_ADDRESS=.*{port}")
+    with use_engine(engine):
+        cluster = workers()
+        assert cluster
+        with pytest.raises(PenumbraError, match=message) as error:
+            _ = cluster.pool
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("available", "expected"), [(1e12, 3), (5e9, 2), (1e9, 1)])

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.answers import QuestionSlot
 from penumbra.tasks.negatives.providers.client import (
@@ -41,7 +42,7 @@ class BatchClient(Client):
         """Collect and submit; `stopped` says what is left for the next run."""
         import openai
 
-        self.jobs = Store().json_folder(JOBS)
+        self.jobs = JsonFolder(Store().files, JOBS)
         self.library = self.service.client.with_options(max_retries=RETRIES)
         questions = [question for block in blocks for question in block]
         try:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers.batch import JOBS
 from penumbra.tasks.negatives.providers.client import OVER_BUDGET, UNDER_WAY, Client
@@ -38,11 +39,11 @@ def test_jobs_are_submitted_once_and_collected_by_a_later_run_at_half_the_price(
     monkeypatch.setattr("penumbra.tasks.negatives.providers.batch.MOST_REQUESTS", 3)
     first = session.ask(questions(30))
     assert first.stopped == UNDER_WAY
-    assert len(store.json_folder(JOBS).read_all()) == submitted(server) == 3
+    assert len(JsonFolder(store.files, JOBS).read_all()) == submitted(server) == 3
     last = collect(session)
     assert (last.stopped, last.statistics.done, submitted(server)) == ("", 30, 3)
     assert session.open(questions(30)) == []
-    assert store.json_folder(JOBS).read_all() == []
+    assert JsonFolder(store.files, JOBS).read_all() == []
     fills = session.fills(questions(30))
     prompt, completion = sum(f.prompt_tokens for f in fills), sum(f.completion_tokens for f in fills)
     cost = (prompt * PRICE["input"] + completion * PRICE["output"]) / 1e6
@@ -66,11 +67,11 @@ def test_after_a_kill_at_the_submission_a_job_is_found_by_its_token_or_forgotten
     server: ProtocolServer, session: Session, store: Store, note: dict[str, str | None]
 ) -> None:
     session.ask(questions(30))
-    (job,) = store.json_folder(JOBS).read_all()
+    (job,) = JsonFolder(store.files, JOBS).read_all()
     changed = job | note
-    store.json_folder(JOBS).write(changed["token"], changed)
+    JsonFolder(store.files, JOBS).write(changed["token"], changed)
     assert collect(session).statistics.done == 30
-    assert store.json_folder(JOBS).read_all() == []
+    assert JsonFolder(store.files, JOBS).read_all() == []
     assert submitted(server) == 1
 
 
@@ -89,5 +90,5 @@ def test_a_job_that_failed_ends_the_run_and_says_so(server: ProtocolServer, sess
 
 def test_the_budget_bounds_what_is_submitted(server: ProtocolServer, session: Session, store: Store) -> None:
     assert session.ask(questions(30), limit=0.02).stopped == OVER_BUDGET
-    (job,) = store.json_folder(JOBS).read_all()
+    (job,) = JsonFolder(store.files, JOBS).read_all()
     assert 0 < len(job["requests"]) < 8
