@@ -5,6 +5,7 @@ prefect deployment run build-negatives/charades-cg
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from prefect import State
 
@@ -18,7 +19,7 @@ from penumbra.tasks.negatives.fills import fill
 from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
-from penumbra.tasks.negatives.report import gather_rejected, report_negatives, summarise
+from penumbra.tasks.negatives.report import gather_rejected, report_negatives
 from penumbra.tasks.negatives.selection import Choosing, choose_negatives
 from penumbra.tasks.stage import plan_if
 from penumbra.tasks.text.dictionary import count
@@ -76,12 +77,12 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         quality = quality_of(chosen, fills, queries, settings)
         rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
         result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
-        return result.ended(report_negatives(result, summarise(annotations, tags, masks, fills, chosen)))
+        return replace(result, outcome=report_negatives(result))
 
 
 def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesParameters) -> Negatives:
     """Return negatives that are whole sentences: nothing is masked or filled."""
-    from penumbra.tasks.negatives.sentence_negatives.imported import make_sentence_negatives
+    from penumbra.tasks.negatives.sentence_negatives import make_sentence_negatives
 
     annotations, tags, embeddings, in_video = queries
     sentences = make_sentence_negatives(
@@ -90,7 +91,7 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
     quality = quality_of(sentences, (), queries, settings)
     rejected = gather_rejected(annotations, tags, sentences)
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
-    return result.ended(report_negatives(result, summarise(annotations, tags, None, (), sentences)))
+    return replace(result, outcome=report_negatives(result))
 
 
 def quality_of(

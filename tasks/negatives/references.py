@@ -1,6 +1,6 @@
 """References to the artifacts that `build-negatives` makes, for the flows that continue from them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penumbra.artifacts.manifest import Artifact
@@ -33,10 +33,6 @@ class Negatives:
     rejected: Artifact
     quality: Artifact | None
     outcome: str | None = None
-
-    def ended(self, outcome: str) -> "Negatives":
-        """Return a copy with this outcome."""
-        return replace(self, outcome=outcome)
 
     @property
     def stages(self) -> tuple[Artifact, ...]:

@@ -1,23 +1,17 @@
-"""The report of a run of `build-negatives`, with two stages of its own.
-
-Stage `rejected` is one table of everything that the stages of a run refused. Stage `summary` holds what the report
-counts over all rows, so that a run that finds everything made reads a few sections instead of millions of rows.
-"""
+"""The report of a run of `build-negatives`, and the stage `rejected`: one table of all that its stages refused."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, markdown_table
-from penumbra.artifacts.prefect_ui import publish_report
-from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.references import Negatives
@@ -27,7 +21,6 @@ from penumbra.tasks.stage import Stage, logger, run, side_effect_task
 FLOW = "build-negatives"
 EXAMPLES = 5
 LEVELS = 3
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,160 +50,15 @@ def gather_rejected(*stages: Artifact) -> Artifact:
     return run(Rejected(stages))
 
 
-@dataclass(frozen=True)
-class Summary(Stage):
-    """The counted sections of the report, the outcome first; whole sentences have no masks and no fills."""
-
-    name = "summary"
-    version = 1
-    unit = "section"
-    pieces = (0,)
-    by_workers = False  # it is one part
-
-    annotations: Artifact
-    tags: Artifact
-    masks: Artifact | None
-    fills: tuple[Artifact, ...]
-    negatives: Artifact
-
-    def part(self, piece: int) -> Part:
-        """Count all sections."""
-        rows = [{"section": title, "text": text} for title, text in _sections(Store(), self).items()]
-        return Part(table_of(self.name, rows), len(rows), len(rows))
-
-    def shown(self, rows: list[Row]) -> list[Row]:
-        """Return nothing: the report shows the sections."""
-        return []
-
-
-def summarise(
-    annotations: Artifact, tags: Artifact, masks: Artifact | None, fills: tuple[Artifact, ...], negatives: Artifact
-) -> Artifact:
-    """Count what the report of a run says."""
-    return run(Summary(annotations, tags, masks, fills, negatives))
-
-
-class LevelCounts:
-    """Counts of the negatives, by level."""
-
-    def __init__(self) -> None:
-        self.rows: Counter[int] = Counter()
-        self.similarity: defaultdict[int, float] = defaultdict(float)
-        self.providers: Counter[tuple[int, str]] = Counter()
-        self.words: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self.checks: Counter[tuple[int, str]] = Counter()
-
-    def add(self, row: Row) -> None:
-        """Count a negative."""
-        level = row["level"]
-        self.rows[level] += 1
-        self.similarity[level] += row["similarity"]
-        self.providers[level, row["provider"]] += 1
-        self.words[level].update(row["words"])
-        self.checks.update((level, check) for check in row["checks"])
-
-    def table(self) -> str:
-        """Return negatives, mean cosine, distinct fills and the ten commonest fills' share, by level."""
-        rows = []
-        for level, count in sorted(self.rows.items()):
-            fills = self.words[level]
-            top = sum(n for _, n in fills.most_common(10)) / max(1, fills.total())
-            makers = ", ".join(f"{p} {n:,}" for (at, p), n in sorted(self.providers.items()) if at == level)
-            rows.append(
-                (level, f"{count:,}", f"{self.similarity[level] / count:.3f}", len(fills), f"{top:.0%}", makers)
-            )
-        header = ("level", "negatives", "mean cosine to the query", "distinct fills", "ten commonest", "by provider")
-        return markdown_table(header, rows)
-
-    def checks_table(self) -> str:
-        """Return the share of each level's negatives that pass a check."""
-        levels = sorted(self.rows)
-        names = sorted({name for _, name in self.checks})
-        lines = [(name, *(f"{self.checks[level, name] / self.rows[level]:.1%}" for level in levels)) for name in names]
-        return markdown_table(("check", *(f"level {level}" for level in levels)), lines, cell=str)
-
-
-def _sections(store: Store, of: Summary) -> dict[str, str]:
-    """Return the sections by title: outcome, examples, counts, and the providers or the checks that were passed."""
-    counts, complete, examples = LevelCounts(), 0, list[tuple[Any, ...]]()
-    for part in store.parts(of.negatives):
-        for _, group in groupby(part.to_pylist(), key=itemgetter("qid")):
-            rows = list(group)
-            for row in rows:
-                counts.add(row)
-            complete += len(rows) == LEVELS
-            if len(examples) < EXAMPLES * (LEVELS + 1) and (len(rows) == LEVELS or not of.masks):
-                examples.append(("query", bold(rows[0]["query"])))
-                examples += [(row["level"], mark_changes(row["query"], row["negative"])) for row in rows]
-    manifest = store.manifest(of.negatives)
-    outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
-    if of.masks:
-        taken = store.manifest(of.masks).taken
-        outcome = (
-            f"**{manifest.rows:,} negatives for {taken:,} training queries; {complete:,} queries "
-            f"({complete / max(1, taken):.1%}) have all three levels.**"
-        )
-        last = {"Providers": _provider_table(store, of.fills)}
-    else:
-        last = {"Checks that they pass, of which none is enforced": counts.checks_table()}
-    shown = {"Examples": markdown_table(("level", "sentence"), examples), "Figures by level": counts.table()}
-    return {"Outcome": outcome, **shown, **last}
-
-
-def _provider_table(store: Store, fills: Sequence[Artifact]) -> str:
-    """Return a line for each provider: fills, share filled, refusals, tokens and money."""
-    header = ("provider", "answered by", "fills", "yield", "asked again", "problems", "tokens", "USD")
-    rows = []
-    for artifact in fills:
-        filled, again, tokens, cost = 0, 0, 0, 0.0
-        models, problems, total = Counter[str](), Counter[str](), 0
-        columns = ["status", "problem", "model", "attempts", "prompt_tokens", "completion_tokens", "cost_usd"]
-        for part in store.parts(artifact, columns):
-            for row in part.to_pylist():
-                total += 1
-                filled += row["status"] == FILLED
-                again += row["attempts"] > 1
-                tokens += row["prompt_tokens"] + row["completion_tokens"]
-                cost += row["cost_usd"]
-                models[row["model"]] += 1
-                problems[row["problem"] if row["status"] != FILLED else ""] += 1
-        del problems[""]
-        rows.append(
-            (
-                provider_name(store, artifact),
-                ", ".join(model for model, _ in models.most_common(3)),
-                f"{filled:,}",
-                f"{filled / max(1, total):.1%}",
-                f"{again:,}",
-                "; ".join(f"{reason}: {count:,}" for reason, count in problems.most_common(5)) or "–",
-                f"{tokens:,}",
-                f"{cost:.4f}",
-            )
-        )
-    return markdown_table(header, rows)
-
-
-def write_report(store: Store, made: Negatives, summary: Artifact) -> str:
-    """Return the report in markdown: the outcome first, then what the summary counts, stages and refusals."""
-    manifests = [store.manifest(artifact) for artifact in made.stages]
-    outcome, *sections = store.table(summary).to_pylist()
-    refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
-    kind = "" if made.masks else " that are whole sentences"
-    stages = [
-        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
-        for m in manifests
-    ]
-    return "\n\n".join(
-        [
-            f"# {made.annotations.dataset}: hard negatives{kind}",
-            f"{outcome['text']} Their folder: `{made.negatives.path}`.",
-            *(f"## {section['section']}\n\n{section['text']}" for section in sections),
-            "## Stages",
-            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), stages),
-            f"## Rejected: {store.manifest(made.rejected).rows:,}",
-            markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
-        ]
-    )
+@side_effect_task("report")
+def report_negatives(made: Negatives) -> str:
+    """Publish the report of a run if the server has pages; return the outcome of the run in one line."""
+    store = Store()
+    if has_pages():
+        publish_report(made.annotations.dataset, FLOW, write_report(store, made))
+    line = outcome_line(store, made)
+    logger().info(line)
+    return line
 
 
 def outcome_line(store: Store, made: Negatives) -> str:
@@ -218,8 +66,10 @@ def outcome_line(store: Store, made: Negatives) -> str:
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     if made.masks is None:
         return _sentence_outcome(store, made)
-    masked, fills = store.manifest(made.masks), [store.manifest(artifact) for artifact in made.fills]
-    substituted = sum(manifest.kept for manifest in fills if "substitutes" in manifest.parameters)
+    masked, substituted = store.manifest(made.masks), 0
+    for artifact in made.fills:
+        fills = store.manifest(artifact)
+        substituted += fills.kept if "substitutes" in fills.parameters else 0
     refused, unmasked = read.taken - read.kept, masked.taken - masked.kept
     missing = masked.rows - negatives.rows
     parts = [f"{negatives.rows:,} negatives for {masked.kept:,} queries"]
@@ -242,11 +92,98 @@ def _sentence_outcome(store: Store, made: Negatives) -> str:
     return line
 
 
-@side_effect_task("report")
-def report_negatives(made: Negatives, summary: Artifact) -> str:
-    """Publish the report of a run; return its outcome in one line."""
-    store = Store()
-    publish_report(made.annotations.dataset, FLOW, write_report(store, made, summary))
-    line = outcome_line(store, made)
-    logger().info(line)
-    return line
+def write_report(store: Store, made: Negatives) -> str:
+    """Return the report in markdown: outcome, examples, figures by level, providers, stages and refusals."""
+    manifests = [store.manifest(artifact) for artifact in made.stages]
+    refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
+    stages = [
+        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
+        for m in manifests
+    ]
+    complete, examples, levels, checks = _count_negatives(store, made)
+    manifest = store.manifest(made.negatives)
+    outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
+    last = ["## Checks that they pass, of which none is enforced", checks]
+    if made.masks:
+        taken = store.manifest(made.masks).taken
+        outcome = (
+            f"**{manifest.rows:,} negatives for {taken:,} training queries; {complete:,} queries "
+            f"({complete / max(1, taken):.1%}) have all three levels.**"
+        )
+        last = ["## Providers", _provider_table(store, made.fills)]
+    return "\n\n".join(
+        [
+            f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
+            f"{outcome} Their folder: `{made.negatives.path}`.",
+            "## Examples",
+            markdown_table(("level", "sentence"), examples),
+            "## Figures by level",
+            levels,
+            *last,
+            "## Stages",
+            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), stages),
+            f"## Rejected: {store.manifest(made.rejected).rows:,}",
+            markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
+        ]
+    )
+
+
+def _count_negatives(store: Store, made: Negatives) -> tuple[int, list[tuple[Any, ...]], str, str]:
+    """Return the number of queries with all levels, examples, and tables of the figures and of the checks by level."""
+    complete, examples = 0, list[tuple[Any, ...]]()
+    rows, cosines = Counter[int](), defaultdict[int, float](float)
+    providers, checks = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for part in store.parts(made.negatives):
+        by_query: dict[str, list[dict[str, Any]]] = {}
+        for row in part.to_pylist():
+            by_query.setdefault(row["qid"], []).append(row)
+            level = row["level"]
+            rows[level] += 1
+            cosines[level] += row["similarity"]
+            providers[level, row["provider"]] += 1
+            checks.update((level, check) for check in row["checks"])
+        for of_query in by_query.values():
+            complete += len(of_query) == LEVELS
+            if len(examples) < EXAMPLES * (LEVELS + 1) and (len(of_query) == LEVELS or not made.masks):
+                examples.append(("query", bold(of_query[0]["query"])))
+                examples += [(row["level"], mark_changes(row["query"], row["negative"])) for row in of_query]
+    figures = []
+    for level, count in sorted(rows.items()):
+        makers = ", ".join(f"{name} {number:,}" for (at, name), number in sorted(providers.items()) if at == level)
+        figures.append((level, f"{count:,}", f"{cosines[level] / count:.3f}", makers))
+    header = ("level", "negatives", "mean cosine to the query", "by provider")
+    names = sorted({name for _, name in checks})
+    lines = [(name, *(f"{checks[level, name] / rows[level]:.1%}" for level in sorted(rows))) for name in names]
+    titles = ("check", *(f"level {level}" for level in sorted(rows)))
+    return complete, examples, markdown_table(header, figures), markdown_table(titles, lines, cell=str)
+
+
+def _provider_table(store: Store, fills: Sequence[Artifact]) -> str:
+    """Return a line for each provider: fills, share filled, refusals, tokens and money."""
+    header = ("provider", "answered by", "fills", "yield", "asked again", "problems", "tokens", "USD")
+    columns = ["status", "problem", "model", "attempts", "prompt_tokens", "completion_tokens", "cost_usd"]
+    rows = []
+    for artifact in fills:
+        total, filled, again, tokens, cost = 0, 0, 0, 0, 0.0
+        models, problems = Counter[str](), Counter[str]()
+        for part in store.parts(artifact, columns):
+            failed = part.filter(pc.not_equal(part["status"], FILLED))
+            total, filled = total + len(part), filled + len(part) - len(failed)
+            again += pc.sum(pc.greater(part["attempts"], 1)).as_py() or 0
+            tokens += sum(pc.sum(part[name]).as_py() or 0 for name in ("prompt_tokens", "completion_tokens"))
+            cost += pc.sum(part["cost_usd"]).as_py() or 0.0
+            for counter, column in ((models, part["model"]), (problems, failed["problem"])):
+                counter.update({pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()})
+        rows.append(
+            (
+                provider_name(store, artifact),
+                ", ".join(model for model, _ in models.most_common(3)),
+                f"{filled:,}",
+                f"{filled / max(1, total):.1%}",
+                f"{again:,}",
+                "; ".join(f"{reason}: {count:,}" for reason, count in problems.most_common(5)) or "–",
+                f"{tokens:,}",
+                f"{cost:.4f}",
+            )
+        )
+    return markdown_table(header, rows)

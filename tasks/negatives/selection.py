@@ -1,20 +1,24 @@
 """Stage `negatives`: one negative for each query and level, of the candidates of all providers.
 
-A candidate must pass `penumbra.tasks.negatives.choosing.checks`. Of those that do, a query gets the first three, in
-the order of their providers, whose SentenceBERT cosine to the query falls from level to level, each level with the
-words of the level before. A query that can't have all levels gets those that it can: SHINE's ranking losses then rank
-the levels that there are.
+A candidate must pass `penumbra.tasks.negatives.checks`. Of those that do, a query gets the first three, in the order of
+their providers, whose SentenceBERT cosine to the query falls from level to level, each level with the words of the
+level before; level 1 is no paraphrase of the query. A query that can't have all levels gets those that it can: SHINE's
+ranking losses then rank the levels that there are. Other criteria were tried (likeness to all queries, naturalness
+beyond the provider's own, a floor), and models learned less from the negatives that they chose (docs/does-it-help.md).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, partial
+from itertools import combinations, pairwise
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from penumbra.artifacts.files import file_digest
@@ -22,15 +26,19 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.choosing.checks import ALWAYS, HELD_OUT, Check, CheckContext, LeakageFilter
-from penumbra.tasks.negatives.choosing.choose import Chosen, Query, choose, gather_candidates
-from penumbra.tasks.negatives.choosing.plausibility import HumanText, Plausibility
-from penumbra.tasks.negatives.fills import masked_queries
+from penumbra.tasks.negatives.checks import ALWAYS, HELD_OUT, TRAINING, Checks, LeakageFilter
+from penumbra.tasks.negatives.fills import FILLED, masked_queries
+from penumbra.tasks.negatives.plausibility import Plausibility
+from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.progress import counting
 from penumbra.tasks.stage import Parameters, Stage, read_part, run, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
-from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
 
 STAGE = "negatives"
+LEVELS = (1, 2, 3)
+LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # as many levels as possible first
+MOST_CHAINS = 256  # considered at a time
 NOT_FALLING = "no candidate keeps the level before and is further from the query than it"
 
 
@@ -57,8 +65,8 @@ class Choosing(Parameters):
     )
 
     @property
-    def checks(self) -> tuple[Check, ...]:
-        """The checks of a candidate's words and text."""
+    def checks(self) -> tuple[str, ...]:
+        """The names of the checks of a candidate's words and text."""
         return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
 
     def files(self) -> dict[str, str]:
@@ -67,96 +75,283 @@ class Choosing(Parameters):
         return {"causal model": file_digest(path)} if self.causal_model and path.exists() else {}
 
 
+# -- the choice among candidates --------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A fill as its provider gave it; `rank` is its place among the candidates that pass."""
+
+    text: str
+    words: tuple[str, ...]
+    provider: str
+    model: str
+    rank: int = 0
+
+
+Chain = tuple[Candidate, ...]  # candidates, one for each of some levels
+
+
+class Candidates:
+    """The candidates of a query at a level, in the order of the providers, each text once.
+
+    A candidate is checked when it is asked for: most queries take the first that passes. `refused` is the reason of the
+    first refusal.
+    """
+
+    def __init__(self, fills: Iterable[Candidate], refusal: Callable[[Sequence[str], str], str]) -> None:
+        distinct: dict[str, Candidate] = {}
+        for fill in fills:
+            distinct.setdefault(fill.text, fill)
+        self._untried, self._refusal = iter(distinct.values()), refusal
+        self._passed: list[Candidate] = []
+        self.refused = ""
+
+    def first(self, most: int) -> list[Candidate]:
+        """Return the first `most` candidates that pass, or all if there are fewer."""
+        while len(self._passed) < most and (fill := next(self._untried, None)):
+            if reason := self._refusal(fill.words, fill.text):
+                self.refused = self.refused or reason
+            else:
+                fill.rank = len(self._passed)
+                self._passed.append(fill)
+        return self._passed[:most]
+
+
+@dataclass
+class Query:
+    """A query with its candidates by level."""
+
+    masked: MaskedQuery
+    text: str
+    candidates: dict[int, Candidates] = field(default_factory=dict)
+
+    def has(self, levels: Sequence[int]) -> bool:
+        """Return whether any candidate of each of these levels passes."""
+        return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
+
+    def chains(self, levels: Sequence[int], nested: bool) -> Iterator[Chain]:
+        """Yield the chains of candidates of these levels: of distinct texts and, if nested, with the last one's words.
+
+        Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
+        """
+        done, most = 0, 1
+        while True:
+            offered = [self.candidates[level].first(most) for level in levels]
+            longest = max(map(len, offered))
+            if longest <= done:
+                return
+            chains: Iterable[Chain] = zip(offered[0])
+            if nested:
+                for number, (before, level) in enumerate(pairwise(levels), 1):
+                    chains = self._longer(list(chains), before, level, offered[number])
+            elif all(offered):  # the first candidate of each level, the second of each; a level with fewer begins again
+                chains = [tuple([level[i % len(level)] for level in offered]) for i in range(longest)]
+            else:
+                chains = []
+            ranked: list[tuple[int, Chain]] = []
+            for chain in chains:
+                if len(set(map(attrgetter("text"), chain))) == len(chain):
+                    ranked.append((max(map(attrgetter("rank"), chain)), chain))
+                if len(ranked) == MOST_CHAINS:
+                    break
+            for rank, chain in sorted(ranked, key=itemgetter(0)):
+                if rank >= done:
+                    yield chain
+            done, most = most, 2 * most
+
+    def _longer(
+        self, chains: Sequence[Chain], before: int, level: int, candidates: Sequence[Candidate]
+    ) -> Iterator[Chain]:
+        """Yield each chain with each candidate of a level that keeps the words of the chain's last, of level `before`.
+
+        A level with the slots of the level before can't keep its words: then every candidate goes with every chain.
+        """
+        slots = [slot.token for slot in self.masked.levels[level - 1]]
+        kept = [slots.index(slot.token) for slot in self.masked.levels[before - 1]]
+        shorter: dict[tuple[str, ...], list[Chain]] = {}
+        for chain in chains:
+            shorter.setdefault(chain[-1].words, []).append(chain)
+        for candidate in candidates:
+            words = tuple([candidate.words[place] for place in kept])
+            for chain in chains if len(kept) == len(slots) else shorter.get(words, ()):
+                yield (*chain, candidate)
+
+
+@dataclass
+class Choice:
+    """Candidates that go together: one for each of some levels of a query, and their cosines to the query."""
+
+    query: Query
+    levels: Sequence[int]
+    chain: Chain
+    cosines: list[float] = field(default_factory=list)
+
+
+def choose(
+    queries: Sequence[Query],
+    vectors: Mapping[str, Vectors],
+    encode: Callable[[Sequence[str]], Vectors],
+    *,
+    ceiling: float,
+    nested: bool,
+) -> dict[str, Choice]:
+    """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
+
+    All queries try their first chain, those for which it does not hold their second, and so on. The levels of a chain
+    are compared one after the other, so that no text is encoded whose chain has failed before.
+
+    Args:
+        queries: those of a part, with their candidates
+        vectors: the embedding of each query by its text
+        encode: the sentence encoder
+        ceiling: the highest cosine of level 1 to the query
+        nested: whether each level keeps the words of the level before
+
+    """
+    encoded, choices = dict[str, Vectors](), dict[str, Choice]()
+    tick = counting("queries", len(queries))
+    for levels in LEVEL_SETS:
+        undecided = [query for query in queries if query.masked.qid not in choices and query.has(levels)]
+        left = [(query, query.chains(levels, nested)) for query in undecided]
+        while left:
+            trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
+            holding = [Choice(query, levels, chain) for query, _, chain in trying]
+            for place in range(len(levels)):
+                fresh = sorted({choice.chain[place].text for choice in holding} - encoded.keys())
+                encoded |= zip(fresh, encode(fresh), strict=True) if fresh else ()
+                compared, holding = holding, []
+                for choice in compared:
+                    # rounded: the last bits depend on the machine and must not decide
+                    exact = np.dot(vectors[choice.query.text], encoded[choice.chain[place].text])
+                    cosine = round(float(exact), 4)
+                    if cosine < choice.cosines[-1] if choice.cosines else cosine <= ceiling:
+                        choice.cosines.append(cosine)
+                        holding.append(choice)
+            for choice in holding:
+                choices[choice.query.masked.qid] = choice
+                tick(1)
+            left = [(query, chains) for query, chains, _ in trying if query.masked.qid not in choices]
+    return choices
+
+
 class Chooser:
-    """What the choice of all parts shares: leakage filter, dictionary, models of human text, and sentence encoder."""
+    """What the choice of all parts shares: checks, language model of human text, and sentence encoder."""
 
     def __init__(
-        self, leakage: LeakageFilter, dictionary: Dictionary, human: HumanText, choosing: Choosing, encoding: Encoding
+        self,
+        leakage: LeakageFilter,
+        dictionary: Dictionary,
+        plausibility: Plausibility,
+        choosing: Choosing,
+        encoding: Encoding,
     ) -> None:
-        self.leakage, self.dictionary, self.choosing, self.encoding = leakage, dictionary, choosing, encoding
-        self.plausibility = Plausibility(human, choosing.causal_model)
+        self.leakage, self.plausibility, self.choosing, self.encoding = leakage, plausibility, choosing, encoding
+        words = sorted(set(dictionary.forms))
+        vectors = encode(words, encoding)
+        synonyms: dict[str, set[str]] = {}
+        for word, vector in zip(words, vectors, strict=True):
+            synonyms[word] = {words[i] for i in np.flatnonzero(vectors @ vector >= choosing.near_synonym)}
+        self.checks = Checks(leakage, dictionary, synonyms, choosing.checks)
 
-    @cached_property
-    def synonyms(self) -> dict[str, set[str]]:
-        """The words of the dictionary that mean nearly the same as each."""
-        words = sorted(set(self.dictionary.forms))
-        vectors = encode(words, self.encoding)
-        similar = (np.flatnonzero(vectors @ vector >= self.choosing.near_synonym) for vector in vectors)
-        return {word: {words[i] for i in indices} for word, indices in zip(words, similar, strict=True)}
+    @classmethod
+    def load(
+        cls, annotations: Artifact, tags: Artifact, dictionary: Artifact, choosing: Choosing, encoding: Encoding
+    ) -> "Chooser":
+        """Return a chooser that has read all queries of a data set."""
+        plausibility = Plausibility(choosing.causal_model)
 
-    def context(self, annotations: pa.Table) -> CheckContext:
-        """Return what the checks of one part's candidates need to know."""
+        def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+            for annotated, tagged in zip_parts(annotations, tags):
+                rows = annotated.select(["split", "vid", "query", "novel"]).to_pylist()
+                for row, tokens in zip(rows, tagged["tokens"].to_pylist(), strict=True):
+                    if row["split"] == TRAINING:
+                        plausibility.add(row["vid"], tokens)
+                    yield row, tokens
+
+        leakage = LeakageFilter(queries(), every=choosing.guard == "all")
+        return cls(leakage, load_dictionary(dictionary), plausibility, choosing, encoding)
+
+    def queries_of_videos(self, annotations: pa.Table) -> dict[str, set[str]]:
+        """Return the lemmatised queries of each video of a part."""
         videos: dict[str, set[str]] = {}
         for row in annotations.select(["vid", "query"]).to_pylist():
             videos.setdefault(row["vid"], set()).add(self.leakage.lemmatised(row["query"]))
-        queries = {vid: frozenset(texts) for vid, texts in videos.items()}
-
-        def are_synonyms(first: str, second: str) -> bool:
-            return second in self.synonyms.get(first, ())
-
-        return CheckContext(self.dictionary, self.leakage, queries, are_synonyms)
+        return videos
 
     def part(
         self, annotations: pa.Table, tags: pa.Table, masks: pa.Table, embeddings: pa.Table, *fills: pa.Table
     ) -> Part:
         """Choose one part's negatives; a query and level without one is rejected with its reason."""
-        checks, context = self.choosing.checks, self.context(annotations)
-        queries = gather_candidates(annotations, masked_queries(tags, masks), fills, context, checks)
-        chosen = choose(
+        queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
+        choices = choose(
             queries,
             vectors_by_text(embeddings),
-            self.plausibility,
             partial(encode, encoding=self.encoding),
             ceiling=self.choosing.ceiling,
             nested=self.choosing.nested,
         )
-        return _part(queries, chosen, [check.__name__ for check in checks] + ["ceiling", "falling"])
+        natural = self._natural(choices.values())
+        rows, rejected, checks = list[dict[str, Any]](), [], [*self.checks.names, "ceiling", "falling"]
+        for query in queries:
+            choice = choices.get(query.masked.qid)
+            for level, candidates in sorted(query.candidates.items()):
+                if choice is None or level not in choice.levels:
+                    reason = NOT_FALLING if query.has([level]) else candidates.refused
+                    rejected.append(rejection(query.masked.qid, STAGE, reason, f"level {level}: {query.text}"))
+                    continue
+                place = choice.levels.index(level)
+                candidate = choice.chain[place]
+                rows.append(
+                    {
+                        "qid": query.masked.qid,
+                        "level": level,
+                        "query": query.text,
+                        "negative": candidate.text,
+                        "words": list(candidate.words),
+                        "provider": candidate.provider,
+                        "model": candidate.model,
+                        "similarity": choice.cosines[place],
+                        "plausibility": natural[candidate.text] - natural[query.text],
+                        "checks": checks,
+                    }
+                )
+        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
+
+    def _with_candidates(
+        self, annotations: pa.Table, queries: Iterable[MaskedQuery], fills: Iterable[pa.Table]
+    ) -> list[Query]:
+        """Return each query of a part with its fills as candidates, in the order of the providers."""
+        filled: dict[tuple[str, int], list[Candidate]] = {}
+        names = ["qid", "level", "negative", "words", "provider", "model"]
+        for table in fills:
+            for batch in table.filter(pc.equal(table["status"], FILLED)).select(names).to_batches(1 << 14):
+                for row in batch.to_pylist():
+                    candidate = Candidate(row["negative"], tuple(row["words"]), row["provider"], row["model"])
+                    filled.setdefault((row["qid"], row["level"]), []).append(candidate)
+        videos = self.queries_of_videos(annotations)
+        rows = {row["qid"]: row for row in annotations.select(["qid", "vid", "query"]).to_pylist()}
+        gathered = {query.qid: Query(query, rows[query.qid]["query"]) for query in queries}
+        for (qid, level), several in filled.items():
+            refusal = partial(self.checks.refusal, gathered[qid].masked, level, videos[rows[qid]["vid"]])
+            gathered[qid].candidates[level] = Candidates(several, refusal)
+        return list(gathered.values())
+
+    def _natural(self, choices: Iterable[Choice]) -> dict[str, float]:
+        """Return how natural each query and each chosen candidate reads, by its text."""
+        words: dict[str, list[str]] = {}
+        for choice in choices:
+            tokens = [token["text"].lower() for token in choice.query.masked.tokens]
+            words.setdefault(choice.query.text, tokens)
+            for level, candidate in zip(choice.levels, choice.chain, strict=True):
+                words[candidate.text] = filled = list(tokens)
+                for slot, word in zip(choice.query.masked.levels[level - 1], candidate.words, strict=True):
+                    filled[slot.token] = word
+        scores = self.plausibility.score(list(words), list(words.values())).round(4) if words else ()
+        return dict(zip(words, map(float, scores), strict=True))
 
 
-def _part(queries: Iterable[Query], chosen: dict[str, dict[int, Chosen]], checks: list[str]) -> Part:
-    rows: list[dict[str, Any]] = []
-    rejected = []
-    for query in queries:
-        for level, candidates in sorted(query.candidates.items()):
-            negative = chosen.get(query.qid, {}).get(level)
-            if negative is None:
-                reason = NOT_FALLING if query.has(level) else candidates.refused
-                rejected.append(rejection(query.qid, STAGE, reason, f"level {level}: {query.text}"))
-                continue
-            rows.append(
-                {
-                    "qid": query.qid,
-                    "level": level,
-                    "query": query.text,
-                    "negative": negative.candidate.text,
-                    "words": list(negative.candidate.words),
-                    "provider": negative.candidate.provider,
-                    "model": negative.candidate.model,
-                    "similarity": negative.similarity,
-                    "plausibility": negative.plausibility,
-                    "checks": checks,
-                }
-            )
-    return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
-
-
-def _with_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield the annotations of each query, and its tokens."""
-    for annotations, tags in tagged:
-        rows = annotations.select(["split", "vid", "query", "novel"]).to_pylist()
-        yield from zip(rows, tags["tokens"].to_pylist(), strict=True)
-
-
-def load_chooser(
-    annotations: Artifact, tags: Artifact, dictionary: Artifact, choosing: Choosing, encoding: Encoding
-) -> Chooser:
-    """Return a chooser that has read all queries of a data set."""
-    leakage = LeakageFilter(_with_tokens(zip_parts(annotations, tags)), every=choosing.guard == "all")
-    human = HumanText()
-    for row, tokens in _with_tokens(zip_parts(annotations, tags)):
-        if row["split"] == "train":
-            human.add(row["vid"], tokens)
-    return Chooser(leakage, load_dictionary(dictionary), human, choosing, encoding)
+# -- the stage ---------------------------------------------------------------------------------------------------------
 
 
 def rows_for_display(rows: Rows) -> Rows:
@@ -214,7 +409,7 @@ class ChosenNegatives(Stage):
     @cached_property
     def chooser(self) -> Chooser:
         """The chooser of all parts."""
-        return load_chooser(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
+        return Chooser.load(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
 
     def part(self, piece: int) -> Part:
         """Choose the negatives of one part."""

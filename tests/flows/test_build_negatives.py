@@ -36,7 +36,6 @@ STAGES = {
     "rejected",
     "measures",
     "quality",
-    "summary",
 }
 QUERIES = 60
 LIGHT = QualityConfig(sample=10, resamples=20)

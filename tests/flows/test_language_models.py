@@ -109,7 +109,7 @@ class Corner:
             return self.made[0]
 
         self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
-        for stage in ("embed", "pair", "gather_rejected", "quality_of", "summarise"):
+        for stage in ("embed", "pair", "gather_rejected", "quality_of"):
             self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 

@@ -9,46 +9,19 @@ import pytest
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks import stage as stages
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
 from penumbra.tasks.negatives.quality.page import BELOW_CHANCE
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
-from penumbra.tasks.negatives.report import Summary
 from penumbra.tasks.negatives.report import write_report as run_page
+from tests.browsing_data import annotation, filled, negative
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 ALLOWED = HARMLESS | {"image"}  # the charts
 CLIPS = 4
-ANNOTATION = {
-    "qid": BAD,
-    "vid": BAD,
-    "split": "train",
-    "query": BAD,
-    "duration": 9.0,
-    "windows": [[1.0, 2.0]],
-    "novel": [],
-    "saliency": None,
-}
-FILL = {
-    "qid": BAD,
-    "level": 1,
-    "provider": BAD,
-    "model": BAD,
-    "prompt": "p",
-    "words": [],
-    "query": "",
-    "attempts": 1,
-    "status": "failed",
-    "problem": BAD,
-    "prompt_tokens": 0,
-    "completion_tokens": 0,
-    "cost_usd": 0.0,
-    "cached": False,
-}
 
 
 def build(store: Store, stage: str, rows: "list[dict[str, object]] | pa.Table", **parameters: object) -> Artifact:
@@ -70,7 +43,7 @@ def safe(page: str) -> bool:
 
 
 def test_features(store: Store) -> None:
-    annotations = build(store, "annotations", [ANNOTATION])
+    annotations = build(store, "annotations", [annotation(BAD, BAD, vid=BAD)])
     empty = pa.array([], pa.string())
     tokens = pa.array([], pa.list_(pa.list_(pa.float16(), 2)))
     texts = build(
@@ -88,27 +61,15 @@ def test_features(store: Store) -> None:
 @pytest.fixture
 def made(store: Store) -> Negatives:
     levels = [{"qid": BAD, "level": level} for level in (1, 2, 3)]
-    chosen = [
-        {
-            **row,
-            "query": BAD,
-            "negative": BAD,
-            "words": [BAD],
-            "provider": BAD,
-            "model": BAD,
-            "similarity": 0.5,
-            "plausibility": None,
-            "checks": ["leak"],
-        }
-        for row in levels
-    ]
+    texts = {"words": [BAD], "provider": BAD, "model": BAD}
+    chosen = [negative(BAD, level, BAD, BAD, **texts) for level in (1, 2, 3)]
     masks = [{**row, "ratio": 0.25, "masked_query": f"{BAD} <mask>", "slots": []} for row in levels]
     return Negatives(
-        build(store, "annotations", [ANNOTATION]),
+        build(store, "annotations", [annotation(BAD, BAD, vid=BAD)]),
         build(store, "tags", [{"qid": BAD, "tokens": []}]),
         build(store, "dictionary", []),
         build(store, "masks", masks),
-        (build(store, "fills", [FILL], provider=BAD),),
+        (build(store, "fills", [filled(BAD, 1, None, BAD) | {"model": BAD, "problem": BAD}], provider=BAD),),
         build(store, "tags", [], other=1),
         build(store, "negatives", chosen),
         build(store, "in_video_negatives", []),
@@ -118,15 +79,10 @@ def made(store: Store) -> Negatives:
 
 
 def test_negatives(store: Store, made: Negatives) -> None:
-    page = page_of(made)
+    page = run_page(Store(), made)
     assert safe(page)
     assert page.count("alert") > 10
-    assert safe(page_of(replace(made, masks=None, fills=())))
-
-
-def page_of(made: Negatives) -> str:
-    summary = Summary(made.annotations, made.tags, made.masks, made.fills, made.negatives)
-    return run_page(Store(), made, stages.build(summary))
+    assert safe(run_page(Store(), replace(made, masks=None, fills=())))
 
 
 def test_quality(store: Store) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.reference import Reference, fills_of, read_reference, words_of
 from penumbra.tasks.stage import Stage, is_planned, work_of

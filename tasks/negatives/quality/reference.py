@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.providers import Slot
 from penumbra.tasks.negatives.quality.negatives import TRAINING, Negative
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part

@@ -25,7 +25,7 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
-from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform

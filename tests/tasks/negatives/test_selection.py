@@ -1,17 +1,29 @@
 """The choice of negatives: each check can refuse, levels fall and keep each other's words, nothing gets lost."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from spacy.language import Language
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.negatives import selection as negatives
-from penumbra.tasks.negatives.choosing.checks import LeakageFilter
-from penumbra.tasks.negatives.choosing.plausibility import HumanText
+from penumbra.tasks.negatives import selection
+from penumbra.tasks.negatives.checks import LeakageFilter
+from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
-from penumbra.tasks.negatives.selection import Chooser, Choosing
-from penumbra.tasks.text.dictionary import Dictionary
+from penumbra.tasks.negatives.plausibility import Plausibility, causal_log_probability
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.negatives.providers.corpus import CorpusProvider
+from penumbra.tasks.negatives.selection import Candidate, Candidates, Chooser, Choosing, Query, choose
+from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
+from penumbra.tasks.text.masks import mask_part
+from penumbra.tasks.text.tags import tag_texts
+from tests.browsing_data import annotation, filled
+from tests.tiny_llama import build
 
 TEXT = "person opens door."
 WORDS = {
@@ -22,21 +34,26 @@ TAG = {"noun": "NN", "verb": "VBZ"}
 
 
 def token(text: str, primitive: str | None = None, space: bool = True) -> dict[str, object]:
-    return {
-        "text": text,
-        "space_after": space,
-        "lemma": text.rstrip("s"),
-        "pos": "X",
-        "dep": "dep",
-        "head": 0,
-        "tag": TAG.get(primitive or "", "."),
-        "primitive": primitive,
-        "is_subject": False,
-    }
+    of_word = {"lemma": text.rstrip("s"), "tag": TAG.get(primitive or "", "."), "primitive": primitive}
+    syntax = {"pos": "X", "dep": "dep", "head": 0, "is_subject": False}
+    return {"text": text, "space_after": space, **of_word, **syntax}
 
 
 TOKENS = [token("person", "noun"), token("opens", "verb"), token("door", "noun", space=False), token(".")]
 SLOTS = {1: [1], 2: [1, 2], 3: [0, 1, 2]}
+MASKS = [
+    {
+        "qid": "q0",
+        "level": level,
+        "ratio": 0.25 * level,
+        "masked_query": "",
+        "slots": [
+            {"token": i, "primitive": TOKENS[i]["primitive"], "tag": TOKENS[i]["tag"], "word": TOKENS[i]["text"]}
+            for i in places
+        ],
+    }
+    for level, places in SLOTS.items()
+]
 
 
 @pytest.fixture
@@ -49,9 +66,9 @@ def dictionary() -> Dictionary:
     return Dictionary(table_of("dictionary", rows))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cosines(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """A stand-in for the sentence encoder: the cosine of each text to the positive is what the test says."""
+    """A stand-in for the sentence encoder: the cosine of each text to the query, as the test sets it."""
     table: dict[str, float] = {}
 
     def encode(texts: list[str], encoding: Encoding) -> Vectors:
@@ -60,62 +77,13 @@ def cosines(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         assert None not in known, f"nothing is known of {texts}"
         return np.array([[c, (1 - c**2) ** 0.5] for c in known], dtype=np.float32).reshape(-1, 2)
 
-    monkeypatch.setattr(negatives, "encode", encode)
+    monkeypatch.setattr(selection, "encode", encode)
     return table
-
-
-def annotations(others: tuple[str, ...] = ()) -> pa.Table:
-    rows = [
-        {
-            "qid": f"q{i}",
-            "vid": "v",
-            "split": "train",
-            "query": text,
-            "duration": 9.0,
-            "windows": [[0.0, 3.0]],
-            "novel": [],
-            "saliency": None,
-        }
-        for i, text in enumerate((TEXT, *others))
-    ]
-    return table_of("annotations", rows)
-
-
-def masks() -> pa.Table:
-    rows = [
-        {
-            "qid": "q0",
-            "level": level,
-            "ratio": 0.25 * level,
-            "masked_query": "",
-            "slots": [
-                {"token": i, "primitive": TOKENS[i]["primitive"], "tag": TOKENS[i]["tag"], "word": TOKENS[i]["text"]}
-                for i in at
-            ],
-        }
-        for level, at in SLOTS.items()
-    ]
-    return table_of("masks", rows)
 
 
 def fills(provider: str, *candidates: tuple[int, str, str]) -> pa.Table:
     rows = [
-        {
-            "qid": "q0",
-            "level": level,
-            "provider": provider,
-            "model": "m",
-            "prompt": None,
-            "words": words.split(),
-            "negative": text,
-            "status": "filled",
-            "problem": None,
-            "attempts": 1,
-            "prompt_tokens": 0,
-            "completion_tokens": 0,
-            "cost_usd": 0.0,
-            "cached": False,
-        }
+        {**filled("q0", level, text, provider), "words": words.split(), "model": "m"}
         for level, words, text in candidates
     ]
     return table_of("fills", rows)
@@ -129,7 +97,7 @@ GOOD = (
 FALLING = {"person closes door.": 0.8, "person closes box.": 0.6, "man closes box.": 0.2}
 
 
-def choose(
+def chosen_of(
     dictionary: Dictionary,
     *tables: pa.Table,
     others: tuple[str, ...] = (),
@@ -137,19 +105,20 @@ def choose(
     choosing: Choosing | None = None,
     labels: tuple[list[str], ...] = (),
 ) -> tuple[dict[int, str], dict[str, str]]:
-    """The chosen text by level, and the reason by rejected level."""
-    first = annotations(others)
+    """Return the chosen text by level, and the reason by rejected level."""
+    first = table_of("annotations", [annotation(f"q{i}", text, vid="v") for i, text in enumerate((TEXT, *others))])
     tags = table_of("tags", [{"qid": q, "tokens": TOKENS if q == "q0" else []} for q in first["qid"].to_pylist()])
     vectors = table_of("embeddings", [{"text": TEXT, "encoder": "e", "embedding": [1.0, 0.0]}])
     choosing = choosing or Choosing()
     rows = [({"split": "train", "query": TEXT, "novel": []}, TOKENS)]
     rows += [({"split": "test", "query": text, "novel": []}, []) for text in tests]
     rows += [({"split": "word", "query": "-", "novel": [{"type": "x", "words": words}]}, []) for words in labels]
-    human = HumanText()
+    human = Plausibility()
     human.add("v", TOKENS)
-    guard = LeakageFilter(rows, every=choosing.guard == "all")
-    guard.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
-    part = Chooser(guard, dictionary, human, choosing, Encoding()).part(first, tags, masks(), vectors, *tables)
+    leakage = LeakageFilter(rows, every=choosing.guard == "all")
+    leakage.vocabulary |= {word for words in WORDS.values() for word in words} - {"tries"}
+    chooser = Chooser(leakage, dictionary, human, choosing, Encoding())
+    part = chooser.part(first, tags, table_of("masks", MASKS), vectors, *tables)
     assert part.taken == part.kept + len(part.rejected)
     assert set(part.rows["query"].to_pylist()) <= {TEXT}
     reasons = {row["value"].split(":")[0]: row["reason"] for row in part.rejected}
@@ -159,7 +128,7 @@ def choose(
 def test_three_that_fall_and_keep_each_others_words(dictionary: Dictionary, cosines: dict[str, float]) -> None:
     other = ((1, "kicks", "person kicks door."), (2, "kicks box", "person kicks box."))
     cosines |= FALLING | {"person kicks door.": 0.5, "person kicks box.": 0.55}
-    chosen, reasons = choose(dictionary, fills("a", *other), fills("b", *GOOD))
+    chosen, reasons = chosen_of(dictionary, fills("a", *other), fills("b", *GOOD))
     assert chosen == {level: text for level, _, text in GOOD}, "kicks: level 2 is no further than level 1"
     assert not reasons
 
@@ -167,9 +136,9 @@ def test_three_that_fall_and_keep_each_others_words(dictionary: Dictionary, cosi
 def test_levels_may_be_chosen_apart(dictionary: Dictionary, cosines: dict[str, float]) -> None:
     apart = (GOOD[0], (2, "kicks box", "person kicks box."), (3, "man takes window", "man takes window."))
     cosines |= FALLING | {"person kicks box.": 0.5, "man takes window.": 0.2}
-    chosen, _ = choose(dictionary, fills("a", *apart), choosing=Choosing(nested=False))
+    chosen, _ = chosen_of(dictionary, fills("a", *apart), choosing=Choosing(nested=False))
     assert chosen == {level: text for level, _, text in apart}
-    chosen, reasons = choose(dictionary, fills("a", *apart))
+    chosen, reasons = chosen_of(dictionary, fills("a", *apart))
     assert len(chosen) == 1, "no two of them keep each other's words"
     assert set(reasons.values()) == {"no candidate keeps the level before and is further from the query than it"}
 
@@ -193,7 +162,7 @@ def test_each_check_refuses_and_says_why(
 ) -> None:
     cosines |= FALLING
     tables = fills("a", bad, *GOOD[1:])
-    chosen, reasons = choose(dictionary, tables, others=("Person takes door",), tests=("person KICKS door.",))
+    chosen, reasons = chosen_of(dictionary, tables, others=("Person takes door",), tests=("person KICKS door.",))
     assert reasons == {"level 1": reason}
     assert chosen.keys() == {2, 3}
 
@@ -203,21 +172,20 @@ def test_each_check_refuses_and_says_why(
     [
         (["closes", "door"], "has a composition that a test split holds out"),
         (["closes"], "has a word that a test split holds out"),
-        (["opens", "door"], ""),  # a training sentence has it: the labelling parser's slip
+        (["opens", "door"], ""),  # a training sentence has it: an error of the labelling parser
     ],
 )
 def test_what_the_test_splits_hold_out_is_not_shown(
     dictionary: Dictionary, cosines: dict[str, float], label: list[str], reason: str
 ) -> None:
     cosines |= FALLING
-    _, reasons = choose(dictionary, fills("a", *GOOD), labels=(label,))
+    _, reasons = chosen_of(dictionary, fills("a", *GOOD), labels=(label,))
     assert reasons.get("level 1", "") == reason
-    allowed, reasons = choose(dictionary, fills("a", *GOOD), labels=(label,), choosing=Choosing(guard="queries"))
+    allowed, reasons = chosen_of(dictionary, fills("a", *GOOD), labels=(label,), choosing=Choosing(guard="queries"))
     assert allowed.keys() == {1, 2, 3}, "the guard can be turned off"
 
 
-def test_a_training_query_gives_no_test_query_away() -> None:
-    """Unless the guard is told that it does."""
+def test_a_training_query_is_a_leak_only_if_the_guard_is_for_all() -> None:
     splits = (("train", "person closes door."), ("test", "A person closes door."), ("test", "Person closes door!"))
     rows = [({"split": split, "query": text, "novel": []}, []) for split, text in splits]
     assert not LeakageFilter(rows, every=False).leaks("person closes door.")
@@ -225,30 +193,146 @@ def test_a_training_query_gives_no_test_query_away() -> None:
     assert LeakageFilter(rows, every=True).leaks("person closes door.")
 
 
-def test_a_level_that_is_not_further_is_rejected(dictionary: Dictionary, cosines: dict[str, float]) -> None:
-    cosines |= FALLING | {"man closes box.": 0.6}
-    chosen, reasons = choose(dictionary, fills("a", *GOOD))
-    assert chosen.keys() == {1, 2}
-    assert reasons.keys() == {"level 3"}
-
-
-def test_a_first_level_that_is_a_paraphrase_leaves_the_others(
-    dictionary: Dictionary, cosines: dict[str, float]
+@pytest.mark.parametrize(
+    ("cosine", "kept", "rejected"),
+    [({"man closes box.": 0.6}, {1, 2}, {"level 3"}), ({"person closes door.": 0.97}, {2, 3}, {"level 1"})],
+)
+def test_a_level_that_is_not_further_or_is_a_paraphrase_leaves_the_others(
+    dictionary: Dictionary, cosines: dict[str, float], cosine: dict[str, float], kept: set[int], rejected: set[str]
 ) -> None:
-    cosines |= FALLING | {"person closes door.": 0.97}
-    chosen, reasons = choose(dictionary, fills("a", *GOOD))
-    assert chosen.keys() == {2, 3}
-    assert reasons.keys() == {"level 1"}
+    cosines |= FALLING | cosine
+    chosen, reasons = chosen_of(dictionary, fills("a", *GOOD))
+    assert (chosen.keys(), reasons.keys()) == (kept, rejected)
+
+
+# -- the order of the candidates --------------------------------------------------------------------------------------
+
+
+def slot(token: int, word: str = "w") -> Slot:
+    return Slot(token, "noun", "NN", word, word)
+
+
+def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Query:
+    several = {
+        int(name[1:]): Candidates([Candidate(word, tuple(word.split()), "p", "m") for word in words], lambda *_: "")
+        for name, words in candidates.items()
+    }
+    return Query(MaskedQuery("q", [], levels), "text", several)
+
+
+def texts_of(query: Query, levels: tuple[int, ...], nested: bool) -> list[tuple[str, ...]]:
+    return [tuple(candidate.text for candidate in chain) for chain in query.chains(levels, nested)]
+
+
+def test_a_chain_keeps_the_words_of_the_level_before() -> None:
+    levels = ((slot(2),), (slot(0), slot(2)), (slot(0), slot(1), slot(2)))
+    some = query(levels, l1=["a", "b"], l2=["x a", "y a", "x c"], l3=["x k a", "y k b", "y k a"])
+    assert texts_of(some, (1, 2, 3), True) == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
+    assert texts_of(some, (1, 3), True) == [("a", "x k a"), ("b", "y k b"), ("a", "y k a")]
+    assert texts_of(some, (1, 2), False) == [("a", "x a"), ("b", "y a"), ("a", "x c")]
+
+
+def test_levels_of_the_same_slots_take_different_words() -> None:
+    levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
+    some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
+    assert set(texts_of(some, (1, 2, 3), True)) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
+
+
+def test_a_fill_is_checked_only_if_one_before_is_refused() -> None:
+    checked: list[str] = []
+
+    def refusal(words: Sequence[str], text: str) -> str:
+        checked.append(text)
+        return "b is bad" if text == "b" else ""
+
+    fills = [Candidate(word, (word,), "p", "m") for word in "abacd"]
+    candidates = Candidates(fills, refusal)
+    assert [fill.text for fill in candidates.first(1)] == checked == ["a"]
+    assert candidates.first(1) == fills[:1]
+    assert checked == ["a"]
+    assert candidates.first(2) == [fills[0], fills[3]]
+    assert (checked, candidates.refused) == (["a", "b", "c"], "b is bad")
+    assert candidates.first(9) == [fills[0], fills[3], fills[4]], "each text once"
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "levels", "chain", "cosines", "encoded"),
+    [
+        (0.9, (1, 2), ["b", "b x"], [0.7, 0.6], ["a", "b", "b x"]),  # a is a paraphrase, and a x is not encoded
+        (0.3, (2,), ["c x"], [0.3], ["a", "b", "c", "a x", "b x", "c x"]),
+    ],
+)
+def test_the_first_chain_that_holds_is_chosen_and_no_text_is_encoded_for_nothing(
+    ceiling: float, levels: tuple[int, ...], chain: list[str], cosines: list[float], encoded: list[str]
+) -> None:
+    angles = {"a": 0.95, "b": 0.7, "a x": 0.5, "b x": 0.6, "c": 0.4, "c x": 0.3}
+    asked: list[str] = []
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        asked.extend(texts)
+        return np.array([[angles[text], (1 - angles[text] ** 2) ** 0.5] for text in texts], dtype=np.float32)
+
+    some = query(((slot(0),), (slot(0), slot(1))), l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
+    vectors = {"text": np.array([1.0, 0.0], dtype=np.float32)}
+    choice = choose([some], vectors, encode, ceiling=ceiling, nested=True)["q"]
+    assert [candidate.text for candidate in choice.chain] == chain
+    assert (choice.levels, choice.cosines, asked) == (levels, cosines, encoded)
+
+
+# -- what reads naturally ---------------------------------------------------------------------------------------------
+
+SENTENCES = [
+    *("person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug."),
+    *("person drops the cup.", "person washes the plate in the sink.", "person reads the book on the sofa."),
+    *("person reads the letter on the sofa.", "person opens the book.", "person opens the letter."),
+]
+
+
+@pytest.mark.slow
+def test_corpus_keeps_words_from_level_to_level_and_human_text_is_plausible(nlp: Language) -> None:
+    parsed = list(tag_texts(SENTENCES, nlp))
+    annotations = table_of("annotations", [annotation(f"q{i}", text, vid=f"v{i}") for i, text in enumerate(SENTENCES)])
+    tags = table_of("tags", [{"qid": f"q{i}", "tokens": tokens} for i, tokens in enumerate(parsed)])
+    dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
+    masks: pa.Table = mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows
+    queries = {query.qid: query for query in masked_queries(tags, masks)}
+    fills = list(CorpusProvider(parsed, dictionary, 0).fill(list(queries.values()), 12))
+    words = {(f.qid, f.level): {g.words for g in fills if (g.qid, g.level) == (f.qid, f.level)} for f in fills}
+    for (qid, level), several in words.items():
+        assert len(several) > 1
+        slots = queries[qid].levels
+        if level > 1 and slots[level - 1] != slots[level - 2]:
+            at = [slots[level - 1].index(kept) for kept in slots[level - 2]]
+            assert {tuple(w[i] for i in at) for w in several} <= words[qid, level - 1]
+    first = [f.words[0] for f in fills if f.qid == "q0" and f.level == 1]
+    assert len(set(first)) == len(first)
+    plausibility = Plausibility()
+    for i, tokens in enumerate(parsed):
+        plausibility.add(f"v{i}", tokens)
+    texts = ["person washes the cup .", "person sofa the washes ."]
+    natural, odd = plausibility.score(texts, [text.split() for text in texts])
+    assert natural > odd
+
+
+@pytest.mark.slow
+def test_a_causal_model_reads_texts_in_any_order(tmp_path: Path) -> None:
+    tiny_llama = build(tmp_path)
+    texts = ["person opens the door.", "person", "a person closes the small door of the kitchen."]
+    scores = causal_log_probability(texts, str(tiny_llama))
+    assert (scores < 0).all()
+    assert causal_log_probability(texts[::-1], str(tiny_llama))[::-1] == pytest.approx(scores, abs=1e-5)
+    alone = causal_log_probability(texts[:1], str(tiny_llama))
+    assert alone == pytest.approx(scores[:1], abs=1e-5), "padding changes nothing"
+    with pytest.raises(PenumbraError, match="nothing-here"):
+        causal_log_probability(["a"], str(tmp_path / "nothing-here"))
+
+
+# -- negatives of the same video --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
-    [
-        ([[0, 2]], [[1, 3]], 1 / 3),
-        ([[0, 2]], [[2, 3]], 0.0),
-        ([[0, 2]], [[0, 2]], 1.0),
-        ([[0, 1], [5, 6]], [[5, 7]], 0.5),
-    ],
+    [([[0, 2]], [[1, 3]], 1 / 3), ([[0, 2]], [[2, 3]], 0.0), ([[0, 1], [5, 6]], [[5, 7]], 0.5)],
 )
 def test_iou(first: list[list[float]], second: list[list[float]], expected: float) -> None:
     assert largest_iou(first, second) == pytest.approx(expected)
@@ -256,7 +340,7 @@ def test_iou(first: list[list[float]], second: list[list[float]], expected: floa
 
 
 def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
-    spec = {
+    queries = {
         "a": ("v1", "one", [[0.0, 4.0]]),
         "b": ("v1", "two", [[5.0, 9.0]]),
         "c": ("v1", "three", [[0.0, 5.0]]),  # overlaps a
@@ -264,19 +348,7 @@ def test_pairs_are_of_one_video_apart_in_time_and_meaning() -> None:
         "e": ("v2", "two", [[5.0, 9.0]]),  # another video
         "f": ("v1", "two", [[5.0, 9.0]]),  # b once more
     }
-    rows = [
-        {
-            "qid": qid,
-            "vid": vid,
-            "split": "train",
-            "query": text,
-            "duration": 9.0,
-            "windows": windows,
-            "novel": [],
-            "saliency": None,
-        }
-        for qid, (vid, text, windows) in spec.items()
-    ]
+    rows = [annotation(qid, text, vid=vid, windows=windows) for qid, (vid, text, windows) in queries.items()]
     vectors = {"one": [1.0, 0.0, 0.0], "one too": [0.99, 0.14, 0.0], "two": [0.0, 1.0, 0.0], "three": [0.0, 0.0, 1.0]}
     embeddings = table_of("embeddings", [{"text": t, "encoder": "e", "embedding": v} for t, v in vectors.items()])
     part = pair_part(table_of("annotations", rows), embeddings, Pairing())

@@ -5,7 +5,7 @@ import pytest
 from spacy.language import Language
 
 from penumbra.tasks.data.resampling import Curve, Resamples
-from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
 from penumbra.tasks.negatives.quality.figures import (
     Figures,

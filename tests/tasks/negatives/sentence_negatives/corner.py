@@ -10,7 +10,7 @@ from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.sentence_negatives.stage import SentenceNegatives
+from penumbra.tasks.negatives.sentence_negatives import SentenceNegatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding

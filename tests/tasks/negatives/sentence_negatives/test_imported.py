@@ -13,7 +13,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.parameters import NegativeSource
 from penumbra.tasks.negatives.selection import Choosing
-from penumbra.tasks.negatives.sentence_negatives.imported import ImportedNegatives, make_sentence_negatives
+from penumbra.tasks.negatives.sentence_negatives import ImportedNegatives, make_sentence_negatives
 from penumbra.tasks.stage import build
 from penumbra.tasks.text.embeddings import Encoding
 from tests.tasks.negatives.sentence_negatives.corner import described

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.choosing.checks import normal_form
+from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.parameters import NegativeSource
-from penumbra.tasks.negatives.sentence_negatives.nearest import TOO_FEW, Candidates, NearestNegatives
+from penumbra.tasks.negatives.sentence_negatives import TOO_FEW, Candidates, NearestNegatives
 from penumbra.tasks.stage import build
 from tests.tasks.negatives.sentence_negatives.corner import corner, described
 
@@ -31,7 +31,7 @@ AMONG = Candidates(list("abcdef"), ["own", "video", "c", "d", "e", "c"], np.zero
 def test_paraphrases_what_is_forbidden_and_what_says_the_same_have_no_rank(
     ranks: tuple[int, int, int], forbidden: set[str], taken: list[str]
 ) -> None:
-    assert AMONG.ranked(COSINES, frozenset(forbidden), 0.9, ranks) == taken
+    assert AMONG.ranked(COSINES, forbidden, 0.9, ranks) == taken
 
 
 def test_ranks_rise() -> None:

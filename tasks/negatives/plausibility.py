@@ -6,8 +6,7 @@ model of transformers may take their place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -23,24 +22,21 @@ BATCH = 256
 Floats = NDArray[np.float64]
 
 
-@dataclass
-class HumanText:
-    """The trigrams of human sentences, of lower-cased tokens, in two halves by video."""
-
-    halves: tuple[Trigrams, Trigrams] = field(default_factory=lambda: (Trigrams(), Trigrams()))
-
-    def add(self, vid: str, tokens: Tokens) -> None:
-        """Add a query of a video."""
-        half = self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2]
-        half.add([token["text"].lower() for token in tokens])
-
-
 class Plausibility:
     """Scores texts by the trigram models, or by a causal language model (a name on the hub, or a folder)."""
 
-    def __init__(self, human: HumanText, causal_model: str = "") -> None:
-        self.causal_model = causal_model
-        self.models = [] if causal_model else [KneserNey(half) for half in human.halves if half.sentences]
+    def __init__(self, causal_model: str = "") -> None:
+        self.causal_model, self.halves = causal_model, (Trigrams(), Trigrams())
+
+    def add(self, vid: str, tokens: Tokens) -> None:
+        """Add a human sentence: a query of a video, to the half of that video."""
+        half = self.halves[blake2b(vid.encode(), digest_size=1).digest()[0] % 2]
+        half.add([token["text"].lower() for token in tokens])
+
+    @cached_property
+    def models(self) -> list[KneserNey]:
+        """The models of both halves; they are fitted at first use, when all sentences are added."""
+        return [KneserNey(half) for half in self.halves if half.sentences]
 
     def score(self, texts: Sequence[str], words: Sequence[Sequence[str]]) -> Floats:
         """Return the mean log-probability of the tokens of each text; `words` are its lower-cased tokens."""

@@ -1,0 +1,141 @@
+"""The checks that a candidate must pass.
+
+`LeakageFilter` knows what of the test splits must not be shown in training: their queries, and the compositions and
+words that they hold out. Compositional splits label what is new in a test query: a pair of words that no training
+sentence has together, or a word that none has. Labels that a training sentence contradicts ("person", "box") are
+errors of the labelling parser and are ignored. Nor is a test query a leak that is, word for word, a training query:
+two fifths of Charades-CG's training queries are also queries of its trivial test split.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penumbra.tasks.negatives.fills import put_words
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.text.dictionary import Dictionary
+
+WORD = re.compile(r"(?:[^\W_]|')+")
+TRAINING = "train"
+ALWAYS = ("template", "vocabulary", "known_words", "near_synonym", "same_video", "test_split")
+HELD_OUT = ("composition", "novel_word")
+
+
+def normal_form(text: str) -> str:
+    """Return the letters and digits of a text, without case, blanks and punctuation: equal queries have one form."""
+    return " ".join(WORD.findall(text.lower()))
+
+
+class LeakageFilter:
+    """The words of all splits, and what of the test splits must not be shown in training."""
+
+    def __init__(self, rows: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]], every: bool) -> None:
+        """Read the annotations and the tokens of each query; with `every`, training queries are leaks, too."""
+        self.forms: dict[str, set[str]] = defaultdict(set)  # word → lemmas
+        self.vocabulary: set[str] = set()  # of the training split
+        self._pairs: dict[str, set[str]] = defaultdict(set)  # the held-out compositions
+        self._words: set[str] = set()
+        self._tests: set[str] = set()
+        training: set[str] = set()
+        for row, tokens in rows:
+            for token in tokens:
+                self.forms[token["text"].lower()].add(token["lemma"])
+            if row["split"] == TRAINING:
+                training.add(normal_form(row["query"]))
+                self.vocabulary.update(WORD.findall(row["query"].lower()))
+            else:
+                self._tests.add(normal_form(row["query"]))
+            for label in row["novel"]:
+                words = [word.lower() for word in label["words"]]
+                if len(words) == 2:
+                    self._pairs[words[0]].add(words[1])
+                elif len(words) == 1:
+                    self._words.add(words[0])
+        for query in sorted(training):
+            lemmas = self.lemmas(query)
+            self._words -= lemmas
+            for first in lemmas & self._pairs.keys():
+                self._pairs[first] -= lemmas
+        self._tests -= set() if every else training
+
+    def lemmas(self, text: str) -> set[str]:
+        """Return the words of a text and all lemmas that the data set has for them."""
+        words = set(WORD.findall(text.lower()))
+        for word in tuple(words):
+            words |= self.forms.get(word, set())
+        return words
+
+    def lemmatised(self, text: str) -> str:
+        """Return a text with one lemma for each word: the same for "opens the doors" and "open the door"."""
+        return " ".join([min(self.forms.get(word, (word,))) for word in WORD.findall(text.lower())])
+
+    def leaks(self, text: str) -> bool:
+        """Return whether a text is a query of a test split."""
+        return normal_form(text) in self._tests
+
+    def held_out(self, text: str) -> tuple[bool, bool]:
+        """Return whether a text has both words of a held-out composition, and whether it has a held-out word."""
+        lemmas = self.lemmas(text)
+        compositions = [first for first in lemmas & self._pairs.keys() if self._pairs[first] & lemmas]
+        return bool(compositions), bool(self._words & lemmas)
+
+
+@dataclass
+class Checks:
+    """The checks of a candidate's words and text, and what they need to know of the data set."""
+
+    leakage: LeakageFilter
+    dictionary: Dictionary
+    synonyms: Mapping[str, Collection[str]]  # word → words that mean nearly the same
+    names: Sequence[str]  # of the checks, as in the table `negatives`
+    _offered: dict[tuple[str, str, str, str, str], bool] = field(default_factory=dict)
+
+    def results(
+        self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the name of each check with the reason of its refusal or ''; a check runs when it is asked for.
+
+        Args:
+            query: the masked query
+            level: the level that the candidate fills
+            queries: the lemmatised queries of the same video: any of them may be true of the moment
+            words: the candidate's word for each slot
+            text: the candidate
+
+        """
+        slots = query.levels[level - 1]
+        is_kept = len(slots) == len(words) and text == put_words(query, level, words)
+        yield "template", "" if is_kept else "template is not kept"
+        # words of the training split with the slot's primitive and fine tag, and no form of the masked word
+        is_offered = all(map(self._is_on_offer, slots, words))
+        yield "vocabulary", "" if is_offered else "word is not on offer for its slot"
+        # a fill may join the text that follows it ("light's")
+        is_known = self.leakage.vocabulary.issuperset(WORD.findall(text.lower()))
+        yield "known_words", "" if is_known else "has a word that the training split lacks"
+        # at level 1 nothing else may change
+        pairs = zip(slots, words, strict=True) if level == 1 else ()
+        is_synonym = any(word in self.synonyms.get(slot.word.lower(), ()) for slot, word in pairs)
+        yield "near_synonym", "near-synonym of its slot's word" if is_synonym else ""
+        is_query = self.leakage.lemmatised(text) in queries
+        yield "same_video", "equals a positive of the same video" if is_query else ""
+        yield "test_split", "equals a query of a test split" if self.leakage.leaks(text) else ""
+        if "composition" in self.names:
+            has_composition, has_word = self.leakage.held_out(text)
+            yield "composition", "has a composition that a test split holds out" if has_composition else ""
+            yield "novel_word", "has a word that a test split holds out" if has_word else ""
+
+    def refusal(self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str) -> str:
+        """Return the reason of the first refusal, or ''; for the arguments see `results`."""
+        for _, reason in self.results(query, level, queries, words, text):
+            if reason:
+                return reason
+        return ""
+
+    def _is_on_offer(self, slot: Slot, word: str) -> bool:
+        """Return whether a slot may take a word; computed once for each kind of slot."""
+        key = (slot.primitive, slot.tag, slot.word, slot.lemma, word)
+        if key not in self._offered:
+            self._offered[key] = slot.may_take(word, self.dictionary)
+        return self._offered[key]

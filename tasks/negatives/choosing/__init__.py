@@ -1,1 +1,0 @@
-"""How the negatives are chosen from the candidates of all providers."""

@@ -1,0 +1,369 @@
+"""Whole sentences as negatives: the nearest other queries, or what others have made, as rows of `negatives`.
+
+*Nearest* is a control that shows what other true sentences alone teach. The candidates of a query are all training
+queries, in the order of their SentenceBERT cosine to it, except paraphrases (above the ceiling), queries of the same
+video (lemmatised) and queries of a test split. Each level takes the candidate at its rank: the nearest is the hardest.
+
+*Imported* negatives, such as the authors' release, are kept as they are. A row is refused only if it is no negative of
+a training query. A query lacks the levels that the file lacks.
+
+The checks are those of `penumbra.tasks.negatives.checks`. None is enforced here: a row names those that it passes. A
+sentence with as many tokens as its query is that query with a slot for each token that differs; any other has no slots.
+"""
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from unicodedata import category
+
+import numpy as np
+
+from penumbra.artifacts.errors import ArtifactError
+from penumbra.artifacts.files import file_digest
+from penumbra.artifacts.manifest import Artifact, Part, rejection
+from penumbra.artifacts.prefect_ui import Rows
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import Store
+from penumbra.tasks.data.rows import check_query
+from penumbra.tasks.negatives.checks import TRAINING, normal_form
+from penumbra.tasks.negatives.files import Entry, NegativesError, read_entries
+from penumbra.tasks.negatives.parameters import NegativeSource
+from penumbra.tasks.negatives.providers import MaskedQuery, Slot
+from penumbra.tasks.negatives.selection import LEVELS, STAGE, Chooser, Choosing, rows_for_display
+from penumbra.tasks.stage import Stage, read_part, run
+from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
+from penumbra.tasks.text.tags import load_pipeline
+
+BLOCK = 512  # queries compared with all others at once
+TOO_FEW = "no training query is that far down"
+IMPORTED = "imported"
+SLOT_CHECKS = {"vocabulary", "near_synonym"}  # have no meaning if the template is not kept
+Row = dict[str, Any]
+Tokens = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A negative of a query at a level; `model` names its origin."""
+
+    qid: str
+    level: int
+    text: str
+    model: str
+
+
+@dataclass(frozen=True)
+class SentenceNegatives(Stage):
+    """Whole sentences as negatives, with the same columns as those that are chosen from fills."""
+
+    name = STAGE
+    version = 1
+    unit = "query and level"
+
+    annotations: Artifact
+    tags: Artifact
+    dictionary: Artifact
+    embeddings: Artifact
+    sourcing: NegativeSource
+    choosing: Choosing
+    encoding: Encoding
+
+    def shown(self, rows: Rows) -> Rows:
+        """See `rows_for_display`."""
+        return rows_for_display(rows)
+
+    @property
+    def label(self) -> str:
+        """The stage and the source."""
+        return f"{self.name}: {self.sourcing.source}"
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The settings of the source, which enter the key; a file enters it by its digest."""
+        return {"source": self.sourcing.source}
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the source and the settings of the checks."""
+        return {**self.source, **self.choosing.model_dump(mode="json")}
+
+    def determines(self) -> dict[str, Any]:
+        """Return the source and the settings of the checks that have not their default."""
+        return {**self.source, **self.choosing.model_dump(mode="json", exclude_defaults=True)}
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digest of the language model's files."""
+        return self.choosing.files()
+
+    @cached_property
+    def chooser(self) -> Chooser:
+        """The chooser, whose checks are applied."""
+        return Chooser.load(self.annotations, self.tags, self.dictionary, self.choosing, self.encoding)
+
+    @cached_property
+    def tokeniser(self) -> Any:
+        """The tokeniser of the pipeline that tagged the queries."""
+        return load_pipeline(str(Store().manifest(self.tags).parameters["spacy_model"])).make_doc
+
+    @cached_property
+    def vectors(self) -> dict[str, Vectors]:
+        """The embedding of every training query."""
+        return {text: v for part in Store().parts(self.embeddings) for text, v in vectors_by_text(part).items()}
+
+    @abstractmethod
+    def sentences(
+        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
+    ) -> tuple[list[Sentence], Rows]:
+        """Return a part's sentences, query by query with rising levels, and its refusals.
+
+        Args:
+            piece: the number of the part
+            queries: the annotations of its training queries
+            videos: the lemmatised queries of each of its videos
+
+        """
+
+    def part(self, piece: int) -> Part:
+        """Return one part: its sentences with the checks that they pass, their cosines, and how natural they read."""
+        annotations, tags = read_part(piece, self.annotations, self.tags)
+        rows = annotations.select(["qid", "vid", "split", "query"]).to_pylist()
+        queries = {row["qid"]: row for row in rows if row["split"] == TRAINING}
+        videos = self.chooser.queries_of_videos(annotations)
+        sentences, rejected = self.sentences(piece, list(queries.values()), videos)
+        pairs = zip(tags["qid"].to_pylist(), tags["tokens"], strict=True)
+        tokens = {qid: parsed.as_py() for qid, parsed in pairs if qid in queries}
+        rows = [self._row(queries[it.qid], tokens[it.qid], it, videos[queries[it.qid]["vid"]]) for it in sentences]
+        self._add_similarity(rows)
+        self._add_plausibility(rows, tokens)
+        return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
+
+    def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
+        slots, words = changed_slots(tokens, [token.text for token in self.tokeniser(sentence.text)])
+        masked = MaskedQuery(sentence.qid, list(tokens), (slots,) * sentence.level)  # type: ignore[arg-type]
+        results = self.chooser.checks.results(masked, sentence.level, queries, words, sentence.text)
+        passed = [name for name, reason in results if not reason]
+        return {
+            "qid": sentence.qid,
+            "level": sentence.level,
+            "query": query["query"],
+            "negative": sentence.text,
+            "words": list(words),
+            "provider": self.sourcing.source,
+            "model": sentence.model,
+            "checks": passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS],
+        }
+
+    def _add_similarity(self, rows: Sequence[Row]) -> None:
+        """Add the cosine of each row, and whether it is below the ceiling and falls from level to level."""
+        fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
+        known = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
+        last: dict[str, float] = {}
+        for row in rows:
+            # rounded: the last bits depend on the machine and must not decide
+            cosine = round(float(np.dot(known[row["query"]], known[row["negative"]])), 4)
+            row["similarity"] = cosine
+            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
+            last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
+
+    def _add_plausibility(self, rows: Sequence[Row], tokens: Mapping[str, Tokens]) -> None:
+        """Add how much more natural than its query each negative reads: a difference of mean log-probabilities."""
+        words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
+        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
+        scores = self.chooser.plausibility.score(list(words), list(words.values())).round(4) if words else ()
+        natural = dict(zip(words, scores, strict=True))
+        for row in rows:
+            row["plausibility"] = float(natural[row["negative"]] - natural[row["query"]])
+
+
+def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+    """Return a slot for each token that differs, and the words in the slots; none if the numbers of tokens differ."""
+    if len(tokens) != len(others):
+        return (), ()
+    pairs = enumerate(zip(tokens, others, strict=True))
+    apart = [(at, token, other.lower()) for at, (token, other) in pairs if token["text"].lower() != other.lower()]
+    slots = [Slot(at, t["primitive"] or "", t["tag"], t["text"], t["lemma"]) for at, t, _ in apart]
+    return tuple(slots), tuple(other for _, _, other in apart)
+
+
+# -- the nearest queries ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every distinct training query that may be shown, its lemmatised form, and its vector (texts, dimension)."""
+
+    texts: list[str]
+    lemmas: list[str]
+    vectors: Vectors
+
+    def ranked(self, cosines: Vectors, forbidden: set[str], ceiling: float, ranks: tuple[int, ...]) -> list[str]:
+        """Return the negatives of a query, one for each rank that there is.
+
+        Two texts with the same lemmas count once, so that the levels differ in meaning.
+
+        Args:
+            cosines: of the query to every candidate
+            forbidden: lemmatised texts that are left out
+            ceiling: the highest cosine
+            ranks: how many candidates are at least as near as the negative of each level
+
+        """
+        chosen: list[str] = []
+        seen, rank, last = set(forbidden), 0, np.inf
+        for index in np.argsort(-cosines, kind="stable"):
+            if cosines[index] > ceiling or self.lemmas[index] in seen:
+                continue
+            seen.add(self.lemmas[index])
+            rank += 1
+            if rank >= ranks[len(chosen)] and cosines[index] < last:
+                chosen.append(self.texts[index])
+                last = float(cosines[index])
+                if len(chosen) == len(ranks):
+                    break
+        return chosen
+
+
+@dataclass(frozen=True)
+class NearestNegatives(SentenceNegatives):
+    """For every training query three other training queries, the nearest first."""
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The name of the control, and the ranks."""
+        return {"source": self.sourcing.source, "ranks": list(self.sourcing.ranks)}
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """The training queries that are in no test split, in alphabetical order."""
+        leakage = self.chooser.leakage
+        texts = sorted(text for text in self.vectors if not leakage.leaks(text))
+        matrix = np.stack([self.vectors[text] for text in texts]) if texts else np.zeros((0, 0), np.float32)
+        return Candidates(texts, [leakage.lemmatised(text) for text in texts], matrix)
+
+    def sentences(
+        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
+    ) -> tuple[list[Sentence], Rows]:
+        """Choose the negatives of one part."""
+        sentences, rejected, ranks = list[Sentence](), list[Row](), self.sourcing.ranks
+        for start in range(0, len(queries), BLOCK):
+            block = queries[start : start + BLOCK]
+            # rounded: the last bits depend on the machine and must not decide
+            vectors = np.stack([self.vectors[row["query"]] for row in block])
+            cosines = (vectors @ self.candidates.vectors.T).round(4)
+            for query, near in zip(block, cosines, strict=True):
+                texts = self.candidates.ranked(near, videos[query["vid"]], self.choosing.ceiling, ranks)
+                model = self.encoding.sentence_model
+                sentences += [Sentence(query["qid"], level, text, model) for level, text in enumerate(texts, 1)]
+                for level in range(len(texts) + 1, len(ranks) + 1):
+                    rejected.append(rejection(query["qid"], STAGE, TOO_FEW, f"level {level}: {query['query']}"))
+        return sentences, rejected
+
+
+# -- the negatives of a file ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImportedNegatives(SentenceNegatives):
+    """The negatives of a file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.sourcing.file).expanduser()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the source, the settings of the checks, and the file's name."""
+        return {**super().parameters(), "file": self.path.name}
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digests of all files; raise `NegativesError` if the file of negatives can't be read."""
+        try:
+            return {**super().inputs(), "negatives": file_digest(self.path)}
+        except OSError as error:
+            raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
+
+    @cached_property
+    def splits(self) -> dict[str, str]:
+        """The split of every query."""
+        parts = Store().parts(self.annotations, ["qid", "split"])
+        return {row["qid"]: row["split"] for part in parts for row in part.to_pylist()}
+
+    @cached_property
+    def entries(self) -> dict[str, list[Entry]]:
+        """The file's negatives of each training query, by level, and under '' those of no training query.
+
+        Raises `NegativesError` if there are only the latter: then the file belongs to another data set.
+        """
+        by_query = defaultdict[str, list[Entry]](list)
+        for entry in read_entries(self.path):
+            by_query[entry.qid if self.splits.get(entry.qid) == TRAINING else ""].append(entry)
+        if not by_query.keys() - {""}:
+            first = next(entry.qid for entry in by_query[""] if not entry.fault)
+            raise NegativesError(
+                f"{self.path}: no qid is of a training query of {self.dataset}, the first is {first!r:.80}"
+            )
+        return {qid: sorted(entries, key=lambda entry: entry.level) for qid, entries in by_query.items()}
+
+    def sentences(
+        self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
+    ) -> tuple[list[Sentence], Rows]:
+        """Return the negatives of one part's queries; the first part refuses those of no training query."""
+        sentences, rejected = list[Sentence](), list[Row]()
+        for entry in self.entries.get("", ()) if piece == 0 else ():
+            split = self.splits.get(entry.qid)
+            reason = f"its query is of split {split}, not of train" if split else "no query has its qid"
+            rejected.append(rejection(entry.qid, STAGE, entry.fault or reason, entry.value))
+        for query in queries:
+            levels = set[int]()
+            for entry in self.entries.get(query["qid"], ()):
+                if reason := entry.fault or refusal(entry, query["query"], levels):
+                    rejected.append(rejection(entry.qid, STAGE, reason, entry.value))
+                else:
+                    levels.add(entry.level)
+                    sentences.append(Sentence(entry.qid, entry.level, entry.text, self.path.name))
+        return sentences, rejected
+
+
+def refusal(entry: Entry, query: str, levels: set[int]) -> str:
+    """Return why an entry can't be a negative of a query that has negatives of these levels, or ''."""
+    if entry.level not in LEVELS:
+        return "level is not 1, 2 or 3"
+    if entry.level in levels:
+        return "its query has another of this level"
+    if fault := check_query(entry.text):
+        return fault.replace("query", "negative", 1)
+    if any(category(character) == "Cc" for character in entry.text):
+        return "negative holds a control character"
+    if entry.query and normal_form(entry.query) != normal_form(query):
+        return "its query is not what the data set has under its qid"
+    return "equals its query" if normal_form(entry.text) == normal_form(query) else ""
+
+
+def make_sentence_negatives(
+    annotations: Artifact,
+    tags: Artifact,
+    dictionary: Artifact,
+    embeddings: Artifact,
+    sourcing: NegativeSource,
+    choosing: Choosing,
+    encoding: Encoding,
+) -> Artifact:
+    """Return negatives that are whole sentences; without the name of a file those that were imported last.
+
+    Raises `ArtifactError` if none were imported.
+    """
+    if sourcing.source == IMPORTED and not sourcing.file:
+        store, dataset = Store(), annotations.dataset
+        for manifest in reversed(store.find(dataset, STAGE)):
+            if manifest.parameters.get("source") == IMPORTED and annotations in manifest.parents:
+                return store.reference(manifest)
+        raise ArtifactError(
+            f"no negatives of {dataset} were imported: penumbra run import-negatives {dataset} --param file=…, or name "
+            "the file with sourcing.file"
+        )
+    kind = ImportedNegatives if sourcing.source == IMPORTED else NearestNegatives
+    return run(kind(annotations, tags, dictionary, embeddings, sourcing, choosing, encoding))

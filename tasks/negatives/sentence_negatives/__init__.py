@@ -1,1 +1,0 @@
-"""Negatives that are whole sentences: the nearest other queries, or those that others have made."""
