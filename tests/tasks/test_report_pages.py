@@ -16,8 +16,8 @@ from penumbra.tasks.negatives.quality.page import BELOW_CHANCE
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.report import write_report as run_page
-from tests.browsing_data import annotation, filled, negative
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
+from tests.rows import annotation, filled, negative
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 ALLOWED = HARMLESS | {"image"}  # the charts

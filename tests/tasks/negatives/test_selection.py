@@ -22,7 +22,7 @@ from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_texts
-from tests.browsing_data import annotation, filled
+from tests.rows import annotation, filled, token
 from tests.tiny_llama import build
 
 TEXT = "person opens door."
@@ -33,13 +33,11 @@ WORDS = {
 TAG = {"noun": "NN", "verb": "VBZ"}
 
 
-def token(text: str, primitive: str | None = None, space: bool = True) -> dict[str, object]:
-    of_word = {"lemma": text.rstrip("s"), "tag": TAG.get(primitive or "", "."), "primitive": primitive}
-    syntax = {"pos": "X", "dep": "dep", "head": 0, "is_subject": False}
-    return {"text": text, "space_after": space, **of_word, **syntax}
+def tagged(word: str, primitive: str | None = None, **others: object) -> dict[str, object]:
+    return token(word, primitive, lemma=word.rstrip("s"), tag=TAG.get(primitive or "", "."), **others)
 
 
-TOKENS = [token("person", "noun"), token("opens", "verb"), token("door", "noun", space=False), token(".")]
+TOKENS = [tagged("person", "noun"), tagged("opens", "verb"), tagged("door", "noun", space_after=False), tagged(".")]
 SLOTS = {1: [1], 2: [1, 2], 3: [0, 1, 2]}
 MASKS = [
     {
