@@ -22,7 +22,7 @@ from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
-from penumbra.tasks.grounding.ablation import Results, RowPlan, SeededRun, plan, tabulate
+from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
@@ -97,10 +97,12 @@ class Materials:
         queries = queries_of(self.dataset, row.negatives)
         named, negatives = named_sources(queries.annotations, settings.inputs), None
         if settings.model.reads_negatives:
-            negatives = None if row.changes_negatives else named.get("negatives")
+            negatives = None if row.row.changes.keys() & NEGATIVES else named.get("negatives")
             negatives = negatives or self.negatives(row.negatives).negatives
-        videos = named.get("video_features") or (() if row.sets("videos", "imports", "simulation") else self.videos)
-        features = features_of(self.dataset, negatives, row.features, named.get("text_features"), videos)
+        extracted = any(getattr(row.features, name).model_fields_set for name in ("videos", "imports", "simulation"))
+        videos = named.get("video_features") or (() if extracted else self.videos)
+        wanted = row.features.with_patches(bool(settings.model.patches_of))
+        features = features_of(self.dataset, negatives, wanted, named.get("text_features"), videos)
         in_video = named.get("in_video_negatives", queries.in_video_negatives)
         patches = named.get("patch_features", features.patch_features)
         inputs = features.text_features, features.video_features, negatives, in_video

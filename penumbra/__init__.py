@@ -171,7 +171,7 @@ def runs(dataset: str | None = None) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    from penumbra.tasks.grounding.runs import COLUMNS, trained_runs
+    from penumbra.tasks.grounding.runs import COLUMNS, all_runs
 
-    rows = list(trained_runs(dataset))
+    rows = [run.row() for run in all_runs(dataset) if run.finished]
     return pd.DataFrame(rows, columns=None if rows else COLUMNS)

@@ -4,14 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.multiprocessing.spawn import spawn
 
-from penumbra.artifacts.processes import environment
 from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
-from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
-from penumbra.tasks.grounding.training.loop import Job, train
+from penumbra.tasks.grounding.training.loop import Job
 from penumbra.tasks.grounding.training.presets import Settings
-from tests.cluster import free_port
 
 CHANNELS = 12
 TINY = {"hidden": 16, "heads": 2, "feed_forward": 24, "queries": 4, "encoder_layers": 1, "decoder_layers": 2}
@@ -72,21 +68,3 @@ def job(folder: Path, chosen: Settings | None = None, count: int = 24) -> Job:
     prepared = data(count)
     truth = {row["qid"]: row["windows"] for row in found}
     return Job(chosen or settings(), prepared, prepared, truth, videos(), texts(count), folder)
-
-
-def train_together(processes: int, work: Job) -> list[dict[str, Any]]:
-    """Train in several processes on this machine, as a launcher starts them."""
-    if processes == 1:
-        return train(work)
-    spawn(_process, args=(processes, free_port(), work), nprocs=processes)  # type: ignore[no-untyped-call]
-    found = read_checkpoint(work.folder, "last")
-    assert found is not None
-    rows: list[dict[str, Any]] = found.state["history"]
-    return rows
-
-
-def _process(number: int, processes: int, port: int, work: Job) -> None:
-    names = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-    where = {**names, "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
-    with environment({name: str(value) for name, value in where.items()}):
-        train(work)

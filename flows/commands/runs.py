@@ -95,8 +95,9 @@ def rm(
     from penumbra.tasks.grounding.runs import found_run, remove
 
     for run in [found_run(name, dataset) for name in names]:
+        size = run.size
         remove(run, dry_run)
-        print_removed(f"{run.run} on {run.dataset}", run.size, dry_run)
+        print_removed(f"{run.run} on {run.dataset}", size, dry_run)
 
 
 def compare(

@@ -1,8 +1,6 @@
 """Ablations: grids of trainings as data (`ablation_grids.yaml`), their results, and the table in the papers' form."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from pathlib import Path
@@ -33,15 +31,15 @@ from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
-from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters, Stage, is_planned, merge, run
 
 FILE = Path(__file__).with_name("ablation_grids.yaml")
 QUALITY = "judging"  # no row of a grid changes it, and no grid measures quality
-NEGATIVES = {name: info.annotation for name, info in NegativesParameters.model_fields.items() if name != QUALITY}
-FEATURES = {name: info.annotation for name, info in FeaturesParameters.model_fields.items()}
+NEGATIVES = NegativesParameters.model_fields.keys() - {QUALITY}
+FEATURES = FeaturesParameters.model_fields.keys()
 TRAINING = tuple(Settings.model_fields)
-GROUPS = (*NEGATIVES, *FEATURES, *TRAINING)
+GROUPS = {*NEGATIVES, *FEATURES, *TRAINING}
 STAGE, TABLE = "ablation", "_table.md"
 Rows = list[dict[str, Any]]
 Cells = dict[tuple[str, str], str]  # by split and metric
@@ -85,33 +83,13 @@ def grids() -> dict[str, Grid]:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """The parameters of a row, by group, and the settings of its training."""
+    """A row with the name of its preset, the parameters of its negatives and features, and its training's settings."""
 
     row: Row
     preset: str | None
-    groups: dict[str, Parameters]
+    negatives: NegativesParameters
+    features: FeaturesParameters
     settings: Settings
-
-    @property
-    def negatives(self) -> NegativesParameters:
-        """How the row's negatives are built."""
-        quality = {QUALITY: QualityConfig(judge=False)}
-        return NegativesParameters.model_validate({name: self.groups[name] for name in NEGATIVES} | quality)
-
-    @property
-    def features(self) -> FeaturesParameters:
-        """How the row's features are extracted, with patches if its model reads them."""
-        groups = FeaturesParameters.model_validate({name: self.groups[name] for name in FEATURES})
-        return groups.with_patches(bool(self.settings.model.patches_of))
-
-    @property
-    def changes_negatives(self) -> bool:
-        """Whether the row itself changes how negatives are built."""
-        return bool(self.row.changes.keys() & NEGATIVES.keys())
-
-    def sets(self, *names: str) -> bool:
-        """Return whether a parameter of one of these groups is set explicitly."""
-        return any(self.groups[name].model_fields_set for name in names)
 
 
 def plan(
@@ -119,59 +97,49 @@ def plan(
 ) -> tuple[Grid, list[RowPlan]]:
     """Return the grid and the parameters of its chosen rows, on top of the groups given.
 
-    Raise `PenumbraError` naming an unknown grid or row, or a row whose parameters are not valid.
+    Without labels, the rows that need no request and fit the providers given are chosen. Raise `PenumbraError` naming
+    an unknown grid or row, or a row whose parameters are not valid.
     """
     if name not in grids():
         raise PenumbraError(f"no grid {name!r}; there is: {', '.join(grids())}")
     grid, base = grids()[name], explicitly_set(groups)
     if base.get("filling", {}).get("dry_run"):
         raise PenumbraError(f"a grid has no price: `penumbra ablation {name} {dataset} --dry-run` lists its rows")
-    providers = set(base.get("filling", {}).get("providers", ()))
-    return grid, [_plan(grid, row, dataset, preset, base) for row in chosen_rows(grid, labels, providers)]
-
-
-def chosen_rows(grid: Grid, labels: Sequence[str], providers: set[str]) -> list[Row]:
-    """Return the rows with these labels; without labels, those that need no request and fit the providers given."""
-    unknown = set(labels) - {row.label for row in grid.rows}
+    providers, rows = set(base.get("filling", {}).get("providers", ())), list(grid.rows)
+    unknown = set(labels) - {row.label for row in rows}
     if unknown:
-        known = ", ".join(repr(row.label) for row in grid.rows)
-        raise PenumbraError(f"{grid.name} has no row {', '.join(map(repr, sorted(unknown)))}; there is: {known}")
+        known = ", ".join(repr(row.label) for row in rows)
+        raise PenumbraError(f"{name} has no row {', '.join(map(repr, sorted(unknown)))}; there is: {known}")
     if labels:
-        return [row for row in grid.rows if row.label in labels]
-    if not providers:
-        return [row for row in grid.rows if not row.on_request]
-    return [row for row in grid.rows if row.providers <= providers and (row.providers or not row.on_request)]
+        rows = [row for row in rows if row.label in labels]
+    elif providers:
+        rows = [row for row in rows if row.providers <= providers and (row.providers or not row.on_request)]
+    else:
+        rows = [row for row in rows if not row.on_request]
+    return grid, [_plan(grid, row, dataset, preset, base) for row in rows]
 
 
 def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> RowPlan:
     changes = merge(grid.all, row.changes)
     own_preset, hard = str(changes.pop("preset", "")).format(dataset=dataset), changes.pop("hard_negatives", None)
     preset = own_preset if own_preset in presets() else preset
-    unknown = changes.keys() - set(GROUPS)
+    unknown = changes.keys() - GROUPS
     if unknown:
         raise PenumbraError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
-    groups: dict[str, Parameters] = {}
-    features = preset_named(preset).get("features", {})
-    for name, group in (NEGATIVES | FEATURES).items():
-        layers = (features.get(name, {}), base.get(name, {}), changes.get(name, {}))
-        with _named_faults(grid, row, name):
-            groups[name] = group.model_validate(reduce(merge, layers))  # type: ignore[union-attr]
-    with _named_faults(grid, row):
-        own = [{name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes)]
-        settings = layered(preset, *own)
-        if hard is not None:
-            settings = layered(preset, *own, {"model": settings.model.on_hard_negatives(hard)})
-    return RowPlan(row, preset, groups | {name: getattr(settings, name) for name in TRAINING}, settings)
-
-
-@contextmanager
-def _named_faults(grid: Grid, row: Row, *group: str) -> Iterator[None]:
-    """Raise `PenumbraError` naming the row and the parameter that is not valid."""
+    layers = [preset_named(preset).get("features", {}), base, changes]
+    names = NEGATIVES | FEATURES
+    built = {name: reduce(merge, [layer.get(name, {}) for layer in layers], dict[str, Any]()) for name in names}
     try:
-        yield
+        negatives = {name: built[name] for name in NEGATIVES} | {QUALITY: {"judge": False}}
+        features = FeaturesParameters.model_validate({name: built[name] for name in FEATURES})
+        trained = [{name: layer[name] for name in TRAINING if name in layer} for layer in (base, changes)]
+        settings = layered(preset, *trained)
+        if hard is not None:
+            settings = layered(preset, *trained, {"model": settings.model.on_hard_negatives(hard)})
+        return RowPlan(row, preset, NegativesParameters.model_validate(negatives), features, settings)
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(map(str, (*group, *fault["loc"])))
+        place = ".".join(map(str, fault["loc"]))
         raise PenumbraError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
 
 
@@ -183,10 +151,9 @@ def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
         if changes.pop("preset", None) and row.preset:
             changes = {"preset": row.preset, **changes}
         shown = yaml.safe_dump(changes, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
-        key = "\n".join(row.groups[name].model_dump_json() for name in NEGATIVES)
         negatives = ["of the same video"] if row.settings.model.reads_in_video else []
         if row.settings.model.reads_negatives:
-            owner = owners.setdefault(key, row.row.label)
+            owner = owners.setdefault(row.negatives.model_dump_json(), row.row.label)
             negatives.append("its own" if owner == row.row.label else f"those of {owner!r}")
         model = row.settings.model.name
         yield row.row.label, shown.strip() if changes else "", model, " and ".join(negatives) or "none"
@@ -215,46 +182,35 @@ class SeededRun:
     predictions: Artifact
     evaluation: Artifact
 
-    def figures(self) -> Rows:
-        """Return rows of the `ablation` table: the figures over whole splits, and the costs."""
-        rows = [
-            row for row in Store().table(self.evaluation).to_pylist() if row["subset"] == ALL or row["split"] == "train"
-        ]
+    def figures(self, with_constant: bool) -> Rows:
+        """Return rows of the `ablation` table: of the best constant window, over whole splits, and the costs."""
+        rows = Store().table(self.evaluation).to_pylist()
+        own, columns = {"row": CONSTANT, "seed": self.seed, "run": CONSTANT}, ("run", "split", "metric", "value")
+        of_constant = [row for row in rows if with_constant and row["subset"] == CONSTANT]
+        constant = [{key: row[key] for key in columns} | own for row in of_constant]
+        rows = [row for row in rows if row["subset"] == ALL or row["split"] == "train"]
         name = rows[0]["run"] if rows else self.metrics.key
-        rows += [{"run": name, "split": WHOLE, "metric": cost, "value": value} for cost, value in self._costs()]
-        columns = ("run", "split", "metric", "value")
-        return [{"row": self.row, "seed": self.seed, **{key: row[key] for key in columns}} for row in rows]
+        rows += [{"run": name, "split": WHOLE, "metric": cost, "value": value} for cost, value in self._costs().items()]
+        return constant + [{"row": self.row, "seed": self.seed, **{key: row[key] for key in columns}} for row in rows]
 
-    def constant_window(self) -> Rows:
-        """Return the figures of the best constant window as a row of its own."""
-        rows = [row for row in Store().table(self.evaluation).to_pylist() if row["subset"] == CONSTANT]
-        own = {"row": CONSTANT, "seed": self.seed, "run": CONSTANT}
-        return [own | {key: row[key] for key in ("split", "metric", "value")} for row in rows]
-
-    def _costs(self) -> Iterator[tuple[str, float]]:
-        store, (weights, seconds, milliseconds) = Store(), COSTS
-        yield weights, float(sum(parameter.numel() for parameter in load_run(self.metrics)[0].parameters()))
-        yield seconds, store.manifest(self.metrics).measured[TRAINED]
-        measured = store.manifest(self.predictions).measured
-        if measured.get(QUERIES):
-            yield milliseconds, 1000 * measured[SECONDS] / measured[QUERIES]
+    def _costs(self) -> dict[str, float]:
+        trained, measured = (Store().manifest(it).measured for it in (self.metrics, self.predictions))
+        weights = float(sum(parameter.numel() for parameter in load_run(self.metrics)[0].parameters()))
+        values = [weights, trained[TRAINED]]
+        values += [1000 * measured[SECONDS] / measured[QUERIES]] if measured.get(QUERIES) else []
+        return dict(zip(COSTS, values, strict=False))
 
 
 def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
     """Return the scores of each split's queries, as means over the seeds of a row."""
-    by_split: defaultdict[str, list[SplitScores]] = defaultdict(list)
-    for seeded in runs:
-        for split, scores in scores_by_split(seeded.predictions).items():
-            by_split[split].append(scores)
-    return {
-        split: SplitScores(
-            several[0].qids,
-            several[0].videos,
-            {name: np.mean([it.scores[name] for it in several], axis=0) for name in several[0].scores},
-        )
-        for split, several in by_split.items()
-        if len({it.qids for it in several}) == 1
-    }
+    by_seed, means = [scores_by_split(seeded.predictions) for seeded in runs], dict[str, SplitScores]()
+    for split in dict.fromkeys(split for scores in by_seed for split in scores):
+        several = [scores[split] for scores in by_seed if split in scores]
+        if len({it.qids for it in several}) == 1:
+            names = several[0].scores
+            mean = {name: np.mean([it.scores[name] for it in several], axis=0) for name in names}
+            means[split] = SplitScores(several[0].qids, several[0].videos, mean)
+    return means
 
 
 def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Cells:
@@ -287,22 +243,16 @@ class Results:
 
     def add(self, label: str, runs: Sequence[SeededRun]) -> None:
         """Add a row's runs, which are fewer than the seeds if some failed."""
-        if runs and not self.runs:  # the constant window is the same for all rows
-            self.figures += runs[0].constant_window()
         self.labels.append(label)
-        self.runs += runs
-        self.figures += [row for seeded in runs for row in seeded.figures()]
+        for seeded in runs:
+            self.figures += seeded.figures(with_constant=not self.runs)  # the constant window is the same for all rows
+            self.runs.append(seeded)
         scores = mean_scores(runs)
-        if len(self.labels) == 1:
-            self._first = scores
-        else:
-            marks = marks_of(self._first, scores)
-            self.marks[label] = {place: mark for place, mark in marks.items() if self._seeds_agree(label, *place)}
-
-    def _seeds_agree(self, label: str, split: str, metric: str) -> bool:
-        """Return whether the seeds, too, distinguish a row from the first; a single seed does not object."""
-        first, other = (self._values(name, split, metric) for name in (self.labels[0], label))
-        return min(len(first), len(other)) < 2 or seeds_differ(first, other)
+        self._first = self._first if len(self.labels) > 1 else scores
+        for place, mark in marks_of(self._first, scores).items():
+            first, other = (self._values(name, *place) for name in (self.labels[0], label))
+            if min(len(first), len(other)) < 2 or seeds_differ(first, other):  # a single seed does not object
+                self.marks.setdefault(label, {})[place] = mark
 
     def _values(self, *place: str) -> list[float]:
         """Return the figures of a row, split and metric."""
@@ -385,9 +335,7 @@ class Ablation(Stage):
         rows = [[seeded.row, seeded.seed] for seeded in self.results.runs]
         return {"grid": self.results.grid.name, "rows": rows, "failed": self.results.failures}
 
-    def determines(self) -> dict[str, Any]:
-        """Return all parameters."""
-        return self.parameters()
+    determines = parameters
 
     def part(self, piece: int) -> Part:
         """Return all figures as one part."""

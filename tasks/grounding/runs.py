@@ -6,7 +6,7 @@ Neither torch nor Prefect is imported, so that a list appears in a fraction of a
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -22,6 +22,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 ALL = "all"  # the subset of metrics over every query of a split
 SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
 METRICS, EVALUATION = "metrics", "evaluation"  # stages of a run
+FIGURES = ["run", "split", "subset", "metric", "value"]
 COLUMNS = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
 FALLING = ("seconds", "size")  # sorted from the largest, as metrics are
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
@@ -82,7 +83,6 @@ class Run:
     seconds: float | None = None
     epoch: int | None = None
     epochs: int | None = None
-    size: int = 0
     damaged: bool = False
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -108,20 +108,21 @@ class Run:
         """Its newest evaluation."""
         return next((it for it in reversed(self.artifacts) if it.stage == EVALUATION), None)
 
-    def about(self) -> dict[str, Any]:
-        """Return `COLUMNS` by name."""
-        values = {name: getattr(self, name) for name in COLUMNS if name != "key"}
-        return {name: self.metrics.key if name == "key" else values[name] for name in COLUMNS}
+    @cached_property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(self.files().values())
 
     def row(self) -> dict[str, Any]:
-        """Return `COLUMNS` and each metric, as `SPLIT METRIC`."""
-        flat = {f"{split} {name}": value for split, row in self.figures.items() for name, value in row.items()}
-        return self.about() | flat
+        """Return `COLUMNS`, and each metric as `SPLIT METRIC`."""
+        about = {name: self.metrics.key if name == "key" else getattr(self, name) for name in COLUMNS}
+        return about | {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
 
     def described(self) -> dict[str, Any]:
-        """Return everything for JSON: metrics by split, and the progress of a run that is not finished."""
+        """Return everything for JSON: `COLUMNS`, progress, and metrics by split."""
+        row = self.row() | {"finished": self.finished and self.finished.isoformat(timespec="seconds")}
         more = {"epoch": self.epoch, "epochs": self.epochs, "damaged": self.damaged, "figures": self.figures}
-        return self.about() | {"finished": self.finished and self.finished.isoformat(timespec="seconds")} | more
+        return {name: row[name] for name in COLUMNS} | more
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return the metrics that tables show: a line for each split, at least one."""
@@ -138,102 +139,79 @@ class Run:
         return sizes | {str(path): path.stat().st_size for path in sorted(self.folder.rglob("*")) if path.is_file()}
 
 
-class Runs:
-    """The trainings of the store, of one data set or of all: the finished ones, oldest first, then the others."""
+def all_runs(dataset: str | None = None) -> Iterator[Run]:
+    """Yield the trainings of one data set or of all: the finished ones, oldest first, then the others."""
+    store = Store()
+    finished, providers = store.find(dataset, METRICS), _providers(dataset)
+    later = defaultdict[str, list[Artifact]](list)  # predictions and evaluations by the run's key
+    for stage in ("predictions", EVALUATION):
+        for manifest in store.find(dataset, stage):
+            for parent in manifest.parents:
+                if parent.stage == METRICS:
+                    later[parent.key].append(store.reference(manifest))
+    for manifest in finished:
+        yield _finished(manifest, later[manifest.key], providers)
+    known = {manifest.key for manifest in finished}
+    for path in sorted(runs_folder().glob(f"{dataset or '*'}/*/{SETTINGS}")):
+        if path.parent.name not in known:
+            yield _unfinished(path.parent)
 
-    def __init__(self, dataset: str | None = None) -> None:
-        self.store, self.dataset = Store(), dataset
-        self.later = defaultdict[str, list[Manifest]](list)  # predictions and evaluations by the run's key
-        for stage in ("predictions", EVALUATION):
-            for manifest in self.store.find(dataset, stage):
-                for parent in manifest.parents:
-                    if parent.stage == METRICS:
-                        self.later[parent.key].append(manifest)
 
-    @cached_property
-    def providers(self) -> dict[str, str]:
-        """Who filled the negatives, or where whole sentences are from, by the negatives' key."""
-        fills = {manifest.key: manifest.parameters for manifest in self.store.find(self.dataset, "fills")}
-        providers = dict[str, str]()
-        for manifest in self.store.find(self.dataset, "negatives"):
-            names = [fills.get(it.key, {}).get("provider", "") for it in manifest.parents if it.stage == "fills"]
-            names.append(manifest.parameters.get("source", ""))
-            providers[manifest.key] = "+".join(dict.fromkeys(filter(None, names)))
-        return providers
+def _providers(dataset: str | None) -> dict[str, str]:
+    """Return who filled the negatives, or where whole sentences are from, by the negatives' key."""
+    fills = {manifest.key: manifest.parameters for manifest in Store().find(dataset, "fills")}
+    providers = dict[str, str]()
+    for manifest in Store().find(dataset, "negatives"):
+        names = [fills.get(it.key, {}).get("provider", "") for it in manifest.parents if it.stage == "fills"]
+        names.append(manifest.parameters.get("source", ""))
+        providers[manifest.key] = "+".join(dict.fromkeys(filter(None, names)))
+    return providers
 
-    def __iter__(self) -> Iterator[Run]:
-        """Yield the runs."""
-        finished = self.store.find(self.dataset, METRICS)
-        yield from map(self._finished, finished)
-        known = {manifest.key for manifest in finished}
-        for path in sorted(runs_folder().glob(f"{self.dataset or '*'}/*/{SETTINGS}")):
-            if path.parent.name not in known:
-                yield self._unfinished(path.parent)
 
-    def _finished(self, manifest: Manifest) -> Run:
-        metrics = self.store.reference(manifest)
-        artifacts = (metrics, *map(self.store.reference, self.later[manifest.key]))  # the newest evaluation is last
-        evaluation = artifacts[-1] if artifacts[-1].stage == EVALUATION else None
-        losses = self._read(metrics, ["run"])
-        columns = ["run", "split", "subset", "metric", "value"]
-        evaluated = self._read(evaluation, columns) if evaluation else []
-        figures = defaultdict[str, dict[str, float]](dict)
-        for row in evaluated or ():
-            if row["subset"] == ALL:
-                figures[row["split"]][row["metric"]] = row["value"]
-        settings = manifest.parameters.get("settings", {})
-        rows = evaluated or losses or []  # a run that kept the weights of start_from has none
-        return Run(
-            metrics,
-            rows[0]["run"] if rows else _name(settings, metrics),
-            self._negatives(manifest),
-            manifest.ended,
-            manifest.seconds,
-            size=self._size(artifacts, run_folder(metrics)),
-            damaged=None in (losses, evaluated),
-            figures=dict(figures),
-            settings=settings,
-            artifacts=artifacts,
-        )
+def _finished(manifest: Manifest, later: list[Artifact], providers: dict[str, str]) -> Run:
+    metrics = Store().reference(manifest)
+    negatives = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
+    losses = _rows(metrics, ["run"])
+    evaluated = _rows(later[-1], FIGURES) if later and later[-1].stage == EVALUATION else []  # the newest is last
+    figures = defaultdict[str, dict[str, float]](dict)
+    for row in evaluated or ():
+        if row["subset"] == ALL:
+            figures[row["split"]][row["metric"]] = row["value"]
+    settings = manifest.parameters.get("settings", {})
+    rows = evaluated or losses or []  # a run that kept the weights of start_from has none
+    return Run(
+        metrics,
+        rows[0]["run"] if rows else _name(settings, metrics),
+        ", ".join(f"{providers.get(it.key) or it.stage}/{it.key[:6]}" for it in negatives),
+        manifest.ended,
+        manifest.seconds,
+        damaged=None in (losses, evaluated),
+        figures=dict(figures),
+        settings=settings,
+        artifacts=(metrics, *later),
+    )
 
-    def _unfinished(self, folder: Path) -> Run:
-        settings = dict(_read_json(folder / SETTINGS).get("settings", {}))
-        metrics = Artifact(root=self.store.root, dataset=folder.parent.name, stage=METRICS, key=folder.name)
-        artifacts = (metrics,) if self.store.files.below(path_of(metrics)) else ()  # damaged, or incomplete
-        return Run(
-            metrics,
-            _name(settings, metrics),
-            epoch=last_epoch(folder),
-            epochs=settings.get("training", {}).get("epochs"),
-            size=self._size(artifacts, folder),
-            settings=settings,
-            artifacts=artifacts,
-        )
 
-    def _read(self, artifact: Artifact, columns: list[str]) -> list[dict[str, Any]] | None:
-        """Return an artifact's rows, or None if it is damaged."""
-        try:
-            return list(self.store.table(artifact, columns).to_pylist())
-        except ArtifactError:
-            return None
+def _unfinished(folder: Path) -> Run:
+    settings = dict(_read_json(folder / SETTINGS).get("settings", {}))
+    metrics = Artifact(root=Store().root, dataset=folder.parent.name, stage=METRICS, key=folder.name)
+    epochs = settings.get("training", {}).get("epochs")
+    artifacts = (metrics,) if Store().files.below(path_of(metrics)) else ()  # damaged, or incomplete
+    name = _name(settings, metrics)
+    return Run(metrics, name, epoch=last_epoch(folder), epochs=epochs, settings=settings, artifacts=artifacts)
 
-    def _negatives(self, manifest: Manifest) -> str:
-        parents = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
-        return ", ".join(f"{self.providers.get(it.key) or it.stage}/{it.key[:6]}" for it in parents)
 
-    def _size(self, artifacts: Iterable[Artifact], folder: Path) -> int:
-        checkpoints = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        return checkpoints + sum(map(self.store.size, artifacts))
+def _rows(artifact: Artifact, columns: list[str]) -> list[dict[str, Any]] | None:
+    """Return an artifact's rows, or None if it is damaged."""
+    try:
+        return list(Store().table(artifact, columns).to_pylist())
+    except ArtifactError:
+        return None
 
 
 def _name(settings: dict[str, Any], metrics: Artifact) -> str:
     """Return the name of a run without a table."""
     return f"{settings.get('model', {}).get('name', 'run')}-{metrics.key[:6]}"
-
-
-def trained_runs(dataset: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a row for each finished training, oldest first, with the metrics of its newest evaluation."""
-    return (run.row() for run in Runs(dataset) if run.finished)
 
 
 def listed(dataset: str | None, model: str | None, by: str | None) -> list[Run]:
@@ -242,7 +220,7 @@ def listed(dataset: str | None, model: str | None, by: str | None) -> list[Run]:
     Names rise, metrics and sizes fall; runs without the metric are last. Raise `ArtifactError` if no data set or model
     has this name, `PenumbraError` if runs can't be sorted by this.
     """
-    runs = list(Runs(dataset))
+    runs = list(all_runs(dataset))
     if dataset and not runs:
         raise Store().missing(dataset, METRICS)
     models = sorted({name for run in runs for name in (run.model, run.model.partition("+")[0])})
@@ -251,19 +229,19 @@ def listed(dataset: str | None, model: str | None, by: str | None) -> list[Run]:
     chosen = [run for run in runs if model in (None, run.model, run.model.partition("+")[0])]
     if by is None:
         return chosen
-    rows = [next(iter(run.figures.values()), {}) | run.row() for run in chosen]  # a metric alone: of the first split
-    known = dict.fromkeys([*COLUMNS, *SHOWN, *(name for row in rows for name in row)])
+    values = [next(iter(run.figures.values()), {}) | run.row() for run in chosen]  # a metric alone: of the first split
+    known = dict.fromkeys([*COLUMNS, *SHOWN, *(name for row in values for name in row)])
     if by not in known:
         shown = [name for name in known if name.rpartition(" ")[2] in (*COLUMNS, *SHOWN)]
         raise PenumbraError(f"runs can't be sorted by {by!r}: {what_there_is(by, shown)}")
-    having = [number for number, row in enumerate(rows) if row.get(by) is not None]
-    having.sort(key=lambda number: rows[number][by], reverse=by in FALLING or by not in COLUMNS)
+    having = [number for number, row in enumerate(values) if row.get(by) is not None]
+    having.sort(key=lambda number: values[number][by], reverse=by in FALLING or by not in COLUMNS)
     return [chosen[number] for number in dict.fromkeys([*having, *range(len(chosen))])]
 
 
 def found_run(name: str, dataset: str | None = None) -> Run:
     """Return the training of this name or key, or its first digits; raise `ArtifactError` naming those that exist."""
-    runs = list(Runs(dataset))
+    runs = list(all_runs(dataset))
     digits = name.rpartition("-")[2]
     matching = [run for run in runs if digits and run.metrics.key.startswith(digits)]
     if len(matching) == 1:

@@ -11,21 +11,20 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.store import Store
-from penumbra.flows.ablation import Materials, ablation
+from penumbra.flows.ablation import ablation
 from penumbra.flows.local_run import run_flow
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
-from penumbra.tasks.grounding.ablation import plan, table_text
-from penumbra.tasks.grounding.configs import Inputs, Training
+from penumbra.tasks.grounding.ablation import table_text
+from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
-from penumbra.tasks.stage import planning
 
 pytestmark = pytest.mark.long
 
@@ -62,22 +61,17 @@ def world(
         generator = np.random.default_rng(0)
         shapes = [(max(1, int(duration / CLIP)), CHANNELS) for duration in durations.values()]
         found = [generator.normal(size=shape).astype(np.float16) for shape in shapes]
-        yield Store(), put_videos(durations, found)
-
-
-def put_videos(durations: dict[str, float], found: list[np.ndarray], name: str = "") -> Artifact:
-    count = len(durations)
-    table = pa.table(
-        {
-            "vid": list(durations),
-            "encoder": ["random"] * count,
-            "clip_length": [CLIP] * count,
-            "duration": list(durations.values()),
-            "features": lists_of(found, CHANNELS),
-        }
-    )
-    work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random", "of": name})
-    return Store().build(work, [lambda: Part(table, count, count)])
+        columns = {"encoder": "random", "clip_length": CLIP}
+        table = pa.table(
+            {
+                "vid": list(durations),
+                **{name: [value] * len(durations) for name, value in columns.items()},
+                "duration": list(durations.values()),
+                "features": lists_of(found, CHANNELS),
+            }
+        )
+        work = Work(dataset="little", stage="video_features", version=1, parameters={"encoder": "random"})
+        yield Store(), Store().build(work, [lambda: Part(table, len(table), len(table))])
 
 
 def llms(dataset: Dataset, *rows: str) -> Artifact:
@@ -100,18 +94,6 @@ def trainings(store: Store, made: Artifact) -> dict[tuple[str, int], Manifest]:
     metrics = [next(p for p in evaluation.parents if p.stage == "metrics") for evaluation in evaluations]
     places = [(label, seed) for label, seed in manifest.parameters["rows"]]
     return dict(zip(places, map(store.manifest, metrics), strict=True))
-
-
-def test_patches_are_made_for_the_rows_that_read_them(dataset: Dataset, world: tuple[Store, Artifact]) -> None:
-    _, videos = world
-    said = {**dict(SAID["features"]), **dict(SAID["negatives"]), "inputs": Inputs(video_features=(videos.key,))}
-    _, rows = plan("vdi", ("context", "all"), "little", None, said)
-    with planning() as planned:
-        materials = Materials(dataset)
-        sources = {row.row.label: materials.sources(row) for row in rows}
-    assert sources["context"].patch_features is None
-    assert sources["all"].patch_features is not None
-    assert [stage for stage, _, _ in planned.rows].count("patch_features") == 1, "once"
 
 
 def test_each_row_trains_on_its_own_negatives_and_their_features(world: tuple[Store, Artifact], made: Artifact) -> None:

@@ -16,12 +16,10 @@ from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
-from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.models.vdi import VDI, injection_losses
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip, load, patch_sizes, preprocess
-from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
@@ -31,7 +29,6 @@ from penumbra.tasks.grounding.configs import Choice, Inputs, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import system_of, vdi
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
 from penumbra.tasks.text.tags import Tagging, tag
 from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from tests.films import film
@@ -162,21 +159,3 @@ def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_pa
     unsplit = replace(inputs, split=inputs.split & (inputs.map.video_of != 0))
     assert without.isfinite()
     torch.testing.assert_close(without, injection_losses(model.inject(unsplit), unsplit)["spatial_dynamics"])
-
-
-def test_the_whole_pipeline_makes_what_the_system_takes(
-    folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path))
-    videos = Videos(folder=str(folder / "videos"), clip_length=0.25, workers=1, patch_interval=INTERVAL)
-    evaluation = full_pipeline(
-        dataset(folder),
-        negatives=NegativesParameters(judging=QualityConfig(judge=False)),
-        features=FeaturesParameters(clip=TINY, videos=videos),
-        preset="scenes-vdi",
-        **groups({"spatial_dynamics": 0.5, "in_video": True}),
-    )
-    [metrics] = [parent for parent in Store().manifest(evaluation).parents if parent.stage == "metrics"]
-    taken = {parent.stage: parent for parent in Store().manifest(metrics).parents}
-    for stage in ("in_video_negatives", "video_features", "patch_features", "visual_dynamic_queries"):
-        assert taken[stage] == Store().newest("motion", stage)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.ablation import Results, RowPlan, grids, plan
+from penumbra.tasks.grounding.ablation import Results, grids, plan
 from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
@@ -146,7 +147,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     said = {**dict(negatives), **dict(features), "training": QUICK}
     grid, [row] = plan(name, (label,), "corner", None, said)
     settings = Settings(model=small(row.settings.model), training=QUICK)
-    shrunk = RowPlan(row.row, row.preset, row.groups | {"model": settings.model}, settings)
+    shrunk = replace(row, settings=settings)
     results = Results(grid, 1)
 
     def made() -> None:

@@ -8,6 +8,7 @@ import yaml
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.flows.parameters import deployment_parameters
+from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation import (
     COSTS,
     FEATURES,
@@ -24,15 +25,16 @@ from penumbra.tasks.grounding.ablation import (
 )
 from penumbra.tasks.grounding.evaluation.compare import SplitScores
 from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters
 
 pytestmark = pytest.mark.long
 
 
 def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
-    found = {name: group.model_validate(groups.get(name, {})) for name, group in (NEGATIVES | FEATURES).items()}
-    training = Settings.model_validate({name: groups.get(name, {}) for name in TRAINING})
-    return found | {name: getattr(training, name) for name in TRAINING}
+    values = [{name: groups.get(name, {}) for name in names} for names in (NEGATIVES, FEATURES, TRAINING)]
+    several = zip((NegativesParameters, FeaturesParameters, Settings), values, strict=True)
+    return {name: getattr(model.model_validate(own), name) for model, own in several for name in own}
 
 
 NOTHING_SAID = said()
@@ -41,7 +43,7 @@ NOTHING_SAID = said()
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dataset", ["scenes", "charades-cg", "activitynet-cg"])
+@pytest.mark.parametrize("dataset", ["scenes", "charades-cg"])
 @pytest.mark.parametrize("name", list(grids()))
 def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: str) -> None:
     deployment = deployment_parameters("ablation", dataset)
@@ -53,15 +55,15 @@ def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: s
     assert [row.row.label for row in plans] == labels
     assert len(set(labels)) == len(labels)
     assert {len(row.cells) for row in grid.rows} == {len(grid.columns)}
-    asked = {str([row.settings.model_dump(), *(group.model_dump() for group in row.groups.values())]) for row in plans}
+    asked = {str([part.model_dump() for part in (row.settings, row.negatives, row.features)]) for row in plans}
     assert len(asked) == len(plans)
 
 
 def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
-    base = said(model={"losses": {"shine": True, "fine": 3.0}}, training={"epochs": 7})
+    base = said(model={"losses": {"shine": True}, "ablation": {"fine": 3.0}}, training={"epochs": 7})
     _, plans = plan("losses", ["base", "intra", "all"], "charades-cg", "charades-cg-qd_detr", base)
     assert [row.settings.model.losses.shine for row in plans] == [False, True, True]
-    assert [row.settings.model.losses.fine for row in plans] == [3.0, 0.0, 3.0]
+    assert [row.settings.model.loss_settings.fine for row in plans] == [3.0, 0.0, 3.0]
     assert {row.settings.training.epochs for row in plans} == {7}
     assert {row.settings.training.milestones for row in plans} == {150}  # the preset's
 
@@ -101,7 +103,7 @@ def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
         )
     }
     assert lines["base"][1] == "none"
-    assert yaml.safe_load(lines["intra"][0]) == {"model": {"losses": {"coarse_terms": ["intra"], "fine": 0}}}
+    assert yaml.safe_load(lines["intra"][0]) == {"model": {"ablation": {"coarse_terms": ["intra"], "fine": 0}}}
     assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]
     systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NOTHING_SAID)[1])}
     assert systems["BM-DETR"][3] == "of the same video"

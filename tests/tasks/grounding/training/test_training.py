@@ -28,7 +28,7 @@ from penumbra.tasks.grounding.training.logs import Progress
 from penumbra.tasks.grounding.training.loop import Job, Trainer, TrainingStep, make_optimiser, train
 from penumbra.tasks.grounding.training.presets import Settings, presets, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
-from tests.grounding_data import data, job, settings, train_together
+from tests.grounding_data import data, job, settings
 
 pytestmark = pytest.mark.slow
 Numbers = list[tuple[int, str, str, float]]
@@ -43,13 +43,6 @@ def last(folder: Path) -> Checkpoint:
     found = read_checkpoint(folder, "last")
     assert found is not None
     return found
-
-
-def same_weights(first: Path, second: Path) -> bool:
-    one, other = last(first), last(second)
-    return one.tensors.keys() == other.tensors.keys() and all(
-        torch.equal(value, other.tensors[name]) for name, value in one.tensors.items()
-    )
 
 
 def padded(columns: Any, **places: tuple[int, int]) -> Any:
@@ -129,23 +122,9 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
     process.join()
     assert 2 <= last(killed).state["epoch"] < 6
     assert numbers(train(job(killed, chosen))) == numbers(whole)
-    assert same_weights(killed, tmp_path / "whole")
-
-
-@pytest.mark.long
-def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
-    """Without dropout and random pairs, half a batch in each of two processes has the whole batch's gradient."""
-    plain: dict[str, Any] = {
-        "model": {"name": "moment_detr", "dropout": 0.0, "input_dropout": 0.0},
-        "losses": {"pair_hinge": False},
-    }
-    chosen = settings({"epochs": 1}, **plain)
-    one, two = (train_together(n, job(tmp_path / str(n), chosen, count=8)) for n in (1, 2))
-    norms = [row["value"] for rows in (one, two) for row in rows if row["name"] == "gradient_norm"]
-    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
-    assert last(tmp_path / "2").tensors["random.cpu"].shape[0] == 2
-    with pytest.raises(RunError, match="begun with 2 processes"):
-        train(job(tmp_path / "2", settings({"epochs": 3}, **plain)))
+    one, other = last(killed).tensors, last(tmp_path / "whole").tensors
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(
@@ -192,14 +171,14 @@ def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
     assert rates == pytest.approx([1e-3] * 4 + [1e-4])
 
 
-@pytest.mark.parametrize(("milestones", "rates"), [(2, [1, 1, 0.1, 0.1, 0.01]), ((1, 3), [1, 0.1, 0.1, 0.01, 0.01])])
-def test_the_learning_rate_falls_at_milestones(milestones: Any, rates: list[float]) -> None:
-    config = Training(learning_rate=1.0, milestones=milestones)
-    assert [config.learning_rate_at(epoch) for epoch in range(5)] == pytest.approx(rates)
+def test_the_learning_rate_falls_at_milestones() -> None:
+    for milestones, rates in ((2, [1, 1, 0.1, 0.1, 0.01]), ((1, 3), [1, 0.1, 0.1, 0.01, 0.01])):
+        config = Training(learning_rate=1.0, milestones=milestones)
+        assert [config.learning_rate_at(epoch) for epoch in range(5)] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("name", ["moment_detr", "qd_detr"])
-@pytest.mark.parametrize(("training", "shine"), [({}, False), ({}, True), ({"precision": "bf16"}, True)])
+@pytest.mark.parametrize(("training", "shine"), [({}, False), ({"precision": "bf16"}, True)])
 def test_a_last_batch_of_one_query_trains(tmp_path: Path, name: str, shine: bool, training: dict[str, Any]) -> None:
     chosen = settings({"epochs": 1, **training}, model={"name": name}, losses={"shine": shine})
     rows = train(job(tmp_path, chosen, count=9))
