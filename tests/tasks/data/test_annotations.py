@@ -5,7 +5,6 @@ import math
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +23,21 @@ LINE: Row = {"qid": 1, "vid": "v1", "query": "a man runs.", "duration": 10, "rel
 REMEDY = re.compile(r"fetch|convert|check|PENUMBRA_DATA|name |is it ")
 
 
-@dataclass
 class Outcome:
     """The rows of a data set after reading."""
 
-    taken: int = 0
-    rows: list[Row] = field(default_factory=list)
-    rejected: list[dict[str, str]] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)
-    vids: list[set[str]] = field(default_factory=list)  # of each part
-    splits: list[set[str]] = field(default_factory=list)  # of each part
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        return {row["qid"]: row["reason"] for row in self.rejected}
-
-
-def outcome(dataset: Dataset, rows_a_part: int = annotations.ROWS_A_PART) -> Outcome:
-    found = Outcome()
-    for make in Annotations(dataset, rows_a_part).parts():
-        part = make()
-        rows = part.rows.to_pylist()
-        assert part.kept == len(rows)
-        assert part.taken == part.kept + len(part.rejected)
-        found.taken += part.taken
-        found.rows += rows
-        found.rejected += part.rejected
-        found.notes += part.notes
-        found.vids.append({row["vid"] for row in rows})
-        found.splits.append({row["split"] for row in rows})
-    return found
+    def __init__(self, dataset: Dataset, rows_a_part: int = annotations.ROWS_A_PART) -> None:
+        parts = [make() for make in Annotations(dataset, rows_a_part).parts()]
+        rows = [part.rows.to_pylist() for part in parts]
+        assert [part.kept for part in parts] == [len(part) for part in rows]
+        self.taken = sum(part.taken for part in parts)
+        self.rows: list[Row] = [row for part in rows for row in part]
+        self.rejected = [row for part in parts for row in part.rejected]
+        self.notes = sum((Counter(part.notes) for part in parts), Counter[str]())
+        self.vids = [{row["vid"] for row in part} for part in rows]
+        self.splits = [{row["split"] for row in part} for part in rows]
+        self.reasons = {row["qid"]: row["reason"] for row in self.rejected}
+        assert self.taken == len(self.rows) + len(self.rejected)
 
 
 def json_of(*videos: tuple[str, Any]) -> str:
@@ -80,7 +64,7 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
     compositional(tmp_path, ("B2", novel), name="novel_composition.json")
     compositional(tmp_path, ("C3", one_sentence(news=[{"NOUN": ["man"]}])), name="novel_word.json")
     compositional(tmp_path, ("D4", one_sentence()), name="test_trivial.json")
-    found = outcome(compositional(tmp_path, ("A1", VIDEO)))
+    found = Outcome(compositional(tmp_path, ("A1", VIDEO)))
     assert found.rejected == []
     assert all(len(splits) == 1 for splits in found.splits), "a part holds one split"
     assert [(row["qid"], row["split"]) for row in found.rows] == [
@@ -90,31 +74,19 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
         ("B2_composition_0", "composition"),
         ("C3_word_0", "word"),
     ]
-    assert found.rows[1] == {
-        "qid": "A1_train_1",
-        "vid": "A1",
-        "split": "train",
-        "query": "he sits down.",
-        "duration": 10.0,
-        "windows": [[5.0, 9.0]],
-        "novel": [],
-        "saliency": None,
-    }
+    own = {"query": "he sits down.", "duration": 10.0, "windows": [[5.0, 9.0]], "novel": [], "saliency": None}
+    assert found.rows[1] == {"qid": "A1_train_1", "vid": "A1", "split": "train", **own}
     assert found.rows[3]["novel"] == [{"type": "v-n", "words": ["put", "cup"]}]
     assert found.rows[4]["novel"] == [{"type": "NOUN", "words": ["man"]}]
 
 
 def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
-    row = {
-        **LINE,
-        "relevant_windows": [[0, 2], [4, 6]],
-        "relevant_clip_ids": [0, 2],
-        "saliency_scores": [[4, 3, 2], [1, 0, 1]],
-    }
+    labels = {"relevant_clip_ids": [0, 2], "saliency_scores": [[4, 3, 2], [1, 0, 1]]}
+    row = {**LINE, "relevant_windows": [[0, 2], [4, 6]], **labels}
     hidden = {"qid": 7, "query": "a dog.", "duration": 150, "vid": "v7"}
     lines(tmp_path, hidden, name="highlight_test_release.jsonl")
     lines(tmp_path, {**LINE, "qid": 2}, name="highlight_val_release.jsonl")
-    found = outcome(lines(tmp_path, row, "", "   ", name="highlight_train_release.jsonl"))
+    found = Outcome(lines(tmp_path, row, "", "   ", name="highlight_train_release.jsonl"))
     assert found.rejected == []
     train, val, test = sorted(found.rows, key=lambda row: row["qid"])
     assert [(row["qid"], row["split"]) for row in (train, val, test)] == [("1", "train"), ("2", "val"), ("7", "test")]
@@ -125,18 +97,14 @@ def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json_of(("A1", VIDEO)), encoding="utf-8-sig")
-    assert len(outcome(Dataset(name="own", folder=str(tmp_path))).rows) == 2
+    assert len(Outcome(Dataset(name="own", folder=str(tmp_path))).rows) == 2
 
 
 def test_charades_cg(shared: Path) -> None:
-    found = outcome(Dataset(name="charades-cg", folder=str(shared / "data" / "charades-cg")))
+    found = Outcome(Dataset(name="charades-cg", folder=str(shared / "data" / "charades-cg")))
     assert found.taken == len(found.rows) == 15514
-    assert Counter(row["split"] for row in found.rows) == {
-        "train": 8281,
-        "test": 3096,
-        "composition": 3442,
-        "word": 695,
-    }
+    splits = {"train": 8281, "test": 3096, "composition": 3442, "word": 695}
+    assert Counter(row["split"] for row in found.rows) == splits
     assert found.notes == {"window clipped to the video's end": 2228}
     assert found.rows[0]["qid"] == "IGDIE_train_0"
     assert all(re.fullmatch(rf"{row['vid']}_{row['split']}_\d+", row["qid"]) for row in found.rows)
@@ -154,18 +122,12 @@ def test_charades_cg(shared: Path) -> None:
 )
 def test_other_published_data_sets(shared: Path, name: str, splits: dict[str, int], rejected: dict[str, int]) -> None:
     files = {"train": "train.json"} if name == "activitynet-cg" else {}
-    found = outcome(Dataset(name=name, folder=str(shared / "data" / name), files=files))
+    found = Outcome(Dataset(name=name, folder=str(shared / "data" / name), files=files))
     assert found.taken == sum(splits.values())
     assert Counter(found.reasons.values()).items() >= rejected.items()
     assert len(found.rejected) <= 2 * sum(rejected.values())
     if not rejected:
         assert Counter(row["split"] for row in found.rows) == splits
-
-
-def test_shines_release(shared: Path) -> None:
-    folder = str(shared / "data" / "charades-cg")
-    found = outcome(Dataset(name="shine", folder=folder, files={"train": "shine_release_first200.jsonl"}))
-    assert len(found.rows) == 200
 
 
 NOT_A_WINDOW = ([], [1], [1, 2, 3], [math.nan, 2], [1, math.inf], ["1", "2"], [True, 2], [None, None], "1-2", None)
@@ -200,7 +162,7 @@ UNUSABLE: list[tuple[Row, str]] = [
 
 @pytest.mark.parametrize(("changes", "reason"), UNUSABLE)
 def test_an_unusable_row_is_rejected_with_its_reason(tmp_path: Path, changes: Row, reason: str) -> None:
-    found = outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
+    found = Outcome(lines(tmp_path, LINE, {**LINE, "qid": 2, **changes}, {**LINE, "qid": 3}))
     assert [row["qid"] for row in found.rows] == ["1", "3"]
     assert found.taken == 3
     assert reason in found.rejected[0]["reason"]
@@ -213,21 +175,21 @@ def test_usable_queries_are_kept(query: str) -> None:
 
 
 def test_changes_to_a_row_are_noted(tmp_path: Path) -> None:
-    found = outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
+    found = Outcome(compositional(tmp_path, ("A1", one_sentence("  a  man\truns. ", window=[8, 10.01]))))
     assert (found.rows[0]["query"], found.rows[0]["windows"]) == ("a  man\truns.", [[8.0, 10.0]])
     assert found.notes == {"blanks around the query removed": 1, "window clipped to the video's end": 1}
 
 
-@pytest.mark.parametrize("more", [[[0, 1]], [[0, 1], [1, 2], [2, 3]]])
-def test_sentences_and_timestamps_of_different_number_are_rejected(tmp_path: Path, more: Any) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", {**VIDEO, "timestamps": more})))
+@pytest.mark.parametrize("windows", [[[0, 1]], [[0, 1], [1, 2], [2, 3]]])
+def test_sentences_and_timestamps_of_different_number_are_rejected(tmp_path: Path, windows: Any) -> None:
+    found = Outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", {**VIDEO, "timestamps": windows})))
     assert len(found.rows) == 2
-    assert found.taken == 2 + max(2, len(more)), "each sentence and each window without a sentence is counted"
+    assert found.taken == 2 + max(2, len(windows)), "each sentence and each window without a sentence is counted"
     assert set(found.reasons.values()) == {"sentences and timestamps differ in number"}
 
 
 def test_a_repeated_video_key_is_detected_and_its_rows_share_a_part(tmp_path: Path) -> None:
-    found = outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence()), ("A1", VIDEO)), rows_a_part=1)
+    found = Outcome(compositional(tmp_path, ("A1", VIDEO), ("B2", one_sentence()), ("A1", VIDEO)), rows_a_part=1)
     assert [row["vid"] for row in found.rows] == ["A1", "A1", "B2"]
     assert found.reasons == dict.fromkeys(("A1_train_0", "A1_train_1"), "video id occurs twice in the file")
     assert sum(map(len, found.vids)) == 2
@@ -239,7 +201,7 @@ BROKEN_LINES = ['{"qid": 2, "query": ', "[1, 2]", "null", '{"qid": 2, "vid": "v1
 
 @pytest.mark.parametrize("bad", [*BROKEN_LINES, json.dumps(LINE).replace("10", ENDLESS)])
 def test_a_broken_line_is_rejected(tmp_path: Path, bad: str) -> None:
-    found = outcome(lines(tmp_path, LINE, bad, {**LINE, "qid": 3}))
+    found = Outcome(lines(tmp_path, LINE, bad, {**LINE, "qid": 3}))
     assert [row["qid"] for row in found.rows] == ["1", "3"]
     assert found.taken == 3
 
@@ -263,7 +225,7 @@ ONE = '{"sentences": ["a man runs."], "timestamps": [[1, 2]], "duration": 10}'
 def test_one_bad_video_never_stops_a_run(tmp_path: Path, member: str) -> None:
     text = f'{json_of(("A1", VIDEO))[:-1]},\n {member}, "C3": {ONE}}}\n'
     (tmp_path / "train.json").write_text(text)
-    found = outcome(Dataset(name="own", folder=str(tmp_path)))
+    found = Outcome(Dataset(name="own", folder=str(tmp_path)))
     assert found.taken == 4
     assert {row["vid"] for row in found.rows} >= {"A1", "C3"}
 
@@ -277,7 +239,6 @@ ODD: list[Any] = [
 def sound(found: Outcome, expected: int) -> None:
     """Assert that all rows are counted, and that those that are kept are usable."""
     assert found.taken == expected
-    assert len(found.rows) + len(found.rejected) == expected
     assert all(row["reason"] and row["stage"] == "annotations" for row in found.rejected)
     assert len({row["qid"] for row in found.rows}) == len(found.rows)
     for row in found.rows:
@@ -313,7 +274,7 @@ def test_damaged_compositional_files_lose_no_row(tmp_path: Path) -> None:
     rejected = 0
     for _ in range(150):
         videos = [("good", VIDEO), *((f"v{n}", damaged_video(chance)) for n in range(chance.randint(1, 4)))]
-        found = outcome(compositional(tmp_path, *videos), chance.randint(1, 4))
+        found = Outcome(compositional(tmp_path, *videos), chance.randint(1, 4))
         sound(found, sum(count_rows(video) for _, video in videos))
         rejected += len(found.rejected)
     assert rejected > 150
@@ -329,7 +290,7 @@ def test_damaged_lines_lose_no_row(tmp_path: Path) -> None:
             row |= {key: chance.choice(ODD) for key in chance.sample(sorted(row), chance.randint(0, 2))}
             text = json.dumps(row)
             rows.append(text[: len(text) // 2] if chance.random() < 0.1 else text)
-        found = outcome(lines(tmp_path, *rows), chance.randint(1, 4))
+        found = Outcome(lines(tmp_path, *rows), chance.randint(1, 4))
         sound(found, len(rows))
         rejected += len(found.rejected)
     assert rejected > 150
@@ -337,25 +298,21 @@ def test_damaged_lines_lose_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows_a_part", [1, 3, 100])
 def test_the_rows_of_a_video_share_a_part(tmp_path: Path, rows_a_part: int) -> None:
+    counts = [number % 4 + 1 for number in range(12)]
     videos = [
-        (f"v{i}", {**VIDEO, "sentences": ["a man."] * (i % 4 + 1), "timestamps": [[0, 1]] * (i % 4 + 1)})
-        for i in range(12)
+        (f"v{number}", {**VIDEO, "sentences": ["a man."] * count, "timestamps": [[0, 1]] * count})
+        for number, count in enumerate(counts)
     ]
-    whole = outcome(compositional(tmp_path, *videos))
-    found = outcome(compositional(tmp_path, *videos), rows_a_part)
-    assert found.rows == whole.rows
+    dataset = compositional(tmp_path, *videos)
+    found = Outcome(dataset, rows_a_part)
+    assert found.rows == Outcome(dataset).rows
     assert sum(map(len, found.vids)) == 12, "a video is in two parts"
-    assert rows_a_part > 1 or len(found.vids) == 12
-    assert rows_a_part < 100 or len(found.vids) == 1
-
-
-@pytest.mark.parametrize("rows_a_part", [1, 3, 100])
-def test_the_lines_of_a_video_share_a_part_if_the_file_mixes_videos(tmp_path: Path, rows_a_part: int) -> None:
-    chance = random.Random(rows_a_part)
-    rows = [{**LINE, "qid": i, "vid": f"v{chance.randrange(6)}"} for i in range(40)]
-    found = outcome(lines(tmp_path, *rows), rows_a_part)
+    assert rows_a_part == 3 or len(found.vids) == (12 if rows_a_part == 1 else 1)
+    (tmp_path / "train.json").unlink()
+    mixed = [{**LINE, "qid": number, "vid": f"v{number * 7 % 6}"} for number in range(40)]
+    found = Outcome(lines(tmp_path, *mixed), rows_a_part)
     assert len(found.rows) == 40
-    assert sum(map(len, found.vids)) == len({row["vid"] for row in rows}), "a video is in two parts"
+    assert sum(map(len, found.vids)) == len({row["vid"] for row in mixed}), "a video is in two parts"
 
 
 BINARY = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe"
@@ -377,7 +334,7 @@ NO_LINES = [
 
 def refused(dataset: Dataset, path: Path) -> str:
     with pytest.raises((DatasetError, MissingError)) as caught:
-        outcome(dataset)
+        Outcome(dataset)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
