@@ -16,16 +16,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-dev-shm-usage"]
+QUIET += ["--disable-background-networking", "--disable-component-update"]
 PATIENCE = 60.0  # seconds
 
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs a Chromium to look at pages")
@@ -36,10 +28,10 @@ class Page:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection, self._numbers = connection, itertools.count()
-        self.events: list[dict[str, Any]] = []  # what the browser told of the domains that were enabled
+        self.events: list[dict[str, Any]] = []  # of the domains that were enabled
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol, and its result."""
+        """Send a command of the protocol; return its result."""
         number = next(self._numbers)
         self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -51,19 +43,18 @@ class Page:
             self.events.append(answer)
 
     def log_in(self, credential: str) -> None:
-        """Have every page find what Prefect's login page would have kept."""
+        """Store on every page what Prefect's login page would have stored."""
         password = base64.b64encode(credential.encode()).decode()
+        script = f"localStorage.setItem('prefect-password', '{password}')"
         self.call("Page.enable")
-        self.call(
-            "Page.addScriptToEvaluateOnNewDocument", source=f"localStorage.setItem('prefect-password', '{password}')"
-        )
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def open(self, address: str) -> None:
         """Go to an address."""
         self.call("Page.navigate", url=address)
 
     def evaluate(self, script: str) -> Any:
-        """What a JavaScript expression gives; a promise is waited for."""
+        """Return the value of a JavaScript expression; wait for a promise."""
         found = self._run(script)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -72,7 +63,7 @@ class Page:
         return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
 
     def wait_for(self, script: str, seconds: float = PATIENCE) -> Any:
-        """The value of an expression as soon as it is true; one that throws is not true yet.
+        """Return the value of an expression as soon as it is true; one that throws is not true yet.
 
         A page that has just been opened has no document element for a moment.
         """
@@ -84,7 +75,7 @@ class Page:
         return found["result"]["value"]
 
     def text(self, *expected: str) -> str:
-        """What is on the page, as soon as it has all that is expected, or after `PATIENCE`."""
+        """Return the text of the page as soon as it has all that is expected, or after `PATIENCE`."""
         end = time.monotonic() + PATIENCE
         while True:
             shown = str(self.evaluate("document.body ? document.body.textContent : ''"))
@@ -110,16 +101,10 @@ class Page:
 
 @contextmanager
 def browser(folder: Path, size: str = "1600,1200") -> Iterator[Page]:
-    """A browser with one empty tab; its profile is in the folder."""
-    command = [
-        str(CHROMIUM),
-        *QUIET,
-        f"--user-data-dir={folder}",
-        f"--window-size={size}",
-        "--remote-debugging-port=0",
-        "--remote-allow-origins=*",
-        "about:blank",
-    ]
+    """Start a browser with one empty tab; its profile is in the folder."""
+    places = [f"--user-data-dir={folder}", f"--window-size={size}"]
+    protocol = ["--remote-debugging-port=0", "--remote-allow-origins=*"]
+    command = [str(CHROMIUM), *QUIET, *places, *protocol, "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr

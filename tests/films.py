@@ -1,4 +1,4 @@
-"""Videos for tests, made with PyAV: each frame's grey tells its number, so that a test sees which one it was given."""
+"""Videos for tests, made with PyAV: each frame's grey encodes its number, so that a test recognises it."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -16,12 +16,12 @@ LOSSLESS = {"qp": "0", "qmin": "1", "qmax": "1", "g": "10", "bf": "0"}
 
 
 def grey(number: int) -> int:
-    """The grey of frame `number`."""
+    """Return the grey of frame `number`."""
     return 20 + 4 * (number % 50)
 
 
 def number_of(picture: Any) -> int:
-    """The number of a frame, told from the middle of its picture."""
+    """Return the number of a frame by the grey of its middle."""
     rows, columns = picture.shape[:2]
     return round((float(picture[rows // 2, columns // 2].mean()) - 20) / 4)
 
@@ -36,7 +36,7 @@ def film(
     options: dict[str, str] | None = None,
     container: str | None = None,
 ) -> Path:
-    """A video of grey frames; `times` are timestamps in milliseconds where they are not even."""
+    """Write a video of grey frames; `times` are timestamps in milliseconds where they are not even."""
     with av.open(str(path), "w", format=container, options=options or {}) as out:
         stream = cast("VideoStream", out.add_stream(codec, rate=rate, options=dict(LOSSLESS)))
         stream.height, stream.width = size
@@ -54,7 +54,7 @@ def film(
 
 
 def sound(path: Path, seconds: float = 1.0) -> Path:
-    """A file with a tone and no picture."""
+    """Write a file with a tone and no picture."""
     with av.open(str(path), "w") as out:
         stream = cast("AudioStream", out.add_stream("aac", rate=16000, layout="mono"))
         for start in range(0, int(16000 * seconds), 1024):
@@ -87,11 +87,11 @@ def cut(path: Path, share: float) -> Path:
 
 
 def lie_about_duration(path: Path, factor: int = 100) -> Path:
-    """Multiply every duration that an mp4 file's headers tell."""
+    """Multiply every duration in an mp4 file's headers."""
     data = bytearray(path.read_bytes())
     for name, skip in ((b"mvhd", 16), (b"mdhd", 16), (b"tkhd", 20)):
         at = data.index(name) + 4 + skip
-        told = int.from_bytes(data[at : at + 4], "big")
-        data[at : at + 4] = (told * factor).to_bytes(4, "big")
+        duration = int.from_bytes(data[at : at + 4], "big")
+        data[at : at + 4] = (duration * factor).to_bytes(4, "big")
     path.write_bytes(data)
     return path

