@@ -15,72 +15,66 @@ from torch import Tensor
 
 from penumbra.models.grounding import ModelSettings
 
-# (official, ours), tried in order on the whole name; groups are kept
-_NAMES = (
-    (r"input_(?P<part>vid|txt)_proj\.(?P<i>\d+)\.LayerNorm\.(?P<kind>\w+)", "{part}_projection.stages.{i}.norm.{kind}"),
-    (r"input_(?P<part>vid|txt)_proj\.(?P<i>\d+)\.net\.1\.(?P<kind>\w+)", "{part}_projection.stages.{i}.linear.{kind}"),
-    (r"txt_position_embed\.position_embeddings\.weight", "text_positions.table.weight"),
-    (r"txt_position_embed\.LayerNorm\.(?P<kind>\w+)", "text_positions.norm.{kind}"),
-    (r"span_embed\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "span_head.layers.{i}.{kind}"),
-    (r"class_embed\.(?P<kind>\w+)", "class_head.{kind}"),
-    (r"saliency_proj\.(?P<kind>\w+)", "saliency_head.{kind}"),
-    (r"saliency_proj1\.(?P<kind>\w+)", "clip_saliency.{kind}"),
-    (r"saliency_proj2\.(?P<kind>\w+)", "global_saliency.{kind}"),
-    (r"global_rep_token", "global_token"),
-    (r"global_rep_pos", "global_position"),
-    (r"contrastive_align_projection_(?P<part>query|txt|vid|video)\.(?P<kind>\w+)", "align_heads.{part}.{kind}"),
-    (r"contrastive_align_(?P<part>txt|vid)_proj\.(?P<kind>\w+)", "align_heads.{part}.{kind}"),
-    (r"(?P<part>vid|txt)_att_pooling\.feat2att\.weight", "pooling.{part}.scorer.hidden.weight"),
-    (r"(?P<part>vid|txt)_att_pooling\.to_alpha\.weight", "pooling.{part}.scorer.score.weight"),
-    (r"(?P<part>vid|txt)_att_pooling\.fc\.(?P<kind>\w+)", "pooling.{part}.out.{kind}"),
-    (r"FPM\.0\.weight", "frame_matcher.hidden.weight"),
-    (r"FPM\.2\.weight", "frame_matcher.score.weight"),
-    (r"transformer\.encoder\.query_scale\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "position_scale.layers.{i}.{kind}"),
-    (r"transformer\.decoder\.norm\.(?P<kind>\w+)", "decoder.norm.{kind}"),
-    (r"transformer\.decoder\.(?P<head>\w+)\.layers\.(?P<i>\d+)\.(?P<kind>\w+)", "decoder.{head}.layers.{i}.{kind}"),
-    (r"transformer\.(?P<stack>\w+)\.layers\.(?P<i>\d+)\.(?P<rest>.+)", "{stack}.{i}.{rest}"),
-    (r"featpool\.conv\.(?P<kind>\w+)", "clip_projection.{kind}"),
-    (r"feat2d\.convs\.(?P<i>\d+)\.(?P<kind>\w+)", "map.convolutions.{i}.{kind}"),
-    (r"text_encoder\.fc_out1\.(?P<kind>\w+)", "sentences.iou.{kind}"),
-    (r"text_encoder\.fc_out2\.(?P<kind>\w+)", "sentences.contrast.{kind}"),
-    (r"text_encoder\.layernorm\.(?P<kind>\w+)", "sentences.norm.{kind}"),
-    (r"proposal_conv\.convs\.(?P<i>\d+)\.(?P<kind>\w+)", "proposals.layers.{i}.convolution.{kind}"),
-    (r"proposal_conv\.bn\.(?P<i>\d+)\.(?P<kind>\w+)", "proposals.layers.{i}.norm.{kind}"),
-    (r"proposal_conv\.conv1x1_iou\.(?P<kind>\w+)", "cell_iou.{kind}"),
-    (r"proposal_conv\.conv1x1_contrastive\.(?P<kind>\w+)", "cell_contrast.{kind}"),
+# (start of an official name, start of ours), tried in order; "vid" and "txt" in ours then become "video" and "text"
+_STARTS = (
+    (r"query_embed\.weight$", "queries"),
+    (r"input_(vid|txt)_proj\.(\d+)\.LayerNorm\.", r"\1_projection.stages.\2.norm."),
+    (r"input_(vid|txt)_proj\.(\d+)\.net\.1\.", r"\1_projection.stages.\2.linear."),
+    (r"txt_position_embed\.position_embeddings\.", "text_positions.table."),
+    (r"txt_position_embed\.LayerNorm\.", "text_positions.norm."),
+    (r"span_embed\.", "span_head."),
+    (r"class_embed\.", "class_head."),
+    (r"saliency_proj\.", "saliency_head."),
+    (r"saliency_proj1\.", "clip_saliency."),
+    (r"saliency_proj2\.", "global_saliency."),
+    (r"global_rep_token$", "global_token"),
+    (r"global_rep_pos$", "global_position"),
+    (r"contrastive_align_(?:projection_)?(query|txt|video|vid)(?:_proj)?\.", r"align_heads.\1."),
+    (r"(vid|txt)_att_pooling\.feat2att\.", r"pooling.\1.scorer.hidden."),
+    (r"(vid|txt)_att_pooling\.to_alpha\.", r"pooling.\1.scorer.score."),
+    (r"(vid|txt)_att_pooling\.fc\.", r"pooling.\1.out."),
+    (r"FPM\.0\.", "frame_matcher.hidden."),
+    (r"FPM\.2\.", "frame_matcher.score."),
+    (r"transformer\.encoder\.query_scale\.", "position_scale."),
+    (r"transformer\.decoder\.norm\.", "decoder.norm."),
+    (r"transformer\.decoder\.query_scale\.", "decoder.scale_head."),
+    (r"transformer\.decoder\.ref_point_head\.", "decoder.position_head."),
+    (r"transformer\.decoder\.bbox_embed\.", "decoder.refine_head."),
+    (r"transformer\.decoder\.ref_anchor_head\.", "decoder.width_head."),
+    (r"transformer\.t2v_encoder\.layers\.(\d+)\.self_attn\.", r"text_to_video.\1.attention."),
+    (r"transformer\.encoder\.layers\.(\d+)\.self_attn\.", r"encoder.\1.attention."),
+    (r"transformer\.decoder\.layers\.(\d+)\.self_attn\.", r"decoder.layers.\1.self_attention."),
+    (r"transformer\.decoder\.layers\.(\d+)\.(?:multihead|cross)_attn\.", r"decoder.layers.\1.cross_attention."),
+    (r"transformer\.t2v_encoder\.layers\.", "text_to_video."),
+    (r"transformer\.encoder\.layers\.", "encoder."),
+    (r"transformer\.decoder\.layers\.", "decoder.layers."),
+    (r"featpool\.conv\.", "clip_projection."),
+    (r"feat2d\.convs\.", "map.convolutions."),
+    (r"text_encoder\.fc_out1\.", "sentences.iou."),
+    (r"text_encoder\.fc_out2\.", "sentences.contrast."),
+    (r"text_encoder\.layernorm\.", "sentences.norm."),
+    (r"proposal_conv\.convs\.(\d+)\.", r"proposals.layers.\1.convolution."),
+    (r"proposal_conv\.bn\.(\d+)\.", r"proposals.layers.\1.norm."),
+    (r"proposal_conv\.conv1x1_iou\.", "cell_iou."),
+    (r"proposal_conv\.conv1x1_contrastive\.", "cell_contrast."),
+)
+# parts of a name inside a layer of a transformer
+_INSIDE = (
+    (r"in_proj_", "in_"),
+    (r"out_proj\.", "out."),
+    (r"\.(linear[12])\.", r".feed_forward.\1."),
+    (r"\.activation\.weight", ".feed_forward.slope"),
+    (r"\.sa_([qkv])", r".self_attention.\1"),
+    (r"\.ca_([qkv])", r".cross_attention.\1"),
+    (r"\.qpos_sine_proj\.", ".query_anchor."),
+    (r"\.([qk])content_proj\.", r".\1_content."),
+    (r"\.([qk])pos_proj\.", r".\1_position."),
+    (r"\.q_(content|position)", r".query_\1"),
+    (r"\.k_(content|position)", r".key_\1"),
+    (r"\.v_proj\.", ".value."),
 )
 _TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, for which features of a text encoder stand here
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
-_PARTS = {"vid": "video", "txt": "text"}
-_HEADS = {
-    "query_scale": "scale_head",
-    "ref_point_head": "position_head",
-    "bbox_embed": "refine_head",
-    "ref_anchor_head": "width_head",
-}
-_STACKS = {"t2v_encoder": "text_to_video", "encoder": "encoder", "decoder": "decoder.layers"}
-_INSIDE = {
-    "self_attn.in_proj_": "{attention}.in_",
-    "self_attn.out_proj.": "{attention}.out.",
-    "multihead_attn.in_proj_": "cross_attention.in_",
-    "multihead_attn.out_proj.": "cross_attention.out.",
-    "cross_attn.out_proj.": "cross_attention.out.",
-    "linear1.": "feed_forward.linear1.",
-    "linear2.": "feed_forward.linear2.",
-    "activation.weight": "feed_forward.slope",
-    "sa_qcontent_proj.": "self_attention.query_content.",
-    "sa_qpos_proj.": "self_attention.query_position.",
-    "sa_kcontent_proj.": "self_attention.key_content.",
-    "sa_kpos_proj.": "self_attention.key_position.",
-    "sa_v_proj.": "self_attention.value.",
-    "ca_qcontent_proj.": "cross_attention.query_content.",
-    "ca_qpos_proj.": "cross_attention.query_position.",
-    "ca_kcontent_proj.": "cross_attention.key_content.",
-    "ca_kpos_proj.": "cross_attention.key_position.",
-    "ca_v_proj.": "cross_attention.value.",
-    "ca_qpos_sine_proj.": "cross_attention.query_anchor.",
-}
-
 _OPTIONS = {
     "video_dim": "v_feat_dim",
     "text_dim": "t_feat_dim",
@@ -107,33 +101,15 @@ class CheckpointError(ValueError):
 def our_name(official: str) -> str:
     """Return our name of an official parameter; raise `CheckpointError` if there is none."""
     name = official.removeprefix("module.")  # of a model that several devices trained
-    if name == "query_embed.weight":
-        return "queries"
-    for pattern, form in _NAMES:
-        matched = re.fullmatch(pattern, name)
-        if matched:
-            return form.format(**_translated(matched.groupdict()))
+    for pattern, start in _STARTS:
+        if matched := re.match(pattern, name):
+            ours = matched.expand(start).replace("vid.", "video.").replace("vid_", "video_").replace("txt", "text")
+            ours += name[matched.end() :]
+            if name.startswith("transformer."):
+                for part, replacement in _INSIDE:
+                    ours = re.sub(part, replacement, ours)
+            return ours
     raise CheckpointError(f"no parameter {official!r} is known")
-
-
-def _translated(groups: dict[str, str]) -> dict[str, str]:
-    names = dict(groups)
-    if "part" in names:
-        names["part"] = _PARTS.get(names["part"], names["part"])
-    if "head" in names:
-        names["head"] = _HEADS.get(names["head"], names["head"])
-    if "stack" in names:
-        attention = "self_attention" if names["stack"] == "decoder" else "attention"
-        names["rest"] = _inside(names["rest"]).format(attention=attention)
-        names["stack"] = _STACKS.get(names["stack"], names["stack"])
-    return names
-
-
-def _inside(name: str) -> str:
-    for official, ours in _INSIDE.items():
-        if name.startswith(official):
-            return ours + name.removeprefix(official)
-    return name
 
 
 def convert(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -215,5 +191,4 @@ def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _count(weights: Mapping[str, Tensor], pattern: str) -> int:
-    """Return the number of layers of a kind."""
     return len({matched[1] for name in weights if (matched := re.match(pattern, name))})

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-TILE_SIDES = (16, 20, 24, 32, 40, 48)  # that a large map may be cut into
 SPECTRA_AT_ONCE = 2**24  # numbers of the kernels' spectra that are held at a time
 SPECTRAL_COST = 3.5  # time of a multiplication by spectra over that of one in a direct convolution, in float32
 BF16_SPEEDUP = 5.0  # of direct convolution, which autocast takes to bf16
@@ -25,49 +24,20 @@ def convolve(cells: Tensor, weight: Tensor, padding: int) -> Tensor:
     By spectra the result is float32, under autocast, too, and its error that of float32's own rounding.
     """
     eager_on_cpu = cells.device.type == "cpu" and not torch.compiler.is_compiling()
-    side = _best_side(cells, weight, padding) if eager_on_cpu else None
-    if side is None:
+    if not eager_on_cpu or not _is_faster(cells, weight, padding):
         return functional.conv2d(cells, weight, padding=padding)
     with torch.autocast("cpu", enabled=False):
-        cells, weight = cells.float(), weight.float()
-        if side == cells.shape[2] + padding:
-            whole: Tensor = _FFTConvolution.apply(cells, weight, padding)  # type: ignore[no-untyped-call]
-            return whole
-        return _by_tiles(cells, weight, padding, side)
+        out: Tensor = _FFTConvolution.apply(cells.float(), weight.float(), padding)  # type: ignore[no-untyped-call]
+        return out
 
 
-def _best_side(cells: Tensor, weight: Tensor, padding: int) -> int | None:
-    """Side of the tiles with the fewest multiplications a pair of channels; None where direct convolution is better.
-
-    The whole map with its padding is a tile as well.
-    """
+def _is_faster(cells: Tensor, weight: Tensor, padding: int) -> bool:
     (batch, _, size, _), (out, inner, width, _) = cells.shape, weight.shape
-    if padding >= width:
-        return None
-    whole, result = size + padding, size + 2 * padding - width + 1
-    costs = {}
-    for side in (whole, *TILE_SIDES):
-        step = side - width + 1
-        if step > 0:
-            tiles = batch if side == whole else batch * math.ceil(result / step) ** 2
-            frequencies, transforms = side * (side // 2 + 1), 3 * side**3 * (1 / out + 1 / inner)
-            costs[side] = tiles * (4 * frequencies + transforms) + 2 * frequencies * width**2
-    side = min(costs, key=costs.__getitem__)
+    side, result = size + padding, size + 2 * padding - width + 1
+    frequencies, transforms = side * (side // 2 + 1), 3 * side**3 * (1 / out + 1 / inner)
+    cost = batch * (4 * frequencies + transforms) + 2 * frequencies * width**2
     relative = SPECTRAL_COST * (BF16_SPEEDUP if torch.is_autocast_enabled("cpu") else 1.0)
-    return side if relative * costs[side] < batch * result**2 * width**2 else None
-
-
-def _by_tiles(cells: Tensor, weight: Tensor, padding: int, side: int) -> Tensor:
-    """The map cut into overlapping tiles of a side, the results put side by side (overlap-save)."""
-    width = weight.shape[2]
-    step, result = side - width + 1, cells.shape[2] + 2 * padding - width + 1
-    count = math.ceil(result / step)
-    more = count * step + width - 1 - cells.shape[2] - padding
-    cells = functional.pad(cells, (padding, more, padding, more))
-    tiles = cells.unfold(2, side, step).unfold(3, side, step).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-    out: Tensor = _FFTConvolution.apply(tiles, weight, 0)  # type: ignore[no-untyped-call]
-    out = out.reshape(-1, count, count, *out.shape[1:]).permute(0, 3, 1, 4, 2, 5)
-    return out.flatten(4, 5).flatten(2, 3)[:, :, :result, :result]
+    return padding < width and relative * cost < batch * result**2 * width**2
 
 
 class _FFTConvolution(torch.autograd.Function):
@@ -144,7 +114,6 @@ def _spectral_correlation(spectra: Tensor, gradient: Tensor, phases: Tensor) -> 
 
 
 def _frequency_groups(frequencies: int, pairs: int) -> list[slice]:
-    """The frequencies in groups whose kernels' spectra fit into the memory meant for them."""
     step = max(1, SPECTRA_AT_ONCE // (2 * pairs))
     return [slice(start, start + step) for start in range(0, frequencies, step)]
 

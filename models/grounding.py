@@ -46,13 +46,10 @@ class ModelSettings:
     frame_weights: Literal["fixed", "official"] = "fixed"
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for sizes that no model can have."""
         if self.hidden % self.heads or self.hidden % 4:
             raise ValueError(f"hidden {self.hidden} must be a multiple of 4 and of heads {self.heads}")
         if not 1 <= self.projections <= 3:
             raise ValueError(f"projections is 1, 2 or 3, not {self.projections}")
-        if not {self.text_attention, self.frame_weights} <= {"fixed", "official"}:
-            raise ValueError("text_attention and frame_weights are fixed or official")
         if min(self.video_dim, self.text_dim, self.encoder_layers, self.decoder_layers, self.queries) < 1:
             raise ValueError("dimensions, layers and queries are at least 1")
 
@@ -159,27 +156,6 @@ class StackedTexts:
         return each[0], negative, each[1 + self.negative :] if self.hard else None
 
 
-def stack_texts(inputs: Inputs, text: Tensor, hard: Tensor | None, negative: bool) -> StackedTexts:
-    """Stack projected texts [batch, words, hidden] and hard negatives [levels·batch, hard words, hidden].
-
-    A sample's negative is the next sample's text, the last one's the first's; a batch of one has none.
-    """
-    batch, negative = text.shape[0], negative and text.shape[0] > 1
-    tokens, masks = [text], [inputs.text_mask]
-    if negative:
-        tokens.append(text.roll(-1, 0))
-        masks.append(inputs.text_mask.roll(-1, 0))
-    levels = 0
-    if hard is not None and inputs.hard_mask is not None:
-        levels = inputs.hard_mask.shape[0]
-        tokens.append(hard)
-        masks.append(inputs.hard_mask.flatten(0, 1))
-    longest = max(mask.shape[1] for mask in masks)
-    padded = [functional.pad(token, (0, 0, 0, longest - token.shape[1])) for token in tokens]
-    masks = [functional.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
-    return StackedTexts(torch.cat(padded), torch.cat(masks), negative, levels, batch)
-
-
 # -- projections and the base class -----------------------------------------------------------------------------------
 
 
@@ -256,13 +232,28 @@ class GroundingModel(nn.Module):
         raise NotImplementedError
 
     def project_texts(self, inputs: Inputs, negative: bool) -> StackedTexts:
-        """Project all texts of a step and stack them."""
+        """Project all texts of a step and stack them.
+
+        A sample's negative is the next sample's text, the last one's the first's; a batch of one has none.
+        """
         widths = inputs.video.shape[-1], inputs.text.shape[-1]
         expected = self.settings.video_dim, self.settings.text_dim
         if widths != expected:
             raise ValueError(f"video and text features of {widths} channels, but the model takes {expected}")
-        hard = None if inputs.hard_text is None else self.text_projection(inputs.hard_text.flatten(0, 1))
-        return stack_texts(inputs, self.text_projection(inputs.text), hard, negative)
+        text = self.text_projection(inputs.text)  # [batch, words, hidden]
+        tokens, masks, levels = [text], [inputs.text_mask], 0
+        negative = negative and len(text) > 1
+        if negative:
+            tokens.append(text.roll(-1, 0))
+            masks.append(inputs.text_mask.roll(-1, 0))
+        if inputs.hard_text is not None and inputs.hard_mask is not None:
+            levels = len(inputs.hard_mask)
+            tokens.append(self.text_projection(inputs.hard_text.flatten(0, 1)))
+            masks.append(inputs.hard_mask.flatten(0, 1))
+        longest = max(mask.shape[1] for mask in masks)
+        padded = [functional.pad(token, (0, 0, 0, longest - token.shape[1])) for token in tokens]
+        masks = [functional.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
+        return StackedTexts(torch.cat(padded), torch.cat(masks), negative, levels, len(text))
 
     def place_texts(self, texts: StackedTexts) -> Tensor:
         """Return positions [groups·batch, words, hidden]: zeros, or the positive text's for all, as published."""

@@ -77,15 +77,8 @@ class ShineLosses(LossSettings):
     ranking: Literal["relative", "absolute"] = "relative"  # compare a level with the one before, or with level 1
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for options that no loss has."""
         if self.quotient < 1:
             raise ValueError(f"quotient is at least 1, not {self.quotient}")
-        if self.ranking not in ("relative", "absolute") or self.variant not in ("paper", "released"):
-            raise ValueError("ranking is relative or absolute, variant is paper or released")
-        if set(self.coarse_terms) - {"intra", "inter"}:
-            raise ValueError(f"coarse_terms are intra and inter, not {self.coarse_terms}")
-        if len(self.fine_margins) != len(self.fine_terms):
-            raise ValueError("the fine ranking needs a margin for each of its terms")
 
     @property
     def has_pair_hinge(self) -> bool:
@@ -94,22 +87,18 @@ class ShineLosses(LossSettings):
 
     @property
     def has_negative_pair(self) -> bool:
-        """Whether the negative-pair loss is a loss."""
         return self.shine if self.negative_pair is None else self.negative_pair
 
     @property
     def localises(self) -> bool:
-        """See `LossSettings.localises`."""
         return self.variant == "paper"
 
     @property
     def needs_negative(self) -> bool:
-        """See `LossSettings.needs_negative`."""
         return self.has_negative_pair or bool(self.shine and self.coarse and "inter" in self.coarse_terms)
 
     @property
     def needs_hard(self) -> bool:
-        """See `LossSettings.needs_hard`."""
         return self.shine and self.fine > 0
 
 
@@ -131,7 +120,6 @@ class QDDETRLosses(ShineLosses):
 
     @property
     def needs_negative(self) -> bool:
-        """See `LossSettings.needs_negative`."""
         return self.rank_contrastive or super().needs_negative
 
 

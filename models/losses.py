@@ -104,15 +104,18 @@ def _branch_losses(outputs: Outputs, targets: Targets, settings: LossSettings) -
     terms["saliency"] = total / settings.saliency if settings.saliency else total
     if settings.localises:
         total = total + _localisation_losses(outputs, targets, settings, terms)
-    if isinstance(settings, BMDETRLosses):
-        total = total + _background_losses(outputs, targets, settings, terms)
+    if isinstance(settings, BMDETRLosses) and settings.probability and outputs.probability is not None:
+        terms["probability"] = frame_probability(outputs.probability, targets)
+        total = total + settings.probability * terms["probability"]
+    if isinstance(settings, BMDETRLosses) and settings.semantic and outputs.pooled is not None:
+        terms["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
+        total = total + settings.semantic * terms["semantic"]
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 
 
 def _localisation_losses(
     outputs: Outputs, targets: Targets, settings: LossSettings, terms: dict[str, Tensor]
 ) -> Tensor:
-    """Return span, GIoU, class and alignment losses of the last decoder layer and the earlier ones, each matched."""
     layers = outputs.logits.shape[0] if settings.auxiliary else 1
     logits, spans = outputs.logits[-layers:], outputs.spans[-layers:]  # [layers, batch, queries, 2]
     truth, present = targets.spans.repeat(layers, 1, 1), targets.span_mask.repeat(layers, 1)
@@ -150,8 +153,15 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
         terms["negative_pair"] = negative_pair(negative, targets.video_mask)
     total = torch.stack([*terms.values(), scores.new_zeros(())]).sum()
     if isinstance(settings, ShineLosses) and settings.shine:
-        coarse = _coarse_losses(scores, negative, targets, settings)
-        fine = _fine_losses(scores, outputs.saliency_hard, negative, targets, settings)
+        coarse, fine, (h1, h2) = {}, {}, settings.coarse_margins
+        if settings.coarse and "intra" in settings.coarse_terms:
+            coarse["coarse_intra"] = coarse_intra(scores, targets, h1, settings.quotient)
+        if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
+            coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
+        if settings.fine and outputs.saliency_hard is not None:
+            hard = outputs.saliency_hard.float()
+            hinges = fine_hinges(scores, hard, negative, targets, settings.fine_margins, settings.ranking)
+            fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
     return terms, total
@@ -325,17 +335,6 @@ def coarse_inter(saliency: Tensor, negative: Tensor, targets: Targets, margin: f
     return (margin + top_mean(negative, inside, quotient) - top_mean(saliency, inside, quotient)).relu().mean()
 
 
-def _coarse_losses(
-    scores: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
-) -> dict[str, Tensor]:
-    terms, (h1, h2) = {}, settings.coarse_margins
-    if settings.coarse and "intra" in settings.coarse_terms:
-        terms["coarse_intra"] = coarse_intra(scores, targets, h1, settings.quotient)
-    if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
-        terms["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
-    return terms
-
-
 def divergence(reference: Tensor, saliency: Tensor, mask: Tensor) -> Tensor:
     """Return d(y, s) = -(1/T) sum_t y_t log s_t (Eq. 3) [..., batch] over the valid clips; y has no gradient.
 
@@ -376,28 +375,7 @@ def fine_hinges(
     return hinges
 
 
-def _fine_losses(
-    scores: Tensor, hard: Tensor | None, negative: Tensor | None, targets: Targets, settings: ShineLosses
-) -> dict[str, Tensor]:
-    if not settings.fine or hard is None:
-        return {}
-    hinges = fine_hinges(scores, hard.float(), negative, targets, settings.fine_margins, settings.ranking)
-    return {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
-
-
 # -- BM-DETR's own terms (WACV 2025) ----------------------------------------------------------------------------------
-
-
-def _background_losses(outputs: Outputs, targets: Targets, settings: BMDETRLosses, terms: dict[str, Tensor]) -> Tensor:
-    """Return the losses of the clips' probabilities and of pooled video and text."""
-    total = torch.zeros((), device=outputs.logits.device)
-    if settings.probability and outputs.probability is not None:
-        terms["probability"] = frame_probability(outputs.probability, targets)
-        total = total + settings.probability * terms["probability"]
-    if settings.semantic and outputs.pooled is not None:
-        terms["semantic"] = semantic_alignment(*outputs.pooled, settings.align_temperature)
-        total = total + settings.semantic * terms["semantic"]
-    return total
 
 
 def frame_probability(probability: Tensor, targets: Targets) -> Tensor:

@@ -67,7 +67,6 @@ class MMNLosses:
     shine: bool = False
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for options that no loss has."""
         if not 0 <= self.lowest < self.highest <= 1:
             raise ValueError(f"0 <= lowest < highest <= 1, not {self.lowest} and {self.highest}")
         if self.positives < 1 or (self.most_sentences is not None and self.most_sentences < 1):

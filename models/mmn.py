@@ -42,7 +42,6 @@ class MMNSettings:
     projected: bool = True
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for sizes that give no map."""
         if self.segments % self.clips or (self.segments - self.pool) // self.stride + 1 != self.clips:
             raise ValueError(f"{self.segments} segments, pooled by {self.pool}, do not give {self.clips} clips")
         if not self.projected and self.video_dim != self.hidden:

@@ -28,7 +28,6 @@ class MomentDETR(GroundingModel):
         self.initialise([self.encoder, self.decoder])
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
-        """See `GroundingModel.forward`."""
         texts = self.project_texts(inputs, negative)
         video = self.video_projection(inputs.video)
         batch, clips, groups = *inputs.video.shape[:2], texts.groups

@@ -34,7 +34,6 @@ class QDDETR(GroundingModel):
         self.initialise([self.text_to_video, self.encoder, self.decoder])
 
     def forward(self, inputs: Inputs, negative: bool = False) -> Outputs:
-        """See `GroundingModel.forward`."""
         texts = self.project_texts(inputs, negative)  # tokens [groups·batch, words, hidden]
         batch = inputs.video.shape[0]
         positions = clip_positions(inputs.video_mask, self.settings.hidden)  # [batch, clips, hidden]

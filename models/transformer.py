@@ -57,7 +57,6 @@ def _frequencies(channels: int, device: torch.device) -> Tensor:
 
 
 def _interleave(angles: Tensor) -> Tensor:
-    """Return the sine of the even channels and the cosine of the odd ones."""
     return torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), dim=-1).flatten(-2)
 
 

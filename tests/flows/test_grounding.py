@@ -23,8 +23,8 @@ from penumbra.flows.local_run import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import lists_of
-from penumbra.tasks.grounding.batches.examples import FeatureError
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT, OTHER_QUERY

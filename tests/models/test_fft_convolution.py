@@ -1,4 +1,4 @@
-"""Convolutions by spectra: torch's own numbers and gradients, whole and in tiles, and only where they are quicker."""
+"""Convolutions by spectra: torch's own numbers and gradients, and only where they are quicker."""
 
 import pytest
 import torch
@@ -11,13 +11,11 @@ from penumbra.models.fft_convolution import convolve
 SHAPES = [(3, 5, 7, 11, 5, 4), (2, 4, 6, 12, 5, 0), (2, 3, 4, 9, 3, 1), (2, 3, 4, 10, 4, 2), (1, 2, 3, 30, 3, 2)]
 
 
-@pytest.mark.parametrize("tiles", [False, True], ids=["whole", "tiles"])
 @pytest.mark.parametrize(("batch", "inner", "out", "size", "width", "padding"), SHAPES)
 def test_numbers_and_gradients_are_those_of_torch(
-    monkeypatch: pytest.MonkeyPatch, tiles: bool, batch: int, inner: int, out: int, size: int, width: int, padding: int
+    monkeypatch: pytest.MonkeyPatch, batch: int, inner: int, out: int, size: int, width: int, padding: int
 ) -> None:
-    side = width + 3 if tiles else size + padding
-    monkeypatch.setattr(fft_convolution, "_best_side", lambda *_: side)
+    monkeypatch.setattr(fft_convolution, "_is_faster", lambda *_: True)
     monkeypatch.setattr(fft_convolution, "SPECTRA_AT_ONCE", 500)  # several groups of frequencies
     generator = torch.Generator().manual_seed(0)
     cells = torch.randn(batch, inner, size, size, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -37,21 +35,20 @@ def test_numbers_and_gradients_are_those_of_torch(
 
 
 @pytest.mark.parametrize(
-    ("batch", "channels", "size", "width", "padding", "wanted"),
+    ("batch", "channels", "size", "width", "padding", "faster"),
     [
-        (48, 512, 24, 5, 4, 28),  # Charades-STA: the whole map
-        (48, 512, 64, 9, 8, 72),  # ActivityNet Captions
-        (4, 512, 64, 9, 8, 20),  # the same with few maps: tiles, so that there are many of them
-        (4, 512, 24, 5, 4, None),  # so few maps that the kernels' spectra cost more than they save
-        (16, 64, 16, 3, 2, None),
-        (48, 512, 24, 1, 0, None),
+        (48, 512, 24, 5, 4, True),  # Charades-STA
+        (48, 512, 64, 9, 8, True),  # ActivityNet Captions
+        (4, 512, 24, 5, 4, False),  # so few maps that the kernels' spectra cost more than they save
+        (16, 64, 16, 3, 2, False),
+        (48, 512, 24, 1, 0, False),
     ],
 )
 def test_spectra_are_taken_where_they_are_quicker(
-    batch: int, channels: int, size: int, width: int, padding: int, wanted: int | None
+    batch: int, channels: int, size: int, width: int, padding: int, faster: bool
 ) -> None:
     cells = torch.empty(batch, channels, size, size, device="meta")
     weight = torch.empty(channels, channels, width, width, device="meta")
-    assert fft_convolution._best_side(cells, weight, padding) == wanted
+    assert fft_convolution._is_faster(cells, weight, padding) == faster
     with torch.autocast("cpu", torch.bfloat16):
-        assert fft_convolution._best_side(cells, weight, padding) is None
+        assert not fft_convolution._is_faster(cells, weight, padding)

@@ -44,22 +44,6 @@ def test_attention_has_no_dropout_in_evaluation_and_matches_torch() -> None:
     torch.testing.assert_close(ours(tokens, tokens.clone(), tokens, padding_bias(mask)), wanted)
 
 
-def test_dropout_onto_a_residual_is_dropout_and_a_sum() -> None:
-    residual, branch, drop = torch.randn(40, 50), torch.randn(40, 50), Dropout(0.25)
-    torch.manual_seed(0)
-    found = drop.add(residual, branch)
-    torch.manual_seed(0)
-    torch.testing.assert_close(found, residual + drop(branch))
-    assert torch.equal(drop.eval().add(residual, branch), residual + branch)
-
-
-def test_dropout_is_off_in_evaluation_and_refuses_other_shares() -> None:
-    values = torch.randn(5)
-    assert Dropout(0.5).eval()(values) is values
-    with pytest.raises(ValueError, match="below 1"):
-        Dropout(1.0)
-
-
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.999])
 def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
     torch.manual_seed(0)

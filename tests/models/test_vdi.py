@@ -108,10 +108,3 @@ def test_without_patches_there_is_no_motion() -> None:
     assert set(injection_losses(net.inject(inputs()), inputs())) == {"visual_context"}
     batch = replace(inputs(), seen=None)
     assert set(injection_losses(model().inject(batch), batch)) == {"visual_context"}
-
-
-def test_prediction_needs_no_injection() -> None:
-    net, batch = model().eval(), inputs()
-    before = net(batch.map).fused(1.0)
-    net.context, net.dynamics = nn.Identity(), None  # type: ignore[assignment]
-    torch.testing.assert_close(net(batch.map).fused(1.0), before)

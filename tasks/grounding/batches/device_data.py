@@ -115,7 +115,6 @@ class DeviceData:
         self.host = {name: getattr(examples, name).numpy() for name in ("video", "text", "hard")}
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.examples)
 
     @property
@@ -129,7 +128,6 @@ class DeviceData:
         return self.texts.values.shape[1]
 
     def _sizes(self, rows: np.ndarray, hard: bool) -> tuple[int, int]:
-        """Return the longest video and the longest text of some queries."""
         multiple = MULTIPLE if self.group_by_length else 1
         texts = self.texts.longest(self.host["text"][rows], multiple)
         if hard:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, rejection
 from penumbra.artifacts.store import Store
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 
 
@@ -70,10 +70,6 @@ def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchTensors |
 
 
 SMALLEST_NORM = 1e-5
-
-
-class FeatureError(PenumbraError):
-    """Error for features that can't be used; the message names the artifact and the fault."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,6 @@ def joined(sources: Sequence[Features]) -> Features:
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the row numbers of several runs of rows, concatenated."""
     ends = lengths.cumsum(0)
     return torch.arange(int(ends[-1]) if len(ends) else 0) + (starts - ends + lengths).repeat_interleave(lengths)
 
@@ -189,7 +184,6 @@ class Examples:
     notes: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.qids)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.extraction import ExtractedFeatures
 from penumbra.tasks.grounding.batches.examples import (
     Examples,
-    FeatureError,
     Features,
     joined,
     load_features,
@@ -74,7 +74,6 @@ def named_sources(annotations: Artifact, inputs: Inputs) -> dict[str, Any]:
 
 
 def _features_named(store: Store, dataset: str, stage: str, name: str) -> Artifact:
-    """Return the newest features of an encoder, or else those with a key, which are named by its first digits."""
     is_encoder = any(encoder_of(manifest) == name for manifest in store.find(dataset, stage))
     is_key = not is_encoder and set(name) <= set("0123456789abcdef")
     return store.with_key(dataset, stage, name) if is_key else _of_encoder(store, dataset, stage, name)
@@ -132,7 +131,6 @@ def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
 
 
 def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
-    """Return the newest patches of an encoder."""
     try:
         return _of_encoder(store, dataset, "patch_features", encoder)
     except (ArtifactError, FeatureError):
@@ -143,7 +141,6 @@ def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
-    """Return the newest artifact of a stage whose rows are of the encoder."""
     store.newest(dataset, stage)
     for manifest in reversed(store.find(dataset, stage)):
         if encoder_of(manifest) == encoder:
@@ -207,7 +204,6 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
 
 
 def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]] | None:
-    """Return the static and the dynamic part of each query."""
     if queries is None:
         return None
     rows = (row for part in store.parts(queries, ["qid", "static", "dynamic"]) for row in part.to_pylist())
@@ -215,7 +211,6 @@ def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]]
 
 
 def _in_video(store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]) -> dict[str, list[str]] | None:
-    """Return the texts of each query's negatives in its own video."""
     if pairs is None:
         return None
     texts = {row["qid"]: row["query"] for row in rows}

@@ -127,14 +127,11 @@ class HardNegativeModel(ModelConfig):
 
     @property
     def label(self) -> str:
-        """See `ModelConfig.label`."""
         return f"{self.name}+shine" if self.losses.shine else self.name
 
     @property
     def reads_negatives(self) -> bool:
-        """See `ModelConfig.reads_negatives`."""
         return self.losses.shine
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
-        """See `ModelConfig.on_hard_negatives`."""
         return {"losses": {"shine": wanted}}

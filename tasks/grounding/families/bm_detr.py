@@ -64,13 +64,11 @@ class BMDETRConfig(DETRConfig):
 
     @property
     def released_changes(self) -> dict[str, Any]:
-        """See `ModelConfig.released_changes`."""
         changes = {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
         return changes if self.as_published == "released" else {}
 
     @property
     def reads_negatives(self) -> bool:
-        """See `ModelConfig.reads_negatives`."""
         return self.losses.negatives in ("generated", "both")
 
     def on_hard_negatives(self, wanted: bool) -> dict[str, Any]:
@@ -79,7 +77,6 @@ class BMDETRConfig(DETRConfig):
 
     @property
     def reads_in_video(self) -> bool:
-        """See `ModelConfig.reads_in_video`."""
         return self.losses.negatives in ("in_video", "both")
 
 
@@ -148,7 +145,6 @@ class BackgroundData(DeviceData):
         self.pool_longest = np.where(offsets.diff().numpy() > 0, longest, 1)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """See `distinct_videos`."""
         return distinct_videos(self.host["video"], self.batch_size, seed, epoch)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
@@ -251,7 +247,6 @@ class BMDETRSystem(DETRSystem[BMDETRConfig]):
         return {**dict(zip(FIGURES, means, strict=True)), "queries with a negative": float(len(rows))}
 
     def _end(self, clip_length: float) -> float | None:
-        """Return the longest duration that a video may have, in seconds."""
         clips = self.settings.inputs.longest_video
         return None if clips is None else clips * clip_length
 

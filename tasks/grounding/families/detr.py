@@ -76,7 +76,6 @@ class DETRConfig(ModelConfig):
         return ModelSettings(video_dim=video_dim, text_dim=text_dim, longest_text=longest_text, **known)
 
     def check(self) -> None:
-        """See `ModelConfig.check`."""
         self.sizes(1, 1, 1)
 
 
@@ -87,7 +86,6 @@ class ShineDETRConfig(DETRConfig, HardNegativeModel):
 
     @property
     def released_changes(self) -> dict[str, Any]:
-        """See `ModelConfig.released_changes`."""
         return {"variant": "released"} if self.as_published == "released" and self.losses.shine else {}
 
 
@@ -108,7 +106,6 @@ class QDDETRConfig(ShineDETRConfig):
 
     @property
     def released_changes(self) -> dict[str, Any]:
-        """See `ModelConfig.released_changes`."""
         released = self.as_published == "released"
         return super().released_changes | ({"text_attention": "official"} if released else {})
 
@@ -139,21 +136,17 @@ class DETRSystem(System[ADETR]):
 
     @property
     def has_static_shapes(self) -> bool:
-        """See `System.has_static_shapes`."""
         return self.settings.training.group_by_length
 
     def build(self, video_dim: int, text_dim: int) -> GroundingModel:
-        """See `System.build`."""
         sizes = self.config.sizes(video_dim + ENDPOINTS, text_dim, self.settings.inputs.longest_text)
         return self.config.network(sizes)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
-        """See `System.widths`."""
         video, text = (len(weights[f"{part}_projection.stages.0.norm.weight"]) for part in ("video", "text"))
         return video - ENDPOINTS, text
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> DeviceData:
-        """See `System.data`."""
         training, hard = self.settings.training, self.config.loss_settings.needs_hard
         return DeviceData(
             examples,
@@ -166,11 +159,9 @@ class DETRSystem(System[ADETR]):
         )
 
     def objective(self, model: nn.Module) -> Objective:
-        """See `System.objective`."""
         return Objective(cast(GroundingModel, model), self.config.loss_settings, self.bf16)
 
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
-        """See `System.predict`."""
         return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)
 
     def figures(self, model: nn.Module, data: DeviceData) -> dict[str, float]:

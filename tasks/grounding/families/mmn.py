@@ -60,7 +60,6 @@ class MapConfig(HardNegativeModel):
         return MMNSettings(video_dim, text_dim, **known)
 
     def check(self) -> None:
-        """See `ModelConfig.check`."""
         self.sizes(1, 1)
         schedule(self.clips, self.counts)
         if (self.kernel - 1) * self.layers % 2:
@@ -68,7 +67,6 @@ class MapConfig(HardNegativeModel):
 
     @property
     def reads_in_video(self) -> bool:
-        """See `ModelConfig.reads_in_video`."""
         return bool(self.loss_settings.in_video)
 
 
@@ -122,7 +120,6 @@ class MapData:
         self.chosen, self.late = [rows for _, rows in self.taught], False
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.examples)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
@@ -230,20 +227,16 @@ class MMNSystem(System[AnMMN]):
     models: ClassVar[tuple[type[ModelConfig], ...]] = (MMNConfig,)
 
     def build(self, video_dim: int, text_dim: int) -> nn.Module:
-        """See `System.build`."""
         return mmn.MMN(self.config.sizes(video_dim, text_dim))
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
-        """See `System.widths`."""
         return weights["clip_projection.weight"].shape[1], len(weights["sentences.norm.weight"])
 
     def data(self, examples: Examples, videos: Features, texts: Features, device: torch.device) -> MapData:
-        """See `System.data`."""
         sizes, losses = self.config.sizes(videos.channels, texts.channels), self.config.loss_settings
         return MapData(examples, videos, texts, device, sizes, losses, self.settings.training.batch_size)
 
     def objective(self, model: nn.Module) -> nn.Module:
-        """See `System.objective`."""
         return MMNObjective(cast(mmn.MMN, model), self.config.loss_settings, self.bf16)
 
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:

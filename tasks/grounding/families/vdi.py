@@ -18,7 +18,8 @@ from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
 from penumbra.models.mmn import MMNSettings
 from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches, injection_losses
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
-from penumbra.tasks.grounding.batches.examples import Examples, FeatureError, Features
+from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families.base import LossConfig, autocast, trained
 from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MapOptions, MMNSystem
 
@@ -69,12 +70,10 @@ class VDIConfig(MapConfig):
 
     @property
     def reads_parts(self) -> bool:
-        """See `ModelConfig.reads_parts`."""
         return True
 
     @property
     def patches_of(self) -> str | None:
-        """See `ModelConfig.patches_of`."""
         return self.clip_encoder if self.losses.spatial_dynamics else None
 
 
@@ -186,7 +185,6 @@ class VDISystem(MMNSystem[VDIConfig]):
         return vdi.VDI(self.config.of_clip(width), self.config.injection(width, side**2, patch_dim), text)
 
     def widths(self, weights: Mapping[str, Tensor]) -> tuple[int, int]:
-        """See `System.widths`."""
         width, hidden = weights["text_encoder.model.text_projection.weight"].shape
         return width, hidden
 
@@ -202,7 +200,6 @@ class VDISystem(MMNSystem[VDIConfig]):
         return VDIData(examples, videos, ids, device, self.config, self.settings.training.batch_size)
 
     def objective(self, model: nn.Module) -> VDIObjective:
-        """See `System.objective`."""
         return VDIObjective(cast(vdi.VDI, model), self.config.loss_settings, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:

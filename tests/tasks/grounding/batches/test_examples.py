@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.device_data import (
     DeviceData,
     Ragged,
@@ -15,7 +16,7 @@ from penumbra.tasks.grounding.batches.device_data import (
     endpoint_features,
     length_groups,
 )
-from penumbra.tasks.grounding.batches.examples import FeatureError, Features, clip_range, joined, normalised, prepare
+from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, normalised, prepare
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
 
@@ -102,22 +103,6 @@ def test_rows_are_gathered_as_a_loop_would() -> None:
     assert ragged.longest(np.array([0, 1])) == 3
     assert ragged.longest(np.array([0, 1]), multiple=4) == 4
     assert ragged.longest(np.array([0, 1]), multiple=8) == 5
-
-
-def test_a_batch_is_as_long_as_its_own_longest_video_and_text() -> None:
-    found = device_data()
-    short = found.inputs(torch.tensor([0, 7, 14]))
-    assert short.video.shape[1] == max(6 + n % 5 for n in (0,))
-    whole = found.inputs(torch.arange(24), hard=True)
-    assert whole.video.shape[1] == 10
-    assert whole.hard_text is not None
-    assert whole.hard_text.shape[:2] == (3, 24)
-    few = device_data(group_by_length=True).inputs(torch.tensor([0, 7, 14]), hard=True)
-    assert few.video.shape[1] == 8
-    assert few.text.shape[1] == 5  # no text has more
-    assert few.hard_text is not None
-    assert few.hard_text.shape[2] == few.text.shape[1]
-    assert torch.equal(few.video[:, : short.video.shape[1]], short.video)
 
 
 def test_endpoints_and_normalised_rows() -> None:
@@ -271,12 +256,3 @@ def test_batches_of_like_length_hold_every_query_once_and_pad_little() -> None:
     again, later = (length_groups(lengths, 32, 1, epoch) for epoch in (0, 1))
     assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
     assert not torch.equal(batches[0], later[0])
-
-
-def test_an_epoch_is_grouped_where_that_is_asked_for() -> None:
-    grouped, plain = device_data(64, batch_size=8, group_by_length=True), device_data(64, batch_size=8)
-    spread = [
-        np.mean([np.ptp(found.videos.host_lengths[found.host["video"]][rows]) for rows in found.batches(0, 0)])
-        for found in (grouped, plain)
-    ]
-    assert spread[0] < spread[1]

@@ -142,13 +142,6 @@ def test_what_determines_a_run_changes_its_key(change: dict[str, Any]) -> None:
     assert key_of(Settings.model_validate(change)) != key_of(Settings())
 
 
-def test_the_whole_settings_are_told_in_the_manifest() -> None:
-    artifact = Artifact(root="r", dataset="d", stage="s", key="k")
-    parameters = TrainingRun(Sources(artifact, artifact, ()), Settings()).work.parameters["settings"]
-    assert parameters["model"]["hidden"] == 256
-    assert parameters["training"]["seed"] == 2018
-
-
 # -- presets -----------------------------------------------------------------------------------------------------------
 
 

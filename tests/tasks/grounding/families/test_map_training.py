@@ -90,17 +90,6 @@ def test_an_epoch_has_every_video_once_with_all_its_sentences() -> None:
     assert not torch.equal(torch.cat(batches), torch.cat(found.batches(seed=1, epoch=1)))
 
 
-def test_sentences_of_a_video_are_drawn_anew_each_epoch() -> None:
-    found = data(settings(losses={"most_sentences": 2}))
-    drawn = []
-    for epoch in range(2):
-        found.batches(seed=1, epoch=epoch)
-        assert [len(chosen) for chosen in found.chosen] == [2] * 7
-        assert all(set(chosen) <= set(rows) for chosen, (_, rows) in zip(found.chosen, found.taught, strict=True))
-        drawn.append(np.concatenate(found.chosen))
-    assert not np.array_equal(*drawn)
-
-
 def test_a_sentence_has_its_own_text_video_and_windows() -> None:
     found = data(settings(losses={"shine": True}))
     found.batches(seed=0, epoch=0)
@@ -133,13 +122,6 @@ def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_p
         np.testing.assert_allclose(windows[:, :2] * 8 / duration, np.round(windows[:, :2] * 8 / duration), atol=1e-5)
         assert len(prediction.saliency) == found.videos.host_lengths[found.examples.video[row]]
     assert model.training  # as before
-
-
-def test_order_of_texts_is_judged_at_the_true_moment() -> None:
-    chosen = settings(losses={"shine": True})
-    system, found = system_of(chosen), data(chosen)
-    figures = system.figures(system.build(CHANNELS, CHANNELS), found)
-    assert {"ordering positive > level 1", "ordering level 3 > random", "ordering"} <= set(figures)
 
 
 def test_sentences_that_are_not_listed_as_negatives_are_none() -> None:
@@ -176,17 +158,3 @@ def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None
     overlap = found.batch(torch.tensor([0]))[1].overlap
     whole = (found.cells[:, 1] - found.cells[:, 0]).argmax()
     assert overlap[0, whole] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("group", "change", "said"),
-    [
-        ("model", {"counts": (8,)}, "too narrow"),
-        ("model", {"pool": 3}, "do not give 8 clips"),
-        ("model", {"kernel": 2, "layers": 3}, "change the size"),
-        ("losses", {"lowest": 0.9, "highest": 0.5}, "lowest <"),
-    ],
-)
-def test_maps_and_losses_that_can_not_be_are_refused(group: str, change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        settings(**{group: change})

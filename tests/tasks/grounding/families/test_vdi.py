@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
-from penumbra.tasks.grounding.batches.examples import FeatureError, prepare
+from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.grounding.batches.examples import prepare
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILossConfig, token_ids
