@@ -85,9 +85,9 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield page
 
 
-def written(store: Store, folder: Path, *runs: str, providers: tuple[str, ...] = ()) -> Path:
+def written(store: Store, folder: Path, *runs: str) -> Path:
     file = folder / "page.html"
-    file.write_text(write_page(gather(store, DATASET, providers, runs, folder)), encoding="utf-8")
+    file.write_text(write_page(gather(store, DATASET, (), runs, folder)), encoding="utf-8")
     return file
 
 
@@ -212,7 +212,6 @@ class TestUsual:
     def test_two_runs_stand_side_by_side(self, page: Shown) -> None:
         page.choose("which", "predicted")
         assert [text.split(" ", 1)[1] for text in page.texts("#row-0 .number")] == ["1.00", "0.00"]
-        assert len(page.texts("#row-0 .line.run")) == 2
         assert page.texts("#detail .windows li")[:2] == ["5.0 – 10.0 s0.900", "12.0 – 15.0 s0.400"]
         assert page("document.querySelectorAll('#detail .saliency path').length") == 1
         assert page("document.querySelectorAll('#detail .lane').length") == 3
@@ -292,8 +291,7 @@ def test_a_page_that_was_tampered_with_runs_nothing(store: Store, tmp_path: Path
 
 @needs_chromium
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page, size: tuple[int, int]) -> None:
+def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page) -> None:
     queries = [annotation(f"q{n}", f"person {n} opens the {n % 97} doors of a house.") for n in range(MANY)]
     rows = [
         negative(f"q{n}", level, f"person {n} shuts the {n % 89} doors of a {level}.", similarity=n / MANY)
@@ -303,32 +301,25 @@ def test_ten_thousand_queries_stay_fluid(store: Store, tmp_path: Path, tab: Page
     build(store, "negatives", rows, (build(store, "annotations", queries),))
     file = written(store, tmp_path)
     assert file.stat().st_size < 1_000_000
-    page = Shown(tab, file, *size)
-    high = page("document.getElementById('list').scrollHeight")
-    assert high > 100 * MANY
-    most = page(f"""(async () => {{
+    page = Shown(tab, file)
+    assert page("document.getElementById('list').scrollHeight") > 100 * MANY
+    most = page("""(async () => {
         const list = document.getElementById('list'), frame = () => new Promise(requestAnimationFrame);
         let most = 0;
-        for (let step = 0; step <= 100; step++) {{
-            list.scrollTop = step * {high} / 100;
+        for (let step = 0; step <= 100; step++) {
+            list.scrollTop = step * list.scrollHeight / 100;
             await frame(); await frame();
             const rows = [...document.querySelectorAll('.row')].map(row => row.getBoundingClientRect());
             const seen = list.getBoundingClientRect();
             const top = Math.min(...rows.map(it => it.top)), bottom = Math.max(...rows.map(it => it.bottom));
             if (top > seen.top || bottom < seen.bottom - 1) throw new Error('a gap at ' + list.scrollTop);
             most = Math.max(most, rows.length);
-        }}
+        }
         return most;
-    }})()""")
+    })()""")
     assert most < 40, "only what is in sight is drawn"
     page.press("End")
     assert page.chosen() == queries[-1]["query"]
-    page.choose("order", "near")
-    page.press("/")
-    page.tab.type("person 77")
-    page.settle()
-    assert page.texts("#count") == [f"111 of {MANY:,} queries"]
-    assert page.queries()[0].startswith("person 779"), "cosines are kept to a thousandth"
 
 
 @needs_chromium

@@ -107,15 +107,6 @@ def test_no_process_outlives_its_pool(videos: list[Video]) -> None:
             os.kill(process, 0)
 
 
-def test_an_error_in_the_list_of_videos_is_raised(videos: list[Video]) -> None:
-    def broken() -> object:
-        yield videos[0]
-        raise OSError("no disk")
-
-    with pytest.raises(OSError, match="no disk"):
-        list(DecoderPool(2, 0.5).decode(broken()))  # type: ignore[arg-type]
-
-
 def test_a_decoder_that_needs_too_much_memory_is_rejected_and_the_rest_goes_on(tmp_path: Path) -> None:
     large = film(tmp_path / "large.mkv", 1, size=(4320, 7680), codec="mjpeg")
     several = [Video("large", large), Video("small", film(tmp_path / "small.mp4"))]

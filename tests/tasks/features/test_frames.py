@@ -14,7 +14,7 @@ from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import FilmStrip, VideoSummary, clip_frames
-from tests.films import cut, film, lie_about_duration, number_of, sound, turn
+from tests.films import cut, film, number_of, turn
 
 pytestmark = pytest.mark.slow
 
@@ -75,20 +75,10 @@ def test_rotation_is_that_of_a_player(tmp_path: Path) -> None:
     assert turned[34:].mean() < 15
 
 
-def test_the_duration_in_the_header_is_ignored(tmp_path: Path) -> None:
-    found, summary = sampled(lie_about_duration(film(tmp_path / "a.mp4")), 1.0)
-    assert (found, summary.duration) == ([5, 15], 2.0)
-
-
 @pytest.mark.parametrize("size", [(1, 1), (1, 48), (47, 63)])
 def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
     path = film(tmp_path / "a.mkv", 1, size=size, codec="ffv1")
     assert next(clip_frames(path, 1.0, VideoSummary())).shape == (*size, 3)
-
-
-def test_an_extreme_aspect_ratio_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(VideoError, match="times as long as it is wide"):
-        list(clip_frames(film(tmp_path / "a.mkv", 1, size=(2, 400), codec="ffv1"), 1.0, VideoSummary()))
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "avi", "mov", "ts"])
@@ -99,17 +89,10 @@ def test_containers(tmp_path: Path, suffix: str) -> None:
     assert summary.duration == pytest.approx(2.0, abs=0.002)
 
 
-def test_other_files_are_rejected(tmp_path: Path) -> None:
-    empty, text, playlist = (tmp_path / name for name in ("empty.mp4", "text.mp4", "list.mp4"))
-    empty.write_bytes(b"")
-    text.write_text("this is no video\n" * 100)
-    playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n")
-    picture = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
-    for path in (empty, text, playlist, picture):
-        with pytest.raises(VideoError, match="can't be opened as a video"):
-            list(clip_frames(path, 1.0, VideoSummary()))
-    with pytest.raises(VideoError, match="no video stream"):
-        list(clip_frames(sound(tmp_path / "sound.mp4"), 1.0, VideoSummary()))
+def test_a_picture_is_rejected(tmp_path: Path) -> None:
+    path = film(tmp_path / "picture.mp4", 1, codec="mjpeg", container="image2")
+    with pytest.raises(VideoError, match="can't be opened as a video"):
+        list(clip_frames(path, 1.0, VideoSummary()))
 
 
 PLAYLISTS = {
