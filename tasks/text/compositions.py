@@ -38,10 +38,8 @@ def pairs_of(tokens: Tokens) -> set[Pair]:
         match kind:
             case "verb-object":
                 pairs.add(("v-n", head, dependent))
-            case "adjective-noun":
-                pairs.add(("a-n", dependent, head))
-            case "noun-noun":
-                pairs.add(("n-n", dependent, head))
+            case "adjective-noun" | "noun-noun":
+                pairs.add((f"{kind[0]}-n", dependent, head))
             case "verb-adverb":
                 pairs.add(("v-adv", head, dependent))
             case "verb-preposition-noun":

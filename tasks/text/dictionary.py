@@ -91,6 +91,7 @@ class Dictionary:
     """The dictionary, with the lookups that providers and checks need."""
 
     table: pa.Table
+    _places: dict[Entry, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def offers(self) -> dict[tuple[str, str], Offer]:
@@ -103,10 +104,9 @@ class Dictionary:
             lemmas, count = words.get(row["word"], (set(), 0))
             words[row["word"]] = (lemmas | {row["lemma"]}, count + row["count"])
         offers = {}
-        for key in sorted(gathered):
-            words = gathered[key]
-            order = sorted(words)
-            offers[key] = Offer(order, [frozenset(words[w][0] | {w}) for w in order], [words[w][1] for w in order])
+        for key, of_slot in sorted(gathered.items()):
+            lemmas_of = [frozenset(lemmas | {word}) for word, (lemmas, _) in sorted(of_slot.items())]
+            offers[key] = Offer(sorted(of_slot), lemmas_of, [of_slot[word][1] for word in sorted(of_slot)])
         return offers
 
     def offer(self, primitive: str, tag: str) -> Offer:
@@ -119,18 +119,11 @@ class Dictionary:
         A tag with a single word is rare (a participle in a tiny data set) or an error of the tagger. Without this rule
         such a slot, and therefore the query's level, could not be filled.
         """
-        if self._leaves_a_word(primitive, tag, word, lemma):
-            return tag
-        near = [other for other in NEAREST.get(tag, ()) if self._leaves_a_word(primitive, other, word, lemma)]
+        for near in (tag, *NEAREST.get(tag, ())):
+            if len(self.offer(primitive, near).words) > len(self._own_places(primitive, near, word, lemma)):
+                return near
         totals = {other: sum(offer.counts) for (kind, other), offer in self.offers.items() if kind == primitive}
-        return near[0] if near else max(sorted(totals), key=totals.__getitem__, default=tag)
-
-    def _leaves_a_word(self, primitive: str, tag: str, word: str, lemma: str) -> bool:
-        return len(self.offer(primitive, tag).words) > len(self._own_places(primitive, tag, word, lemma))
-
-    @cached_property
-    def _places(self) -> dict[tuple[str, str, str, str], tuple[int, ...]]:
-        return {}
+        return max(sorted(totals), key=totals.__getitem__, default=tag)
 
     def _own_places(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[int, ...]:
         key = (primitive, tag, word.lower(), lemma)

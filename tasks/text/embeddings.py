@@ -5,7 +5,7 @@ part are always encoded in the same batches, so a resumed run gives the same byt
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,27 +75,22 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
     model = load_encoder(encoding.sentence_model)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
+    mask = model.preprocess(list(texts)).get("attention_mask")
+    lengths = np.zeros(len(texts)) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
+    # The longest texts by number of tokens first. Sorted by characters, a fifth of the batches would be padding.
+    sections = range(encoding.batch_size, len(texts), encoding.batch_size)
+    parts = np.array_split(np.argsort(-lengths, kind="stable"), sections)
+    batches = [pad_batch(part.tolist(), encoding.batch_size) for part in parts]
     tick = counting("texts", len(texts), aside=aside)
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
     with fast_cpu_matmul(model.device):
-        for batch in _by_length(model.preprocess(list(texts)), len(texts), encoding.batch_size):
+        for batch in batches:
             chosen = [texts[index] for index in batch]
             vectors[batch] = model.encode(
                 chosen, batch_size=len(batch), normalize_embeddings=True, show_progress_bar=False
             )
             tick(len(set(batch)))
     return vectors
-
-
-def _by_length(tokenised: Mapping[str, Any], number: int, size: int) -> list[list[int]]:
-    """Return batches of indices, the longest texts first by number of tokens.
-
-    Sorted by characters, as sentence-transformers does, a fifth of the batches would be padding.
-    """
-    mask = tokenised.get("attention_mask")
-    lengths = np.zeros(number) if mask is None else mask.sum(dim=1).numpy()  # a model without a mask does not pad
-    batches = np.array_split(np.argsort(-lengths, kind="stable"), range(size, number, size))
-    return [pad_batch(batch.tolist(), size) for batch in batches]
 
 
 def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:

@@ -6,7 +6,7 @@ words (Dagan, Lee & Pereira 1999): the company of "cup" is evidence for "mug".
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ CLASSES = {
     "verb-adverb": (VERBS, ("ADV", "ADP", "PART")),
 }
 NEIGHBOURS = 5  # similar words whose counts are shared
+BLOCK = 1024  # words that are compared with all others at once
 SHARE = 0.5  # of its count that a word of similarity 1 adds
 
 
@@ -57,66 +58,44 @@ class Relation(NamedTuple):
 
 def edges(tokens: Tokens) -> list[Edge]:
     """Return the relations of a parsed sentence as token indices."""
-    return [*_plain(tokens), *_prepositional(tokens)]
-
-
-def _plain(tokens: Tokens) -> Iterator[Edge]:
+    all_edges: list[Edge] = []
     for place, token in enumerate(tokens):
-        kind = PLAIN.get(token["dep"])
-        if kind:
-            head = tokens[token["head"]]
-            heads, dependents = CLASSES[kind]
-            if head["pos"] in heads and token["pos"] in dependents:
-                yield Edge(token["head"], kind, -1, place)
-
-
-def _prepositional(tokens: Tokens) -> Iterator[Edge]:
-    """Yield verb-preposition-noun and noun-preposition-noun."""
-    for place, token in enumerate(tokens):
+        kind, head = PLAIN.get(token["dep"]), tokens[token["head"]]
+        if kind and head["pos"] in CLASSES[kind][0] and token["pos"] in CLASSES[kind][1]:
+            all_edges.append(Edge(token["head"], kind, -1, place))
+    for place, token in enumerate(tokens):  # verb-preposition-noun and noun-preposition-noun
         if token["pos"] not in NOUNS:
             continue
         if token["dep"] == "pobj":
-            head = tokens[token["head"]]["head"]
-            cases = [token["head"]]
+            place_of_head, cases = tokens[token["head"]]["head"], [token["head"]]
         elif token["dep"].split(":")[0] in ("obl", "nmod"):
-            head = token["head"]
+            place_of_head = token["head"]
             cases = [i for i, t in enumerate(tokens) if t["dep"] == "case" and t["head"] == place]
         else:
             continue
-        pos = tokens[head]["pos"]
+        pos = tokens[place_of_head]["pos"]
         side = "verb" if pos in VERBS else "noun" if pos in NOUNS else ""
-        if side:
-            yield from (Edge(head, f"{side}-preposition-noun", case, place) for case in cases)
-
-
-def named(edge: Edge, lemmas: Sequence[str]) -> Relation:
-    """Return the relation of an edge in a sentence with these lemmas."""
-    preposition = lemmas[edge.preposition] if edge.preposition >= 0 else ""
-    return Relation(lemmas[edge.head], edge.kind, preposition, lemmas[edge.dependent])
+        all_edges += [Edge(place_of_head, f"{side}-preposition-noun", case, place) for case in cases if side]
+    return all_edges
 
 
 def relations(tokens: Tokens) -> list[Relation]:
     """Return the relations of a parsed sentence in lemmas."""
-    lemmas = [token["lemma"] for token in tokens]
-    return [named(edge, lemmas) for edge in edges(tokens)]
+    lemmas = [*(token["lemma"] for token in tokens), ""]  # the last one for an edge without a preposition
+    return [Relation(lemmas[head], kind, lemmas[case], lemmas[place]) for head, kind, case, place in edges(tokens)]
 
 
 class Preferences:
     """Smoothed counts of relations: `counts` holds every relation whose count is above 0."""
 
     def __init__(self, seen: Counter[Relation]) -> None:
-        self.seen = seen
-        self.counts: dict[Relation, float] = defaultdict(float, self.seen)
+        self.counts: dict[Relation, float] = defaultdict(float, seen)
         for place in (Relation._fields.index("dependent"), Relation._fields.index("head")):
-            self._share(place)
-
-    def _share(self, place: int) -> None:
-        """Add to each relation a share of the counts that it has with a similar word in this field."""
-        near = _neighbours(self.seen, place)
-        for relation, count in sorted(self.seen.items()):
-            before, after = relation[:place], relation[place + 1 :]
-            for other, similarity in near.get(relation[place], ()):
-                self.counts[Relation._make((*before, other, *after))] += SHARE * similarity * count
+            near = _neighbours(seen, place)
+            for relation, count in sorted(seen.items()):
+                before, after = relation[:place], relation[place + 1 :]
+                for other, similarity in near.get(relation[place], ()):  # a similar word has a share of the count
+                    self.counts[Relation._make((*before, other, *after))] += SHARE * similarity * count
 
 
 def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str, float]]]:
@@ -137,13 +116,9 @@ def _neighbours(seen: Counter[Relation], place: int) -> dict[str, list[tuple[str
     matrix = sparse.csr_matrix((np.maximum(pmi, 0), (rows, columns)))
     lengths = np.sqrt(matrix.power(2).sum(axis=1).A1)
     matrix = sparse.diags(1 / np.maximum(lengths, 1e-9)) @ matrix
-    return _nearest(matrix, list(words))
-
-
-def _nearest(matrix: Any, names: list[str], block: int = 1024) -> dict[str, list[tuple[str, float]]]:
-    nearest = {}
-    for start in range(0, len(names), block):
-        cosines: NDArray[np.float64] = (matrix[start : start + block] @ matrix.T).toarray()
+    nearest, names = {}, list(words)
+    for start in range(0, len(names), BLOCK):
+        cosines: NDArray[np.float64] = (matrix[start : start + BLOCK] @ matrix.T).toarray()
         cosines[np.arange(len(cosines)), start + np.arange(len(cosines))] = 0.0
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
         for i, places in enumerate(best):

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.stage import Stage, read_part, run
 
 if TYPE_CHECKING:
-    from spacy.tokens import Doc
     from spacy.vocab import Vocab
 
 STAGE = "visual_dynamic_queries"
+# argument of spaCy's Doc: field of a token
+COLUMNS = {"words": "text", "spaces": "space_after", "pos": "pos", "tags": "tag", "deps": "dep", "heads": "head"}
 PUNCTUATION = {"PUNCT", "SYM", "SPACE", "X"}
 
 
@@ -37,25 +36,12 @@ def _vocabulary() -> "Vocab":
     return spacy.blank("en").vocab
 
 
-def document(tokens: Sequence[dict[str, Any]]) -> "Doc":
-    """Return a value of the column `tokens` as a parsed document of spaCy."""
-    from spacy.tokens import Doc  # takes seconds to import
-
-    columns = {name: [token[name] for token in tokens] for name in ("text", "space_after", "pos", "tag", "dep", "head")}
-    return Doc(
-        _vocabulary(),
-        words=columns["text"],
-        spaces=columns["space_after"],
-        pos=columns["pos"],
-        tags=columns["tag"],
-        deps=columns["dep"],
-        heads=columns["head"],
-    )
-
-
 def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
     """Return the static query, the dynamic query, and whether the query could be split."""
-    doc = document(tokens)
+    from spacy.tokens import Doc  # takes seconds to import
+
+    columns = {name: [token[key] for token in tokens] for name, key in COLUMNS.items()}
+    doc = Doc(_vocabulary(), **columns)
     inside = {token.i for chunk in doc.noun_chunks for token in chunk}
     words = [token for token in doc if token.pos_ not in PUNCTUATION]
     static = " ".join(token.text for token in words if token.i in inside)
@@ -64,16 +50,6 @@ def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
         return static, dynamic, True
     whole = doc.text.strip()
     return whole, whole, False
-
-
-def queries_part(tags: pa.Table) -> Part:
-    """Split the queries of one part of `tags`."""
-    rows, notes = [], Counter[str]()
-    for row in tags.to_pylist():
-        static, dynamic, split = split_query(row["tokens"])
-        rows.append({"qid": row["qid"], "static": static, "dynamic": dynamic, "split": split})
-        notes.update([] if split else ["query without noun chunks, or of nothing else"])
-    return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
 
 
 @dataclass(frozen=True)
@@ -88,7 +64,12 @@ class VisualDynamicQueries(Stage):
     def part(self, piece: int) -> Part:
         """Split the queries of one part of `tags`."""
         [tags] = read_part(piece, self.tags)
-        return queries_part(tags)
+        rows, notes = [], Counter[str]()
+        for row in tags.to_pylist():
+            static, dynamic, split = split_query(row["tokens"])
+            rows.append({"qid": row["qid"], "static": static, "dynamic": dynamic, "split": split})
+            notes.update([] if split else ["query without noun chunks, or of nothing else"])
+        return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
 
 
 def split_queries(tags: Artifact) -> Artifact:
