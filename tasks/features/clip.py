@@ -110,25 +110,21 @@ def patch_sizes(encoder: Encoder) -> tuple[int, int]:
     return vision.image_size // vision.patch_size, vision.hidden_size
 
 
+@cache
 def load(clip: Clip) -> Encoder:
     """Load the encoder, once in each process; raise `FeatureError` with the remedy if that fails."""
-    return _load(clip.encoder, clip.device, clip.precision)
-
-
-@cache
-def _load(name: str, device: str, precision: str) -> Encoder:
     import torch
     from huggingface_hub import hf_hub_download
     from transformers import AutoConfig, CLIPModel, CLIPTokenizer
 
-    folder = Path(source(name)).expanduser()
+    name, folder = clip.encoder, Path(source(clip.encoder)).expanduser()
     local = folder.is_dir()
-    origin = str(folder) if local else source(name)
+    origin = str(folder) if local else name
     try:
         kind = AutoConfig.from_pretrained(origin, local_files_only=local).model_type
         if kind != "clip":
             raise FeatureError(f"{name} is a {kind} model and no CLIP: name a CLIP of transformers")
-        dtype = getattr(torch, precision)
+        dtype = getattr(torch, clip.precision)
         model: Any = CLIPModel.from_pretrained(origin, local_files_only=local, use_safetensors=True, dtype=dtype)
         channels = model.config.vision_config.num_channels
         if channels % CHANNELS:
@@ -142,12 +138,12 @@ def _load(name: str, device: str, precision: str) -> Encoder:
             "with --param encoder=…"
         ) from None
     try:
-        target = device_of(device)
+        target = device_of(clip.device)
         if attention := attention_implementation(target):
             model.set_attn_implementation(attention)
         return Encoder(name, model.eval().to(target), tokenizer, processing, target, dtype)
     except RuntimeError as error:
-        raise FeatureError(f"CLIP can't be put on device {device!r}: {str(error).splitlines()[0]}") from None
+        raise FeatureError(f"CLIP can't be put on device {clip.device!r}: {str(error).splitlines()[0]}") from None
 
 
 def read_processing(file: Path) -> Processing:

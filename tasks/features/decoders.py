@@ -79,7 +79,12 @@ class Decoder:
             self.end()
             yield DecoderMessage(video, reason=f"decoder gave no frame for {self.seconds:g} s", value=video.path.name)
         except (EOFError, OSError, KeyError, TypeError, ValueError):
-            yield DecoderMessage(video, reason=self._crash(), value=video.path.name)
+            code = 0
+            with suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(1) if self.process else 0
+            self.end()
+            ended = f"decoder crashed ({signal.Signals(-code).name})" if code < 0 else f"decoder ended with {code}"
+            yield DecoderMessage(video, reason=ended, value=video.path.name)
 
     def _start(self) -> Connection:
         """Start the process if it does not run, and return the connection to it."""
@@ -101,15 +106,6 @@ class Decoder:
         if not connection.poll(self.seconds):
             raise TimeoutError
         return connection.recv_bytes(MAX_MESSAGE)
-
-    def _crash(self) -> str:
-        """Return how the process ended."""
-        code = 0
-        if self.process:
-            with suppress(subprocess.TimeoutExpired):
-                code = self.process.wait(1)
-        self.end()
-        return f"decoder crashed ({signal.Signals(-code).name})" if code < 0 else f"decoder ended with {code}"
 
     def kill(self) -> None:
         """Kill the process; whoever waits for its answer gets an end-of-file error."""
@@ -210,22 +206,18 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     """
     if not folder.is_dir():
         raise FeatureError(f"no folder {folder}: give the one that holds the videos, by --videos")
-    files = VideoFolder(folder)
-    paths = {vid: path for vid in vids if (path := files.find(vid))}
-    missing = [vid for vid in vids if vid not in paths]
+    files, durations = VideoFolder(folder), dict[str, float]()
+    videos = [Video(vid, path) for vid in vids if (path := files.find(vid))]
+    missing = sorted({*vids} - {video.vid for video in videos})
     if missing:
-        more = f" (nor of {len(missing) - 1:,} more)" if missing[1:] else ""
         raise FeatureError(
-            f"{folder} holds no file of video {missing[0]!r}{more}, and its rows have no duration: add the file, or a "
-            "column by --duration"
+            f"{folder} holds no file of video {missing[0]!r}, and its rows have no duration: add the file, or a column "
+            f"by --duration ({len(missing):,} files are missing)"
         )
-    durations: dict[str, float] = {}
-    for message in DecoderPool(min(cores(), len(vids)), 60.0).decode(Video(vid, path) for vid, path in paths.items()):
+    for message in DecoderPool(min(cores(), len(vids)), 60.0).decode(videos):
         if message.reason:
-            raise FeatureError(
-                f"{message.video.path} has no duration: {message.reason} ({message.value}): repair it, or remove its "
-                "rows"
-            )
+            reason = f"{message.reason} ({message.value})"
+            raise FeatureError(f"{message.video.path} has no duration: {reason}: repair it, or remove its rows")
         if message.summary:
             durations[message.video.vid] = message.summary.duration
     return durations

@@ -141,7 +141,12 @@ def _decode(path: Path, summary: VideoSummary) -> Iterator[tuple[Any, Any]]:
                 summary.damaged += 1
                 continue
             for frame in frames:
-                _check_size(frame.width, frame.height)
+                short, long = sorted((frame.width, frame.height))
+                if short < 1 or short * long > MAX_PIXELS:
+                    raise VideoError("picture is too large", f"{frame.width} x {frame.height}")
+                if long > MAX_ASPECT_RATIO * short:
+                    reason = f"picture is more than {MAX_ASPECT_RATIO} times as long as it is wide"
+                    raise VideoError(reason, f"{frame.width} x {frame.height}")
                 yield frame, stream.average_rate or stream.guessed_rate
 
 
@@ -155,14 +160,6 @@ def _packets(container: Any, stream: Any, summary: VideoSummary) -> Iterator[Any
     except (av.error.FFmpegError, OSError):
         summary.damaged += 1
     yield None
-
-
-def _check_size(width: int, height: int) -> None:
-    short, long = sorted((width, height))
-    if short < 1 or short * long > MAX_PIXELS:
-        raise VideoError("picture is too large", f"{width} x {height}")
-    if long > MAX_ASPECT_RATIO * short:
-        raise VideoError(f"picture is more than {MAX_ASPECT_RATIO} times as long as it is wide", f"{width} x {height}")
 
 
 def _picture(frame: Any, summary: VideoSummary) -> Picture:

@@ -66,66 +66,46 @@ class FeatureArrays:
 def read_features(artifact: Artifact) -> FeatureArrays:
     """Read an artifact of `text_features` or `video_features`, several parts in parallel."""
     store, stage = Store(artifact.root), artifact.stage
-    records = store.manifest(artifact).parts
+    small = [field.name for field in SCHEMAS[stage] if not is_features(field.type)]
     with ThreadPoolExecutor(READERS) as readers:
-        parts = [part for part in readers.map(partial(_Part, store, artifact), range(len(records))) if part.names]
-        counts = np.concatenate([[0], *(part.lengths(LISTS[stage]) for part in parts)])
-        offsets = counts.cumsum().astype(np.int64)
-        rows = np.cumsum([0, *(len(part.names) for part in parts)])
-        dimension = parts[0].dimension(LISTS[stage]) if parts else 0
-        values = np.empty((offsets[-1], dimension), np.float16)
-        targets = [values[offsets[start] : offsets[end]] for start, end in pairwise(rows)]
-        list(readers.map(lambda part, target: part.copy(LISTS[stage], target), parts, targets))
-        pooled = None
-        if stage == "text_features":
-            pooled = np.empty((rows[-1], parts[0].dimension("pooled") if parts else 0), np.float16)
-            slices = [pooled[start:end] for start, end in pairwise(rows)]
-            list(readers.map(lambda part, target: part.copy("pooled", target), parts, slices))
-    names = [name for part in parts for name in part.names]
+        raw = readers.map(partial(store.raw, artifact), range(len(store.manifest(artifact).parts)))
+        files = [file for data in raw if (file := pq.ParquetFile(pa.BufferReader(data))).metadata.num_rows]
+        tables = [file.read(small) for file in files]
+        rows = np.cumsum([0, *(len(table) for table in tables)])
+        counts = [np.zeros(1, np.int64), *readers.map(partial(_lengths, LISTS[stage]), files)]
+        offsets = np.concatenate(counts).cumsum()
+
+        def gathered(column: str, ends: npt.NDArray[np.int64]) -> Float16Array:
+            """Return the vectors of a column; those of file i end at `ends[i + 1]`."""
+            kind = files[0].schema_arrow.field(column).type if files else pa.list_(pa.float16(), 0)
+            width = (kind.value_type if pa.types.is_list(kind) else kind).list_size
+            values = np.empty((ends[-1], width), np.float16)
+            list(readers.map(partial(_copy, column), files, [values[start:end] for start, end in pairwise(ends)]))
+            return values
+
+        values = gathered(LISTS[stage], offsets[rows])
+        pooled = gathered("pooled", rows) if stage == "text_features" else None
+    columns = pa.concat_tables([pa.schema([SCHEMAS[stage].field(name) for name in small]).empty_table(), *tables])
+    names = columns[NAMES[stage]].to_pylist()
     if stage == "text_features":
         return FeatureArrays(values, offsets, names, pooled)
-    durations = np.concatenate([np.zeros(0), *(part.table["duration"].to_numpy() for part in parts)])
-    return FeatureArrays(
-        values, offsets, names, None, durations, parts[0].table["clip_length"][0].as_py() if parts else None
-    )
+    clip_length = columns["clip_length"][0].as_py() if names else None
+    return FeatureArrays(values, offsets, names, None, columns["duration"].to_numpy(), clip_length)
 
 
-class _Part:
-    """One part: its small columns are read, its features are not."""
+def _lengths(column: str, file: pq.ParquetFile) -> npt.NDArray[np.int64]:
+    """Return the number of vectors of each row: from the file's metadata, or counted if another program wrote it."""
+    counts = lengths_of(file.schema_arrow).get(column) or lengths(file.read([column])[column].combine_chunks())
+    return np.array(counts, np.int64)
 
-    def __init__(self, store: Store, artifact: Artifact, index: int) -> None:
-        self._data = store.raw(artifact, index)
-        self._file = pq.ParquetFile(pa.BufferReader(self._data))
-        small = [field.name for field in SCHEMAS[artifact.stage] if not is_features(field.type)]
-        self.table = self._file.read(small)
-        self.names: list[str] = self.table[NAMES[artifact.stage]].to_pylist()
-        self._lengths = lengths_of(self._file.schema_arrow)
-        self._read: dict[str, pa.Array] = {}
 
-    def lengths(self, column: str) -> npt.NDArray[np.int64]:
-        """Return the number of vectors of each row."""
-        if column not in self._lengths:
-            self._lengths[column] = lengths(self._column(column))
-        return np.array(self._lengths[column], np.int64)
-
-    def dimension(self, column: str) -> int:
-        """Return the dimension of a vector."""
-        kind = self._file.schema_arrow.field(column).type
-        width: int = (kind.value_type if pa.types.is_list(kind) else kind).list_size
-        return width
-
-    def _column(self, column: str) -> pa.Array:
-        if column not in self._read:
-            self._read[column] = self._file.read([column])[column].combine_chunks()
-        return self._read[column]
-
-    def copy(self, column: str, target: Float16Array) -> None:
-        """Copy the vectors of a column into (vectors, dimension)."""
-        start, batches = 0, self._file.iter_batches(BATCH, columns=[column])
-        for vectors in [self._read[column]] if column in self._read else (batch[column] for batch in batches):
-            matrix = matrix_of(vectors.flatten() if pa.types.is_list(vectors.type) else vectors, target.shape[1])
-            target[start : start + len(matrix)] = matrix
-            start += len(matrix)
+def _copy(column: str, file: pq.ParquetFile, target: Float16Array) -> None:
+    """Copy the vectors of a column into (vectors, dimension)."""
+    start = 0
+    for batch in file.iter_batches(BATCH, columns=[column]):
+        vectors = batch[column].flatten() if pa.types.is_list(batch[column].type) else batch[column]
+        target[start : start + len(vectors)] = matrix_of(vectors, target.shape[1])
+        start += len(vectors)
 
 
 def matrix_of(vectors: pa.FixedSizeListArray, dimension: int) -> Float16Array:

@@ -121,12 +121,6 @@ def meanings(lemmas: Sequence[str], sentence_model: str, width: int) -> Vectors:
     return whitened
 
 
-def individual(lemma: str, width: int, seed: int) -> Vectors:
-    """Return the unit vector that only this lemma has."""
-    vector: Vectors = drawn(seed, "concept", lemma).standard_normal(width)
-    return vector / np.linalg.norm(vector)
-
-
 def covered(start: float, end: float, clips: int, clip_length: float) -> Vectors:
     """Return the share of each clip that a window covers [clips]."""
     begin = np.arange(clips) * clip_length
@@ -143,7 +137,8 @@ class World:
         self.seed, self.width = numbers["seed"], numbers["concept_width"]
         lemmas = sorted({lemma for sentence in chain(sentences, training) for lemma, _ in sentence})
         shared = meanings(lemmas, numbers["sentence_model"], self.width)
-        own = np.array([individual(lemma, self.width, self.seed) for lemma in lemmas]).reshape(-1, self.width)
+        draws = [drawn(self.seed, "concept", lemma).standard_normal(self.width) for lemma in lemmas]
+        own = np.array([vector / np.linalg.norm(vector) for vector in draws]).reshape(-1, self.width)
         mixed = np.sqrt(1 - numbers["own"] ** 2) * shared + numbers["own"] * own
         self.vectors = dict(zip(lemmas, mixed, strict=True))
         self.map = drawn(self.seed, "map").standard_normal((self.width, numbers["width"])) / np.sqrt(self.width)
