@@ -40,7 +40,7 @@ def split_query(tokens: Sequence[dict[str, Any]]) -> tuple[str, str, bool]:
     """Return the static query, the dynamic query, and whether the query could be split."""
     from spacy.tokens import Doc  # takes seconds to import
 
-    columns = {name: [token[key] for token in tokens] for name, key in COLUMNS.items()}
+    columns: dict[str, Any] = {name: [token[key] for token in tokens] for name, key in COLUMNS.items()}
     doc = Doc(_vocabulary(), **columns)
     inside = {token.i for chunk in doc.noun_chunks for token in chunk}
     words = [token for token in doc if token.pos_ not in PUNCTUATION]
