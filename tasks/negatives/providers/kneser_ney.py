@@ -5,8 +5,7 @@ every machine, which logarithms and exponentials would not.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +19,13 @@ Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Order:
+class Order(NamedTuple):
     """Discounted probabilities of one n-gram order, by key = context * V + word, and the mass that a context leaves."""
 
     keys: Ids
     values: Floats
     contexts: Ids
     left_over: Floats
-
-    def lookup(self, keys: Ids) -> Floats:
-        """Return the discounted probability of each key, 0 for an unseen key."""
-        return find(self.keys, self.values, keys, 0.0)
-
-    def back_off(self, contexts: Ids) -> Floats:
-        """Return the mass left to the lower order, 1 for an unseen context."""
-        return find(self.contexts, self.left_over, contexts, 1.0)
 
 
 def find(sorted_keys: Ids, values: Floats, keys: Ids, default: float) -> Floats:
@@ -52,11 +42,11 @@ def spans(starts: Ids, sizes: Ids) -> Ids:
     return places
 
 
-def _order(keys: Ids, counts: Floats, size: int) -> _Order:
+def _order(keys: Ids, counts: Floats, size: int) -> Order:
     contexts, first, seen = np.unique(keys // size, return_index=True, return_counts=True)
     totals = np.add.reduceat(counts, first)
     values = (counts - DISCOUNT) / np.repeat(totals, seen)
-    return _Order(keys, values, contexts, DISCOUNT * seen / totals)
+    return Order(keys, values, contexts, DISCOUNT * seen / totals)
 
 
 class Trigrams:
@@ -86,7 +76,6 @@ class KneserNey:
         self.trigrams = grams
         self.third = _order((grams[:, 0] * size + grams[:, 1]) * size + grams[:, 2], counts, size)
         pairs, before = np.unique(grams[:, 1] * size + grams[:, 2], return_counts=True)
-        self.pairs = pairs
         self.second = _order(pairs, before.astype(np.float64), size)
         continuations = np.bincount(pairs % size, minlength=size).astype(np.float64)
         seen = np.count_nonzero(continuations)
@@ -107,12 +96,14 @@ class KneserNey:
 
     def bigram(self, v: Ids, w: Ids) -> Floats:
         """Return p(w | v), elementwise."""
-        return self.second.lookup(v * self.size + w) + self.second.back_off(v) * self.first[w]
+        seen = find(self.second.keys, self.second.values, v * self.size + w, 0.0)
+        return seen + find(self.second.contexts, self.second.left_over, v, 1.0) * self.first[w]
 
     def trigram(self, u: Ids, v: Ids, w: Ids) -> Floats:
         """Return p(w | u, v), elementwise."""
         context = u * self.size + v
-        return self.third.lookup(context * self.size + w) + self.third.back_off(context) * self.bigram(v, w)
+        seen = find(self.third.keys, self.third.values, context * self.size + w, 0.0)
+        return seen + find(self.third.contexts, self.third.left_over, context, 1.0) * self.bigram(v, w)
 
     def log_probability(self, sentences: Sequence[Sequence[str]]) -> Floats:
         """Return the mean natural log-probability of a token of each sentence, the end of the sentence included."""
@@ -130,19 +121,12 @@ class KneserNey:
         return (sums if len(sizes) else np.zeros(0)), sizes.astype(np.float64)
 
 
-@dataclass(frozen=True)
 class Rows:
     """Sparse rows of values over a class's words, one for each key; the last row is empty."""
 
-    keys: Ids
-    matrix: sparse.csr_matrix
-
-    @classmethod
-    def gather(cls, keys: Ids, columns: Ids, values: Floats, width: int) -> "Rows":
-        """Return the rows with each value at its key and column."""
-        distinct, rows = np.unique(keys, return_inverse=True)
-        matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(distinct) + 1, width))
-        return cls(distinct, matrix)
+    def __init__(self, keys: Ids, columns: Ids, values: Floats, width: int) -> None:
+        self.keys, rows = np.unique(keys, return_inverse=True)
+        self.matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(self.keys) + 1, width))
 
     def dense(self, keys: Ids) -> Floats:
         """Return the rows of these keys as an array (keys, width)."""
@@ -157,7 +141,6 @@ class Rows:
         return rows
 
 
-@dataclass(frozen=True)
 class SlotScorer:
     """Scores how well each word of one class fits between two words before (u, v) and two after (x, y).
 
@@ -165,45 +148,39 @@ class SlotScorer:
     depend on the slot's word w.
     """
 
-    model: KneserNey
-    words: Ids
-
-    @cached_property
-    def columns(self) -> Ids:
-        """The column of each of the model's words in the scores, -1 for words of other classes."""
-        columns = np.full(self.model.size, -1, dtype=np.int64)
-        columns[self.words] = np.arange(len(self.words))
-        return columns
-
-    def _rows(self, keys: Ids, words: Ids, values: Floats) -> Rows:
-        columns = self.columns[words]
-        mine = columns >= 0
-        return Rows.gather(keys[mine], columns[mine], values[mine], len(self.words))
-
-    @cached_property
-    def _tables(self) -> dict[str, Rows]:
-        model, size = self.model, self.model.size
+    def __init__(self, model: KneserNey, words: Ids) -> None:
+        self.model, self.words = model, words
+        column_of = np.full(model.size, -1, dtype=np.int64)  # -1: a word of another class
+        column_of[words] = np.arange(len(words))
+        size, third, second = model.size, model.third, model.second
         a, b, c = model.trigrams.T
-        v, w = model.pairs // size, model.pairs % size
-        cu, cv = model.third.contexts // size, model.third.contexts % size
-        return {
-            "after uv": self._rows(a * size + b, c, model.third.values),
-            "between vx": self._rows(a * size + c, b, model.third.values),
-            "before xy": self._rows(b * size + c, a, model.third.values),
-            "after v": self._rows(v, w, model.second.values),
-            "before x": self._rows(w, v, model.second.values),
-            "left over vw": self._rows(cu, cv, model.third.left_over - 1),
-            "left over wx": self._rows(cv, cu, model.third.left_over - 1),
-        }
+        v, w = second.keys // size, second.keys % size
+        cu, cv = third.contexts // size, third.contexts % size
+        self.tables: dict[str, Rows] = {}
+        for name, keys, ids, values in (
+            ("after uv", a * size + b, c, third.values),
+            ("between vx", a * size + c, b, third.values),
+            ("before xy", b * size + c, a, third.values),
+            ("after v", v, w, second.values),
+            ("before x", w, v, second.values),
+            ("left over vw", cu, cv, third.left_over - 1),
+            ("left over wx", cv, cu, third.left_over - 1),
+        ):
+            mine = column_of[ids] >= 0
+            self.tables[name] = Rows(keys[mine], column_of[ids[mine]], values[mine], len(words))
 
     def score(self, u: Ids, v: Ids, x: Ids, y: Ids) -> Floats:
         """Return scores (rows, words) of all the class's words in each row's context; y is NOTHING after the end."""
-        model, size, tables = self.model, self.model.size, self._tables
-        over_uv = model.third.back_off(u * size + v)[:, None]
-        over_v = model.second.back_off(v)[:, None]
+        model, size, tables = self.model, self.model.size, self.tables
+        second, third = model.second, model.third
+        over_uv = find(third.contexts, third.left_over, u * size + v, 1.0)[:, None]
+        over_v = find(second.contexts, second.left_over, v, 1.0)[:, None]
         scores = tables["after uv"].dense(u * size + v)
         scores += over_uv * (tables["after v"].dense(v) + over_v * model.first[self.words])
-        lower = tables["before x"].dense(x) + model.second.back_off(self.words) * model.first[x][:, None]
+        lower = (
+            tables["before x"].dense(x)
+            + find(second.contexts, second.left_over, self.words, 1.0) * model.first[x][:, None]
+        )
         scores *= tables["between vx"].dense(v * size + x) + (1 + tables["left over vw"].dense(v)) * lower
         real = np.maximum(y, 0)
         last = tables["before xy"].dense(x * size + real)
