@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table
-from penumbra.artifacts.prefect_ui import LiveArtifact, publish_report
+from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
@@ -24,7 +24,7 @@ from penumbra.tasks.negatives.providers import TrainingText
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
-from penumbra.tasks.negatives.providers.hosted import Service, ServiceError
+from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
 from penumbra.tasks.negatives.providers.settings import HostedSettings
 from penumbra.tasks.progress import ProgressEvent
@@ -99,20 +99,18 @@ class Requests:
             map(number_of_chains, Store().parts(self.masks, ["level", "slots"]))
         )
         with Budget(self.filling.max_cost_usd, self.answers) as budget:
-            clients = [self._client(service, budget, total) for service in services]
+            clients = []
+            for service in services:
+                kind: type[Client] = Client
+                if service.settings.discount < 1.0:
+                    from penumbra.tasks.negatives.providers.batch import BatchClient as kind  # noqa: N813
+                size = self.filling.queries_a_request
+                clients.append(kind(service, self.answers, service.settings, budget, self.run, size, total))
             asyncio.run(self._ask(clients))
         return clients
 
-    def _client(self, service: Service, budget: Budget, total: int) -> Client:
-        options = (service, self.answers, service.settings, budget, self.run, self.filling.queries_a_request, total)
-        if service.settings.discount == 1.0:
-            return Client(*options)
-        from penumbra.tasks.negatives.providers.batch import BatchClient
-
-        return BatchClient(*options)
-
     async def _ask(self, clients: Sequence[Client]) -> None:
-        reports = asyncio.create_task(_report_progress(clients, self.masks.dataset))
+        reports = asyncio.create_task(_report_progress(clients))
         try:
             results = await asyncio.gather(*(c.ask(self.blocks()) for c in clients), return_exceptions=True)
         finally:
@@ -137,22 +135,19 @@ def number_of_chains(masks: pa.Table) -> int:
     return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
 
 
-async def _report_progress(clients: Sequence[Client], dataset: str) -> None:
-    """Report every few seconds how far each client is, in the log and as progress bars in the UI."""
-    with ExitStack() as shown:
-        names = [client.service.name for client in clients]
-        bars = [shown.enter_context(LiveArtifact("progress", dataset, f"asking {name}")) for name in names]
-        while True:
-            await asyncio.sleep(REPORT_EVERY)
-            for number, (client, name, bar) in enumerate(zip(clients, names, bars, strict=True)):
-                line, done, total = client.statistics.line(name), client.statistics.done, client.statistics.total or 1
-                event = ProgressEvent("ask", done=done, total=total, unit="queries", part=number, text=line)
-                logger().info(line, extra=event.as_log_extra())
-                await asyncio.to_thread(bar.show, 100.0 * done / total)
+async def _report_progress(clients: Sequence[Client]) -> None:
+    """Log every few seconds how far each client is; the display of a run shows a bar for each."""
+    while True:
+        await asyncio.sleep(REPORT_EVERY)
+        for number, client in enumerate(clients):
+            name, done, total = client.service.name, client.statistics.done, client.statistics.total or 1
+            line = client.statistics.line(name)
+            event = ProgressEvent("ask", done=done, total=total, unit="queries", part=number, text=line)
+            logger().info(line, extra=event.as_log_extra())
 
 
 def _report(clients: Sequence[Client]) -> str:
-    header = (
+    header = ("provider", "queries", "requests", "sent again", "waits", "tokens", "USD", "models", "stopped")
         "provider",
         "queries",
         "requests",
@@ -162,7 +157,7 @@ def _report(clients: Sequence[Client]) -> str:
         "USD",
         "models",
         "stopped",
-    )
+    ]
     rows = []
     for client in clients:
         s = client.statistics
@@ -238,14 +233,10 @@ def ask(
     """
     parents = annotations, tags, masks, dictionary
     if is_planned():
-        names = [settings.provider for settings in filling.hosted]
-        return {name: None for name in names if not _is_answered(Fills(*parents, name, filling))}
+        unanswered = {settings.provider: None for settings in filling.hosted}
+        for name in list(unanswered):
+            with suppress(NotYetError):
+                if Store().has(Fills(*parents, name, filling).artifact):  # it has answered everything
+                    del unanswered[name]
+        return unanswered
     return ask_all(*parents, filling)
-
-
-def _is_answered(fills: Fills) -> bool:
-    """Return whether the fills of a provider that answered everything exist."""
-    try:
-        return Store().has(fills.artifact)
-    except NotYetError:
-        return False

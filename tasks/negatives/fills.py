@@ -70,8 +70,13 @@ def put_words(query: MaskedQuery, level: int, words: Sequence[str]) -> str:
 def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: int) -> Part:
     """Fill one part; a query and level without any candidate is rejected with the provider's reason."""
     queries = {query.qid: query for query in masked_queries(tags, masks)}
-    counted = _counted(provider.fill(list(queries.values()), candidates), len(queries))
-    fills = sorted(counted, key=lambda fill: (fill.qid, fill.level))
+    report, begun, fills = counting("queries", len(queries)), set[str](), list[Fill]()
+    for fill in provider.fill(list(queries.values()), candidates):
+        if fill.qid not in begun:
+            begun.add(fill.qid)
+            report(1)
+        fills.append(fill)
+    fills.sort(key=lambda fill: (fill.qid, fill.level))
     filled = {(fill.qid, fill.level) for fill in fills if not fill.problem}
     failed = {(fill.qid, fill.level): fill.problem for fill in fills if fill.problem}
     rejected = [
@@ -81,21 +86,6 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
     ]
     texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
     paid = math.fsum(fill.cost_usd for fill in fills if not fill.cached)
-    return Part(_table(fills, texts, provider), len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
-
-
-def _counted(fills: Iterable[Fill], queries: int) -> Iterator[Fill]:
-    """Yield the fills and report progress by query."""
-    report, begun = counting("queries", queries), set[str]()
-    for fill in fills:
-        if fill.qid not in begun:
-            begun.add(fill.qid)
-            report(1)
-        yield fill
-
-
-def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa.Table:
-    """Return the rows of `fills`, built by column, because there are many and most columns have one value."""
     columns = {
         "qid": [fill.qid for fill in fills],
         "level": [fill.level for fill in fills],
@@ -112,7 +102,8 @@ def _table(fills: list[Fill], texts: list[str | None], provider: Provider) -> pa
         "cost_usd": [fill.cost_usd for fill in fills],
         "cached": [fill.cached for fill in fills],
     }
-    return pa.table(columns, schema=SCHEMAS[STAGE])
+    table = pa.table(columns, schema=SCHEMAS[STAGE])
+    return Part(table, len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,8 @@ class Fills(Stage):
     """One provider's candidates for every level of every query.
 
     `unanswered` is a digest of the questions that a hosted provider did not answer when it was asked (`ask`): '' if it
-    answered all, None in a plan if that is unknown.
+    answered all, None in a plan if that is unknown. With `others`, the provider substitutes for them: it fills only the
+    queries and levels that none of them filled, and its rows are marked as such.
     """
 
     name = STAGE
@@ -135,11 +127,12 @@ class Fills(Stage):
     provider: str
     filling: Filling
     unanswered: str | None = ""
+    others: tuple[Artifact, ...] = ()
 
     @property
     def label(self) -> str:
         """The stage with its provider."""
-        return f"{self.name}: {self.provider}"
+        return f"{self.name}: {self.provider}{', where no other provider has one' if self.others else ''}"
 
     @property
     def by_workers(self) -> bool:
@@ -154,7 +147,8 @@ class Fills(Stage):
     def parameters(self) -> dict[str, Any]:
         """Return what determines the provider's fills, and the digest of unanswered questions."""
         unanswered = {"unanswered": self.unanswered} if self.unanswered else {}
-        return {**self.filling.determines(self.provider), **unanswered}
+        substitutes = {"substitutes": True} if self.others else {}
+        return {**self.filling.determines(self.provider), **unanswered, **substitutes}
 
     def determines(self) -> dict[str, Any]:
         """Return all parameters; raise `NotYetError` if it is unknown which questions are unanswered."""
@@ -169,9 +163,29 @@ class Fills(Stage):
         return make_provider(self.provider, load_dictionary(self.dictionary), training, self.filling, run_id())
 
     def part(self, piece: int) -> Part:
-        """Fill one part."""
-        tags, masks = read_part(piece, self.tags, self.masks)
-        return fill_part(tags, masks, self.filler, self.filling.candidates_of(self.provider))
+        """Fill one part, or what the other providers left open of it."""
+        tags, masks, *fills = read_part(piece, self.tags, self.masks, *self.others)
+        candidates = self.filling.candidates_of(self.provider)
+        if not self.others:
+            return fill_part(tags, masks, self.filler, candidates)
+        missing = set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True))
+        for table in fills:
+            rows = table.filter(pc.equal(table["status"], FILLED))
+            missing.difference_update(zip(rows["qid"].to_pylist(), rows["level"].to_pylist(), strict=True))
+        if not missing:
+            return Part(table_of(STAGE, []), 0, 0)
+        logger().warning("%d queries and levels were filled by no provider: corpus fills them", len(missing))
+        qids = pa.array(sorted({qid for qid, _ in missing}), pa.string())
+        part = fill_part(tags, masks.filter(pc.is_in(masks["qid"], qids)), self.filler, candidates)
+        kept = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
+        for row in kept:
+            row["problem"] = row["problem"] or SUBSTITUTED
+        filled = {(row["qid"], row["level"]) for row in kept if row["status"] == FILLED}
+        rejected = [
+            rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
+            for qid, level in sorted(missing - filled)
+        ]
+        return Part(table_of(STAGE, kept), len(missing), len(filled), rejected, cost_usd=part.cost_usd)
 
 
 def fill(
@@ -187,71 +201,7 @@ def fill(
     fills = tuple(run(Fills(*parents, name, filling, unanswered.get(name, ""))) for name in filling.providers)
     if not filling.substitute or SUBSTITUTE in filling.providers:
         return fills
-    return (*fills, run(Substitutes(*parents, fills, filling)))
-
-
-def unfilled(masks: pa.Table, fills: Sequence[pa.Table]) -> set[tuple[str, int]]:
-    """Return the queries and levels of a part that no provider filled."""
-    filled: set[tuple[str, int]] = set()
-    for table in fills:
-        rows = table.filter(pc.equal(table["status"], FILLED))
-        filled.update(zip(rows["qid"].to_pylist(), rows["level"].to_pylist(), strict=True))
-    return set(zip(masks["qid"].to_pylist(), masks["level"].to_pylist(), strict=True)) - filled
-
-
-@dataclass(frozen=True)
-class Substitutes(Stage):
-    """Fills by `corpus` for the queries and levels that no provider filled, marked as such."""
-
-    name = STAGE
-    version = 2
-    unit = "query and level"
-    may_be_empty = True
-
-    annotations: Artifact
-    tags: Artifact
-    masks: Artifact
-    dictionary: Artifact
-    fills: tuple[Artifact, ...]
-    filling: Filling
-
-    @property
-    def label(self) -> str:
-        """The stage with its provider."""
-        return f"{self.name}: {SUBSTITUTE}, where no other provider has one"
-
-    def parameters(self) -> dict[str, Any]:
-        """Return what determines the fills."""
-        return {**self.filling.determines(SUBSTITUTE), "substitutes": True}
-
-    def determines(self) -> dict[str, Any]:
-        """Return all parameters."""
-        return self.parameters()
-
-    @cached_property
-    def filler(self) -> Provider:
-        """The provider, which is made if something is missing."""
-        training = zip_parts(self.annotations, self.tags)
-        return make_provider(SUBSTITUTE, load_dictionary(self.dictionary), training, self.filling)
-
-    def part(self, piece: int) -> Part:
-        """Fill what a part lacks."""
-        tags, masks, *fills = read_part(piece, self.tags, self.masks, *self.fills)
-        missing = unfilled(masks, fills)
-        if not missing:
-            return Part(table_of(STAGE, []), 0, 0)
-        logger().warning("%d queries and levels were filled by no provider: corpus fills them", len(missing))
-        qids = pa.array(sorted({qid for qid, _ in missing}), pa.string())
-        part = fill_part(tags, masks.filter(pc.is_in(masks["qid"], qids)), self.filler, self.filling.candidates)
-        rows = [row for row in part.rows.to_pylist() if (row["qid"], row["level"]) in missing]
-        for row in rows:
-            row["problem"] = row["problem"] or SUBSTITUTED
-        filled = {(row["qid"], row["level"]) for row in rows if row["status"] == FILLED}
-        rejected = [
-            rejection(qid, STAGE, "no provider filled it, nor could corpus", f"level {level}")
-            for qid, level in sorted(missing - filled)
-        ]
-        return Part(table_of(STAGE, rows), len(missing), len(filled), rejected, cost_usd=part.cost_usd)
+    return (*fills, run(Fills(*parents, SUBSTITUTE, filling, others=fills)))
 
 
 def run_id() -> str:

@@ -61,14 +61,6 @@ class Statistics:
     faults: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
-    def count(self, reply: Reply, cost: float) -> None:
-        """Count an answer."""
-        self.requests += 1
-        self.prompt_tokens += reply.prompt_tokens
-        self.completion_tokens += reply.completion_tokens
-        self.cost_usd += cost
-        self.models[reply.model] += 1
-
     def cost(self) -> str:
         """Return what was spent, and what lost answers can have cost."""
         return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
@@ -133,7 +125,7 @@ class Client:
             self.statistics.done += len(block) - len(questions)
             while questions and not self.stopped:
                 await self._ask_once(questions)
-                questions = [question for question in self.open_questions(questions) if not self._is_given_up(question)]
+                questions = [q for q in self.open_questions(questions) if self.key(q) not in self._given_up]
         if not self.stopped:
             self.answers.cache.set(self._row, {}, retry=True)
 
@@ -145,9 +137,6 @@ class Client:
     def key(self, question: Question) -> str:
         """Return the question's key in the cache."""
         return question.key(self.service.cache_key)
-
-    def _is_given_up(self, question: Question) -> bool:
-        return self.key(question) in self._given_up
 
     async def _ask_once(self, questions: Sequence[Question]) -> None:
         """Send all questions once, the same text of several queries once; raise the first error that is unexpected."""
@@ -168,7 +157,10 @@ class Client:
                 worker.cancel()
             await asyncio.gather(*self._workers, return_exceptions=True)
         if self.statistics.requests:
-            self._keep_refusals()
+            for key, problem in self._refusals.items():
+                self.answers.refuse(key, problem)
+                self.statistics.done += self._askers.get(key, 0)
+            self._refusals.clear()
         for result in results:
             if isinstance(result, Exception):  # no `CancelledError` of `_stop`
                 raise result
@@ -191,7 +183,7 @@ class Client:
                 together[question.attempt].append(question)
         for attempt, group in sorted(together.items()):
             group.sort(key=lambda question: question.shape)
-            size = batch_size_for_attempt(attempt, self.queries_a_request)
+            size = 1 if attempt == MOST_ATTEMPTS else max(1, self.queries_a_request >> (attempt - 1))
             requests += [group[start : start + size] for start in range(0, len(group), size)]
         return requests
 
@@ -226,7 +218,11 @@ class Client:
             questions=len(slots),
         )
         self.answers.keep(slots, answer)
-        self.statistics.count(reply, cost)
+        self.statistics.requests += 1
+        self.statistics.prompt_tokens += reply.prompt_tokens
+        self.statistics.completion_tokens += reply.completion_tokens
+        self.statistics.cost_usd += cost
+        self.statistics.models[reply.model] += 1
 
     def _give_up(self, request: Sequence[Question], error: ServiceError) -> None:
         """Note what an error means for the questions of a request."""
@@ -242,12 +238,6 @@ class Client:
             self._refusals[keys[0]] = f"request refused: {error.reason}"
             self._given_up.update(keys)
             self._count_failure(error.reason)
-
-    def _keep_refusals(self) -> None:
-        for key, problem in self._refusals.items():
-            self.answers.refuse(key, problem)
-            self.statistics.done += self._askers.get(key, 0)
-        self._refusals.clear()
 
     # -- one request --------------------------------------------------------------------------------------------------
 
@@ -265,13 +255,21 @@ class Client:
             nonlocal retries
             if not isinstance(error, ServiceError) or error.action not in ("wait", "retry"):
                 return False
-            retries += error.action == "retry"
-            self._count_temporary(error)
+            if error.action == "wait":
+                self.statistics.limited += 1
+            else:
+                retries += 1
+                self.statistics.retries += 1
+                self.statistics.faults[error.reason] += 1
+                self._count_failure(error.reason)
             return retries <= TRANSPORT_RETRIES
 
         async for attempt in AsyncRetrying(retry=retry_if_exception(is_temporary), wait=self._pause, reraise=True):
             with attempt:
-                await self._wait_for_limits()
+                if self._limiter:
+                    await self._limiter.acquire()
+                while (wait := self._resume - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
                 if self.stopped:
                     raise ServiceError(self.stopped, "stop")
                 if not await self.budget.reserve(most):
@@ -280,14 +278,6 @@ class Client:
                 reply = await self._send(payload, key, keys, most)
                 return reply, time.monotonic() - started, retries
         raise AssertionError  # tenacity ends with an answer or an error
-
-    def _count_temporary(self, error: ServiceError) -> None:
-        if error.action == "wait":
-            self.statistics.limited += 1
-        else:
-            self.statistics.retries += 1
-            self.statistics.faults[error.reason] += 1
-            self._count_failure(error.reason)
 
     def _pause(self, state: RetryCallState) -> float:
         """Return the seconds until a request is sent again; after a limit, all requests wait as long."""
@@ -301,12 +291,6 @@ class Client:
         if seconds >= WORTH_REPORTING:
             self._report(f"waits {seconds:,.0f} s for {self.service.name} ({self.settings.model}) or its limits")
         return seconds
-
-    async def _wait_for_limits(self) -> None:
-        if self._limiter:
-            await self._limiter.acquire()
-        while (wait := self._resume - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
 
     async def _send(self, payload: dict[str, Any], key: str, keys: list[str], most: float) -> Reply:
         """Send a request once and charge its cost: the most that it can have cost, unless it is known to be less."""
@@ -373,11 +357,6 @@ def next_block(blocks: Iterator[Sequence[Question]]) -> list[Question]:
         if len(questions) >= QUESTIONS_AT_ONCE:
             break
     return questions
-
-
-def batch_size_for_attempt(attempt: int, queries_a_request: int) -> int:
-    """Return how many questions share a request: all at first, then half as many, at last one."""
-    return 1 if attempt == MOST_ATTEMPTS else max(1, queries_a_request >> (attempt - 1))
 
 
 def question_slots(request: Sequence[Question], cache_key: dict[str, Any]) -> list[QuestionSlot]:

@@ -76,10 +76,8 @@ def error_of_status(status: int, reason: str, after: float | None = None, stop: 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the pause in seconds that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds."""
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        if name in headers and (pause := seconds_of(headers[name])) is not None:
-            return pause * unit
-    return None
+    pause = seconds_of(headers.get("retry-after-ms", ""))
+    return seconds_of(headers.get("retry-after", "")) if pause is None else pause * 1e-3
 
 
 def seconds_of(text: str) -> float | None:
@@ -169,23 +167,20 @@ class HostedProvider:
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield a fill for each level of each question, and a problem for each attempt that failed."""
         for question in questions_of(self.lists, queries, candidates):
-            yield from self._fills(question)
-
-    def _fills(self, question: Question) -> Iterator[Fill]:
-        query, open_levels = question.query, dict(question.levels())
-        for level, slots in list(open_levels.items()):
-            empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
-            if empty:
-                del open_levels[level]
-                yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
-        if not open_levels:
-            return
-        attempts, next_question = attempt_history(question, self.cache_key, self.answers)
-        for attempt in attempts:
-            yield from self._rows(attempt, open_levels)
-        if next_question:
-            for level in open_levels:
-                yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
+            query, open_levels = question.query, dict(question.levels())
+            for level, slots in list(open_levels.items()):
+                empty = next((query.levels[-1][index] for index in slots if not question.options[index]), None)
+                if empty:
+                    del open_levels[level]
+                    yield Fill(query.qid, level, (), empty.no_word_problem(), attempts=0)
+            if not open_levels:
+                continue
+            attempts, next_question = attempt_history(question, self.cache_key, self.answers)
+            for attempt in attempts:
+                yield from self._rows(attempt, open_levels)
+            if next_question:
+                for level in open_levels:
+                    yield Fill(query.qid, level, (), UNANSWERED, next_question.attempt - 1)
 
     def _rows(self, attempt: Attempt, open_levels: dict[int, list[int]]) -> Iterator[Fill]:
         """Yield the rows of one attempt; the levels that it fills are removed from `open_levels`."""

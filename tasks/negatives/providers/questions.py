@@ -150,8 +150,13 @@ class WordLists:
         words = self.dictionary.offer(*key).words
         if not words:
             return [()] * len(slots)
-        contexts = np.array([self._around(query, slot) for query, slot in slots], dtype=np.int64)
-        weights = self._scorer(key).score(*contexts.T) ** FLATTEN
+        if key not in self._scorers:
+            self._scorers[key] = SlotScorer(self.language, np.array(self.language.ids(words), dtype=np.int64))
+        contexts = np.zeros((len(slots), 4), dtype=np.int64)  # the ids of the two words before a slot and after it
+        for row, (query, slot) in enumerate(slots):
+            ids = [1, 1, *self.language.ids(token["text"].lower() for token in query.tokens), 2, NOTHING]
+            contexts[row] = [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
+        weights = self._scorers[key].score(*contexts.T) ** FLATTEN
         for row, (_, slot) in enumerate(slots):
             weights[row, list(slot.choice(self.dictionary)[1])] = 0.0
         seeds = [row_seed(self.seed, query.qid, candidate, slot.token) for query, slot in slots]
@@ -162,18 +167,6 @@ class WordLists:
             tuple(words[i] for i in order[index::number][: self.count])
             for order, (index, number) in zip(ordered, shares, strict=True)
         ]
-
-    def _around(self, query: MaskedQuery, slot: Slot) -> list[int]:
-        """Return the ids of the two words before the slot and the two after it."""
-        texts = [token["text"].lower() for token in query.tokens]
-        ids = [1, 1, *self.language.ids(texts), 2, NOTHING]
-        return [ids[slot.token + offset] for offset in (0, 1, 3, 4)]
-
-    def _scorer(self, key: Class) -> SlotScorer:
-        if key not in self._scorers:
-            words = np.array(self.language.ids(self.dictionary.offer(*key).words), dtype=np.int64)
-            self._scorers[key] = SlotScorer(self.language, words)
-        return self._scorers[key]
 
 
 def _drawing_order(weights: NDArray[np.float64], draws: NDArray[np.float64]) -> NDArray[np.int64]:
