@@ -148,16 +148,6 @@ async def _report_progress(clients: Sequence[Client]) -> None:
 
 def _report(clients: Sequence[Client]) -> str:
     header = ("provider", "queries", "requests", "sent again", "waits", "tokens", "USD", "models", "stopped")
-        "provider",
-        "queries",
-        "requests",
-        "sent again",
-        "waits for a limit",
-        "tokens",
-        "USD",
-        "models",
-        "stopped",
-    ]
     rows = []
     for client in clients:
         s = client.statistics

@@ -11,7 +11,6 @@ from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import SHIPPED
-from tests.outside.echo_provider import Echo
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -90,9 +89,3 @@ except PenumbraError as error:
     print(error)
 """
     assert "provider 'echo' of echo cannot be imported (ModuleNotFoundError" in python(code, path=[installed])
-
-
-def test_the_toy_is_no_provider_of_this_process() -> None:
-    from penumbra.tasks.negatives.filling import PROVIDERS
-
-    assert Echo.provider not in PROVIDERS

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT
-from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, QuestionSlot, portion
+from penumbra.tasks.negatives.providers.answers import Answer, Answers, CacheEntry, QuestionSlot
 
 
 def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answer:
@@ -51,18 +50,6 @@ def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_pat
     assert again.find("c") == CacheEntry(given_answer, 3, 7, "asker of c")
     assert again.find("d") is None
     assert (again.offered("offer a"), again.offered("offer d")) == ([("a", "b")], None)
-
-
-def test_an_answer_without_a_text_and_a_lasting_error_are_kept_too(tmp_path: Path) -> None:
-    answers = Answers(tmp_path)
-    answers.keep(places("a"), answer(None, problem="model refused"))
-    answers.refuse("b", "status 400")
-    again = Answers(tmp_path)
-    found = again.find("a")
-    assert found is not None
-    assert found.answer is not None
-    assert (found.answer.text, found.answer.problem, found.error) == (None, "model refused", "")
-    assert again.find("b") == CacheEntry(None, error="status 400")
 
 
 def test_nothing_is_evicted_however_full_it_is(tmp_path: Path) -> None:
@@ -143,11 +130,6 @@ def test_the_shares_of_an_answer_add_up_to_the_whole(prompt: int, completion: in
     assert max(share[0] for share in shares) - min(share[0] for share in shares) <= 1
 
 
-@given(st.integers(0, 10**6), st.integers(1, 50))
-def test_portions_are_whole_and_add_up(total: int, parts: int) -> None:
-    assert sum(portion(total, parts, index) for index in range(parts)) == total
-
-
 # Programs that load this one module: importing its package takes seconds, and no fork is safe beside a running server.
 LOAD = """
 import importlib.util, sys
@@ -208,26 +190,6 @@ def test_several_processes_write_and_read_at_once(tmp_path: Path) -> None:
                 assert found is not None
                 assert found.answer == answer(f"{writer}-{number}")
                 assert (found.number, found.first) == (turn + 2, (4, 7)[turn])
-
-
-def test_threads_share_one_cache(tmp_path: Path) -> None:
-    answers = Answers(tmp_path)
-    problems: list[BaseException] = []
-
-    def work(writer: int) -> None:
-        try:
-            for number in range(20):
-                answers.keep(places(f"q{writer}-{number}"), answer())
-                assert answers.find(f"q{writer}-{number}")
-        except BaseException as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
 
 
 def test_what_was_kept_survives_kill_9_and_a_request_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:

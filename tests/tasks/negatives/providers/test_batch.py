@@ -82,12 +82,6 @@ def test_a_refused_request_is_submitted_again_question_by_question(server: Proto
     assert [number for number, problem in enumerate(problems) if problem] == [7]
 
 
-def test_a_job_that_failed_ends_the_run_and_says_so(server: ProtocolServer, session: Session) -> None:
-    server.change(batch_outcome="failed")
-    assert collect(session).stopped.startswith("batch job failed")
-    assert submitted(server) == 1
-
-
 def test_the_budget_bounds_what_is_submitted(server: ProtocolServer, session: Session, store: Store) -> None:
     assert session.ask(questions(30), limit=0.02).stopped == OVER_BUDGET
     (job,) = JsonFolder(store.files, JOBS).read_all()

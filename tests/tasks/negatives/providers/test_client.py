@@ -78,31 +78,6 @@ def test_a_known_answer_is_not_asked_for_again_whatever_the_settings(server: Pro
     assert set(asked_lines(server).values()) == {1}
 
 
-def test_no_more_requests_than_the_setting_are_in_flight_and_that_many_are(
-    server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hosted, "IN_FLIGHT", 6)
-    server.change(latency=0.1)
-    session.ask(questions(24), queries_a_request=1)
-    assert max(request["in_flight"] for request in server.requests()) == 6
-
-
-@pytest.mark.parametrize("change", [{"model": "gpt-4.1"}, {"temperature": 0.5}], ids=["model", "temperature"])
-def test_an_answer_belongs_to_what_determines_it(
-    server: ProtocolServer, openai: Session, change: dict[str, Any]
-) -> None:
-    openai.ask(questions(4))
-    assert other(openai, server, **change).ask(questions(4)).statistics.sent == 1
-    assert openai.ask(questions(4)).statistics.sent == 0
-
-
-def test_old_models_are_asked_in_json_mode(server: ProtocolServer, openai: Session) -> None:
-    """The stand-in refuses a schema for gpt-3.5-turbo, as the service does."""
-    old = other(openai, server, model="gpt-3.5-turbo")
-    client = old.ask(questions(8))
-    assert (old.open(questions(8)), client.statistics.requests) == ([], 2)
-
-
 def test_the_key_is_sent_and_another_models_name_is_in_the_rows(server: ProtocolServer, session: Session) -> None:
     server.script({"do": "model", "model": "rerouted", "when": {"request": 2}})
     client = session.ask(questions(8))
@@ -155,21 +130,6 @@ def test_only_the_wrong_part_of_an_answer_is_asked_for_again(
     assert {fill.level for fill in session.fills([one]) if not fill.problem} == {1, 2, 3}
 
 
-@pytest.mark.parametrize("kind", ["extra", "fenced"])
-def test_a_right_answer_with_something_more_is_right(server: ProtocolServer, session: Session, kind: str) -> None:
-    server.script({"do": kind})
-    client = session.ask(questions(4))
-    assert (session.open(questions(4)), client.statistics.requests) == ([], 1)
-
-
-def test_a_wrong_answer_to_one_query_has_no_other_asked_again(server: ProtocolServer, session: Session) -> None:
-    server.script({"do": "missing", "slot": "5", "times": 1})  # the second slot of the second query
-    asked = questions(4)
-    session.ask(asked)
-    assert [line.split(" of room ")[1] for line in lines_of(server.requests()[1])] == ["1."]
-    assert [len(session.problems(one)) for one in asked] == [1, 2, 1, 1]
-
-
 def test_a_model_that_never_answers_rightly_is_asked_three_times(server: ProtocolServer, session: Session) -> None:
     server.script({"do": "refusal"})
     client = session.ask(questions(8))
@@ -181,12 +141,6 @@ def test_a_model_that_never_answers_rightly_is_asked_three_times(server: Protoco
         (attempt, "model refused") for attempt in range(1, MOST_ATTEMPTS + 1)
     ]
     assert session.ask(questions(8)).statistics.sent == 0
-
-
-def test_a_query_that_spoils_every_answer_costs_no_other_its_fill(server: ProtocolServer, openai: Session) -> None:
-    server.script({"do": "prose", "when": {"contains": "room 7."}})
-    openai.ask(questions(16), queries_a_request=16)
-    assert [openai.problems(one)[-1] == "" for one in questions(16)] == [number != 7 for number in range(16)]
 
 
 # -- requests that are not answered -----------------------------------------------------------------------------------
@@ -222,15 +176,6 @@ def test_a_lost_request_is_sent_again_as_it_was(
     assert len(server.requests()) == 3
 
 
-@pytest.mark.parametrize("body", ["1e999", "Infinity"])
-def test_a_token_count_that_is_no_number_is_a_lost_request(server: ProtocolServer, openai: Session, body: str) -> None:
-    server.script(
-        {"do": "body", "body": f'{{"choices": [], "model": "m", "usage": {{"prompt_tokens": {body}}}}}', "times": 1}
-    )
-    assert openai.ask(questions(4)).statistics.retries == 1
-    assert openai.open(questions(4)) == []
-
-
 @pytest.mark.parametrize("wait", [{"retry_after_ms": 400, "retry_delay": 0.4}, {"retry_after": 1}], ids=["ms", "s"])
 def test_a_limit_means_waiting_as_long_as_the_service_asks(
     server: ProtocolServer, session: Session, wait: dict[str, float]
@@ -249,14 +194,6 @@ def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, ses
     client = session.ask(questions(8))
     assert session.open(questions(8)) == []
     assert (client.statistics.limited, client.statistics.retries) == (times, 0)
-
-
-def test_a_limit_that_no_parameter_names_is_kept_without_failures(server: ProtocolServer, session: Session) -> None:
-    server.change(requests_per_minute=20, minute=0.5)
-    client = session.ask(questions(50), queries_a_request=1)
-    assert session.open(questions(50)) == []
-    assert (client.statistics.retries, client.stopped) == (0, "")
-    assert client.statistics.sent == 50 + client.statistics.limited == len(server.requests())
 
 
 def test_a_limit_that_a_parameter_names_is_kept_without_refusals(server: ProtocolServer, openai: Session) -> None:
@@ -351,14 +288,6 @@ def test_a_missing_key_is_an_error_that_names_the_variable(
         hosted.api_key(session.settings.model_copy(update={"base_url": None}))
 
 
-def test_a_stop_does_not_wait_for_a_pause(server: ProtocolServer, openai: Session) -> None:
-    server.script(
-        {"do": "status", "status": 429, "retry_after": 5, "when": {"request": 1}, "delay": 0.0},
-        {"do": "status", "status": 401, "delay": 0.3},
-    )
-    assert openai.ask(questions(16), within=2.5).stopped.startswith("status 401")
-
-
 @pytest.mark.parametrize(
     "fault", [{"do": "status", "status": 503}, {"do": "reset"}, {"do": "body"}], ids=["503", "reset", "body"]
 )
@@ -373,24 +302,6 @@ def test_a_service_that_only_fails_is_left_alone(
     server.script()
     session.ask(questions(200))
     assert session.open(questions(200)) == []
-
-
-def test_failures_between_answers_stop_nothing(server: ProtocolServer, session: Session) -> None:
-    server.script({"do": "status", "status": 500, "when": {"every": 2}})
-    client = session.ask(questions(30), queries_a_request=1)
-    assert (client.stopped, session.open(questions(30))) == ("", [])
-    assert client.statistics.retries == sum(request["status"] == 500 for request in server.requests())
-
-
-def test_a_request_that_is_never_answered_is_left_to_the_next_run(server: ProtocolServer, openai: Session) -> None:
-    server.script({"do": "status", "status": 500, "when": {"contains": "room 9."}})
-    client = openai.ask(questions(24))
-    left = openai.open(questions(24))
-    assert (client.stopped, client.statistics.done, len(left)) == ("", 20, 4)
-    server.script()
-    openai.ask(questions(24))
-    assert openai.open(questions(24)) == []
-    assert set(asked_lines(server, status=200).values()) == {1}
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -502,13 +413,6 @@ def test_of_two_runs_at_once_one_pays_and_the_other_waits_for_it(
     assert [client.statistics.done for client in clients] == [32, 32]
     assert set(asked_lines(server).values()) == {1}
     assert f"waits for run first (process {os.getpid()} on " in caplog.text
-
-
-def test_runs_that_ask_different_models_do_not_wait_for_each_other(server: ProtocolServer, openai: Session) -> None:
-    server.change(latency=0.2)
-    clients = [other(openai, server, model=model).client() for model in ("gpt-4o-mini", "gpt-4.1")]
-    openai.ask_at_once(*clients, asked=questions(8))
-    assert max(request["in_flight"] for request in server.requests()) > 2
 
 
 @pytest.mark.parametrize("queries_a_request", [4, 9], ids=["same", "other"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,11 +116,6 @@ def test_scores_are_those_of_a_plain_forward_pass(scorer: WordScorer) -> None:
         np.testing.assert_allclose(scores - scores[0], expected - expected[0], atol=1e-4)
 
 
-def test_words_are_several_nats_apart(scorer: WordScorer) -> None:
-    """Else the other tests would pass with any scores."""
-    assert all(np.ptp(scores) > 1 for scores, _ in scorer.score(choices()) if len(scores) > 1)
-
-
 @pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
 def test_scores_do_not_depend_on_the_batch(scorer: WordScorer, batch_tokens: int) -> None:
     other = WordScorer(scorer.model, scorer.tokenizer, PROMPT)
@@ -131,25 +125,6 @@ def test_scores_do_not_depend_on_the_batch(scorer: WordScorer, batch_tokens: int
     for (first, tokens), (second, same_tokens) in zip(together, alone, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-4)
         assert tokens == same_tokens
-
-
-def test_long_lists_are_split_and_large_vocabularies_taken_in_steps(
-    scorer: WordScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = scorer.score(choices())
-    monkeypatch.setattr("penumbra.tasks.negatives.providers.llama.ROW_TOKENS", 30)
-    monkeypatch.setattr("penumbra.tasks.negatives.providers.llama.LOGITS", 3 * scorer.model.config.vocab_size)
-    for (first, tokens), (second, same_tokens) in zip(whole, scorer.score(choices()), strict=True):
-        np.testing.assert_allclose(first, second, atol=1e-4)
-        assert tokens == same_tokens
-
-
-def test_what_the_words_share_is_read_once(scorer: WordScorer) -> None:
-    """The slot is the last word: eight sentences cost little more than one."""
-    before = "a person slowly opens the green box and takes a"
-    ((_, tokens),) = scorer.score([[f"{before} {word}" for word in ("cup", "door", "box", "bed") * 2]])
-    apart = sum(len(ids) for ids in scorer.tokenizer([f"{before} cup"] * 8)["input_ids"])
-    assert tokens < apart / 2
 
 
 @pytest.mark.parametrize("template", ["$sentence", "She said: $sentence Is it true?", "$sentence\n"])
@@ -209,30 +184,6 @@ def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(folder: Path, que
     assert by_place(provider(folder, seed=4).fill(queries, 2)) != together
 
 
-def test_queries_are_taken_a_bounded_number_at_a_time(
-    folder: Path, queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = by_place(provider(folder).fill(queries, 1))
-    monkeypatch.setattr("penumbra.tasks.negatives.providers.llama.QUERIES", 5)
-    assert by_place(provider(folder).fill(queries, 1)) == whole
-
-
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_words_are_drawn_as_often_as_the_model_expects_them(
-    folder: Path, scorer: WordScorer, temperature: float
-) -> None:
-    many, text = 3000, "person opens|verb the door."
-    sentences = [f"person {word} the door." for word in WORDS["verb"] if word != "opens"]
-    scores = scorer.score([sentences])[0][0] / temperature
-    expected = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum() * many
-    fills = provider(folder, temperature=temperature).fill([masked(f"q{i}", text) for i in range(many)], 1)
-    drawn = Counter(fill.words[0] for fill in fills if fill.level == 3)
-    seen = np.array([drawn[sentence.split()[1]] for sentence in sentences])
-    likely = expected > 5
-    assert ((seen - expected)[likely] ** 2 / expected[likely]).sum() < 20  # chi-square, at most 4 degrees: p < 0.001
-    assert seen[~likely].sum() < 30
-
-
 def test_a_choice_follows_its_draw() -> None:
     scores = np.log([0.5, 0.25, 0.25])
     assert [choose(scores, 1.0, draw) for draw in (0.0, 0.49, 0.51, 0.74, 0.76, 1 - 2**-53)] == [0, 0, 1, 1, 2, 2]
@@ -260,10 +211,6 @@ def test_a_model_without_finite_scores_fails_instead_of_choosing(folder: Path, q
     for fill in broken.fill(queries[:4], 1):
         assert fill.problem.startswith("the model gives no finite likelihood")
         assert not fill.words
-
-
-def test_no_queries_give_no_fills(folder: Path) -> None:
-    assert list(provider(folder).fill([], 2)) == []
 
 
 def test_the_model_column_names_the_weights(folder: Path, tmp_path: Path) -> None:

@@ -3,10 +3,9 @@
 from datetime import date
 
 import pytest
-from pydantic import ValidationError
 
 from penumbra.tasks.negatives.providers.budget import price_of, price_table
-from penumbra.tasks.negatives.providers.settings import Gemini, OpenAI, Price
+from penumbra.tasks.negatives.providers.settings import OpenAI, Price
 
 
 def test_the_table_is_dated_and_sane() -> None:
@@ -15,11 +14,6 @@ def test_the_table_is_dated_and_sane() -> None:
     for price in prices.values():
         assert 0 < price.input < price.output
         assert price.cached_input is None or 0 < price.cached_input < price.input
-
-
-def test_the_models_that_are_asked_by_default_have_a_price() -> None:
-    assert price_of(OpenAI())
-    assert price_of(Gemini())
 
 
 def test_a_snapshot_costs_what_the_longest_name_that_begins_it_does() -> None:
@@ -41,9 +35,3 @@ def test_cost_is_tokens_times_price_and_cached_input_is_cheaper() -> None:
     assert price.cost(1_000_000, 0, cached_tokens=400_000) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5)
     assert Price(input=2.0, output=10.0).cost(1_000_000, 0, cached_tokens=1_000_000) == pytest.approx(2.0)
     assert Price(input=2.0, output=10.0, cached_input=0.0).cost(1_000_000, 0, 1_000_000) == 0.0
-
-
-@pytest.mark.parametrize("wrong", [{"input": -1, "output": 1}, {"input": 1}, {"input": 1, "output": 1, "in": 2}])
-def test_a_price_that_is_none_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        Price(**wrong)

@@ -22,19 +22,6 @@ def test_a_prompt_is_static_text_and_a_text_with_variables(tmp_path: Path) -> No
     assert prompt.fill(queries="$queries ${x} {y} %s") == "Here:\n$queries ${x} {y} %s"
 
 
-def test_the_label_tells_any_two_texts_apart(tmp_path: Path) -> None:
-    first = load_prompt("p-2", "queries", folder=written(tmp_path, GOOD)).label
-    assert load_prompt("p-2", "queries", folder=tmp_path).label == first
-    second = load_prompt("p-2", "queries", folder=written(tmp_path, GOOD.replace("Say", "say"))).label
-    assert first != second
-    assert first.startswith("p-2@")
-
-
-def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
-    (tmp_path / "p-2.txt").write_bytes(GOOD.replace("\n", "\r\n").encode())
-    assert load_prompt("p-2", "queries", folder=tmp_path).fill(queries="x") == "Here:\nx"
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -1,7 +1,7 @@
 """The words on offer, drawn for a corner of the shipped scenes."""
 
 import json
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -82,19 +82,6 @@ def test_every_word_is_of_its_slots_class_and_tag_and_no_form_of_its_own_word(
     assert slots > 300
 
 
-def test_as_many_words_as_the_setting_says_or_as_there_are(
-    drawn: list[Lists], queries: list[MaskedQuery], dictionary: Dictionary
-) -> None:
-    lengths = set()
-    for query, lists in zip(queries, drawn, strict=True):
-        for slot, words in zip(query.levels[-1], lists, strict=True):
-            offer, own = slot.choice(dictionary)
-            turn, turns = query.part
-            assert len(words) == min(8, len(range(turn, len(offer.words) - len(own), turns)))
-            lengths.add(len(words))
-    assert max(lengths) == 8
-
-
 def test_the_same_whatever_the_chunk_the_order_and_the_block(
     offer: WordLists, drawn: list[Lists], queries: list[MaskedQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,13 +104,6 @@ def test_the_same_again_and_other_words_for_another_seed_or_candidate(
         assert np.mean([a != b for a, b in rich]) > 0.9
 
 
-def test_fewer_words_are_the_first_of_more(
-    dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], drawn: list[Lists], queries: list[MaskedQuery]
-) -> None:
-    few = made(dictionary, tagged, count=3).draw(queries, 0)
-    assert few == [[words[:3] for words in lists] for lists in drawn]
-
-
 def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], queries: list[MaskedQuery]) -> None:
     words: dict[tuple[str, int], list[set[str]]] = {}
     for query, lists in zip(queries, drawn, strict=True):
@@ -134,26 +114,6 @@ def test_the_chains_of_a_query_are_offered_different_words(drawn: list[Lists], q
     assert all(not one & two for sets in several for one, two in combinations(sets, 2))
 
 
-def test_a_word_that_fits_its_neighbours_is_offered_more_often(
-    offer: WordLists, queries: list[MaskedQuery], dictionary: Dictionary
-) -> None:
-    """Eight words drawn blindly would be seen in the slot's place as rarely as the whole dictionary is."""
-    fitting, blind = [], []
-    bigrams = {(a, b) for s in _sentences(queries) for a, b in pairwise(s)}
-    for query, lists in zip(queries, offer.draw(queries, 0), strict=True):
-        texts = [token["text"].lower() for token in query.tokens]
-        for slot, words in zip(query.levels[-1], lists, strict=True):
-            if len(words) == 8 and slot.token:
-                fitting += [(texts[slot.token - 1], word) in bigrams for word in words]
-                all_words = dictionary.offer(*slot.offered_class(dictionary)).words
-                blind += [(texts[slot.token - 1], word) in bigrams for word in all_words]
-    assert np.mean(fitting) > 1.3 * np.mean(blind)
-
-
-def _sentences(queries: list[MaskedQuery]) -> list[list[str]]:
-    return [[token["text"].lower() for token in query.tokens] for query in queries]
-
-
 def test_questions_hold_every_chain_and_candidate(offer: WordLists, tagged: tuple[pa.Table, pa.Table]) -> None:
     whole = masked_queries(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows)[:20]
     asked = questions_of(offer, whole, 3)
@@ -161,22 +121,3 @@ def test_questions_hold_every_chain_and_candidate(offer: WordLists, tagged: tupl
     assert {question.candidate for question in asked} == {0, 1, 2}
     levels = sorted((q.query.qid, q.query.first + i, q.candidate) for q in asked for i in range(len(q.query.levels)))
     assert levels == sorted((query.qid, level, c) for query in whole for level in (1, 2, 3) for c in range(3))
-
-
-def test_a_dictionary_without_another_word_offers_none(nlp: Language) -> None:
-    row = {
-        "qid": "q",
-        "vid": "v",
-        "split": "train",
-        "query": "person opens it.",
-        "duration": 9.0,
-        "windows": [[0.0, 3.0]],
-        "novel": [],
-        "saliency": None,
-    }
-    annotations = table_of("annotations", [row])
-    tags = tag_part(annotations, nlp).rows
-    dictionary = Dictionary(dictionary_part([(annotations, tags)]).rows)
-    queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
-    lists = made(dictionary, (annotations, tags)).draw(queries, 0)
-    assert lists[0] == [()] * len(queries[0].levels[-1])
