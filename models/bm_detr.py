@@ -128,9 +128,9 @@ class BMDETR(GroundingModel):
         if isinstance(self.decoder, Decoder):
             logits, moves = self.heads(self.decoder(self.queries, memory, positions, bias)[-1:])
             return logits, moves.sigmoid()
-        decoded = self.decoder(self.anchors, memory, positions, bias)
-        logits, moves = self.heads(decoded.states[-1:])
-        return logits, (moves + inverse_sigmoid(decoded.references[-1:])).sigmoid()
+        states, references = self.decoder(self.anchors, memory, positions, bias)
+        logits, moves = self.heads(states[-1:])
+        return logits, (moves + inverse_sigmoid(references[-1:])).sigmoid()
 
     def _probability(self, clips: Tensor, texts: StackedTexts, mask: Tensor) -> Tensor | None:
         """Return the joint probability [batch, clips], 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""

@@ -125,14 +125,13 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
 # -- IoU branch (2D-TAN, AAAI 2020, Eq. 4) ----------------------------------------------------------------------------
 
 
-def scaled_overlap(overlap: Tensor, lowest: float, highest: float) -> Tensor:
-    """Return 0 up to the lowest overlap, 1 from the highest, linear between."""
-    return ((overlap - lowest) / (highest - lowest)).clamp(0, 1)
-
-
 def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: float) -> Tensor:
-    """Return the mean binary cross entropy of logits and scaled overlap [sentences, candidates]."""
-    return functional.binary_cross_entropy_with_logits(logits, scaled_overlap(overlap, lowest, highest))
+    """Return the mean binary cross entropy of logits and scaled overlap [sentences, candidates].
+
+    Overlap is scaled to 0 up to the lowest, 1 from the highest, linear between.
+    """
+    scaled = ((overlap - lowest) / (highest - lowest)).clamp(0, 1)
+    return functional.binary_cross_entropy_with_logits(logits, scaled)
 
 
 # -- mutual matching (MMN, AAAI 2022, Eq. 4 to 6) ---------------------------------------------------------------------
@@ -142,13 +141,6 @@ def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: 
 # All products of sentences and candidates are one matrix product, and no loop runs over videos or sentences.
 
 
-def window_overlap(windows: Tensor, present: Tensor) -> Tensor:
-    """Return the highest IoU [sentences, sentences] of windows of two sentences, on the same video's time line."""
-    overlap = iou(windows[:, None, :, None], windows[None, :, None])  # [sentences, sentences, windows, windows]
-    both = present[:, None, :, None] & present[None, :, None]
-    return torch.where(both, overlap, 0).flatten(2).amax(-1)
-
-
 def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Tensor:
     """Return which sentences [sentences, sentences] a sentence's positives are compared with: all but false negatives.
 
@@ -156,7 +148,10 @@ def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Ten
     listed and it is not among them.
     """
     same = video_of[:, None] == video_of
-    apart = window_overlap(targets.windows, targets.window_mask) < highest
+    windows, present = targets.windows, targets.window_mask
+    overlap = iou(windows[:, None, :, None], windows[None, :, None])  # [sentences, sentences, windows, windows]
+    both = present[:, None, :, None] & present[None, :, None]
+    apart = torch.where(both, overlap, 0).flatten(2).amax(-1) < highest
     if targets.negative_of is not None:
         apart = apart & targets.negative_of
     return ~same | apart | torch.eye(len(video_of), dtype=torch.bool, device=video_of.device)

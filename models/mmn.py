@@ -6,7 +6,7 @@ moments are each other's negatives (contrastive branch). The score of a candidat
 From top to bottom: settings, inputs and outputs, the convolutions over the map, and the network.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -90,10 +90,6 @@ class MapOutputs:
     hard_iou: Tensor | None = None
     hard_contrast: Tensor | None = None
 
-    def with_sentences(self, iou: Tensor, contrast: Tensor) -> "MapOutputs":
-        """Return the same videos with other sentences [sentences, joint] in place of theirs."""
-        return replace(self, sentence_iou=iou, sentence_contrast=contrast)
-
     def iou_logits(self) -> Tensor:
         """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
         return IOU_SCALE * self._own(self.cell_iou, self.sentence_iou)
@@ -158,24 +154,23 @@ class BorderedNorm(nn.Module):
 
         The batch's own mean removes the shift, so that it moves the running mean only and has no gradient.
         """
-        if self.training:
-            centred, variance = self._of_batch(cells, shift)
-        else:
-            centred, variance = cells - _each(self.running_mean - shift), self.running_var
-        return centred * _each(self.weight * (variance + self.smallest).rsqrt()) + _each(self.bias)
 
-    def _of_batch(self, cells: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cells less their mean, and their variance [channels]."""
-        border = cells.shape[0] * self.outside
-        count = cells.numel() // cells.shape[1] + border
-        mean = cells.sum((0, 2, 3)) / count
-        centred = cells - _each(mean)
-        variance = (centred.square().sum((0, 2, 3)) + border * mean.square()) / count
-        with torch.no_grad():
-            self.running_mean.lerp_(mean + shift, self.momentum)
-            self.running_var.lerp_(variance * (count / max(count - 1, 1)), self.momentum)
-            self.num_batches_tracked += 1
-        return centred, variance
+        def each(values: Tensor) -> Tensor:
+            return values[:, None, None]  # broadcastable against cells
+
+        if self.training:
+            border = cells.shape[0] * self.outside
+            count = cells.numel() // cells.shape[1] + border
+            mean = cells.sum((0, 2, 3)) / count
+            centred = cells - each(mean)
+            variance = (centred.square().sum((0, 2, 3)) + border * mean.square()) / count
+            with torch.no_grad():
+                self.running_mean.lerp_(mean + shift, self.momentum)
+                self.running_var.lerp_(variance * (count / max(count - 1, 1)), self.momentum)
+                self.num_batches_tracked += 1
+        else:
+            centred, variance = cells - each(self.running_mean - shift), self.running_var
+        return centred * each(self.weight * (variance + self.smallest).rsqrt()) + each(self.bias)
 
 
 class ProposalLayer(nn.Module):
@@ -215,7 +210,10 @@ class ProposalConvolution(nn.Module):
         for number in range(layers):
             padding = min(kernel - 1, border)
             border -= padding
-            seen, weights = _normaliser(seen, kernel, padding)
+            ones = torch.ones(1, 1, kernel, kernel)
+            number_seen = functional.conv2d(seen[None, None], ones, padding=padding)[0, 0].round()  # of candidates
+            seen = (number_seen > 0).float()
+            weights = torch.where(number_seen > 0, 1 / number_seen.clamp(min=1), 0.0)
             outside = (len(seen) + 2 * border) ** 2 - seen.numel()
             stack.append(ProposalLayer(out if number else width, out, kernel, padding, outside, weights))
         self.layers = nn.ModuleList(stack)
@@ -226,19 +224,6 @@ class ProposalConvolution(nn.Module):
         for layer in self.layers:
             cells = layer(cells)
         return cells
-
-
-def _normaliser(mask: Tensor, kernel: int, padding: int) -> tuple[Tensor, Tensor]:
-    """Return which cells see a candidate [m, m], and 1 over the number of candidates that they see, or 0."""
-    ones = torch.ones(1, 1, kernel, kernel)
-    count = functional.conv2d(mask[None, None], ones, padding=padding)[0, 0].round()
-    seen = count > 0
-    return seen.float(), torch.where(seen, 1 / count.clamp(min=1), 0.0)
-
-
-def _each(values: Tensor) -> Tensor:
-    """Return a number a channel [channels, 1, 1], broadcastable against cells [videos, channels, n, n]."""
-    return values[:, None, None]
 
 
 # -- the network ------------------------------------------------------------------------------------------------------
@@ -267,7 +252,12 @@ class MMN(nn.Module):
 
     def forward(self, inputs: MapInputs) -> MapOutputs:
         """Return candidates of every video and sentences in both spaces."""
-        self._check(inputs)
+        s, shape = self.settings, (*inputs.video.shape[1:], inputs.text.shape[-1])
+        if shape != (s.segments, s.video_dim, s.text_dim):
+            raise ValueError(
+                f"{shape[0]} segments of {shape[1]} channels and texts of {shape[2]}, but the model takes {s.segments} "
+                f"of {s.video_dim} and {s.text_dim}"
+            )
         proposals = self.proposals(self.map(self.pool(inputs.video)))  # [videos, proposal, clips, clips]
         cells = proposals.permute(0, 2, 3, 1).flatten(1, 2)[:, self.places]  # [videos, candidates, proposal]
         iou, contrast = self.sentences(inputs.text, inputs.text_mask)
@@ -283,15 +273,6 @@ class MMN(nn.Module):
         if self.clip_projection is not None:
             video = self.clip_projection(video).relu()
         return functional.avg_pool1d(video.transpose(1, 2), self.settings.pool, self.settings.stride)
-
-    def _check(self, inputs: MapInputs) -> None:
-        s = self.settings
-        shape = *inputs.video.shape[1:], inputs.text.shape[-1]
-        if shape != (s.segments, s.video_dim, s.text_dim):
-            raise ValueError(
-                f"{shape[0]} segments of {shape[1]} channels and texts of {shape[2]}, but the model takes {s.segments} "
-                f"of {s.video_dim} and {s.text_dim}"
-            )
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -40,9 +40,9 @@ class QDDETR(GroundingModel):
         whole, clips = self.encode(self.video_projection(inputs.video), inputs.video_mask, positions, texts)
         saliency = texts.split(self.saliency(whole, clips))  # positive, negative, hard negatives
         bias = padding_bias(inputs.video_mask)
-        decoded = self.decoder(self.anchors, clips[:batch], positions, bias)  # the positive texts alone
-        logits, moves = self.heads(decoded.states)  # [layers, batch, queries, 2]
-        spans = (moves + inverse_sigmoid(decoded.references)).sigmoid()
+        states, references = self.decoder(self.anchors, clips[:batch], positions, bias)  # the positive texts alone
+        logits, moves = self.heads(states)  # [layers, batch, queries, 2]
+        spans = (moves + inverse_sigmoid(references)).sigmoid()
         return Outputs(logits, spans, *saliency)
 
     def encode(
@@ -55,8 +55,10 @@ class QDDETR(GroundingModel):
         for layer in self.text_to_video:  # the first layer's videos are the same under every text
             video = layer(video, positions, texts.tokens, keys, bias)  # [groups·batch, clips, hidden]
         positions = positions.repeat(groups, 1, 1)
-        tokens = torch.cat((self._each(self.global_token, video), video), dim=1)  # [groups·batch, 1 + clips, hidden]
-        positions = torch.cat((self._each(self.global_position, video), positions), dim=1)
+        tokens = torch.cat(
+            (self.global_token.expand(len(video), 1, -1), video), dim=1
+        )  # [groups·batch, 1 + clips, hidden]
+        positions = torch.cat((self.global_position.expand(len(video), 1, -1), positions), dim=1)
         mask = torch.cat((torch.ones_like(video_mask[:, :1]), video_mask), dim=1).repeat(groups, 1)
         bias = padding_bias(mask)
         for layer in self.encoder:
@@ -73,10 +75,6 @@ class QDDETR(GroundingModel):
         direction, shift = projected @ self.clip_saliency.weight, projected @ self.clip_saliency.bias
         scores: Tensor = (clips @ direction[..., None])[..., 0] + shift[:, None]
         return scores / math.sqrt(clips.shape[-1])
-
-    @staticmethod
-    def _each(vector: Tensor, tokens: Tensor) -> Tensor:
-        return vector.expand(tokens.shape[0], 1, -1)
 
     def _text_bias(self, video_mask: Tensor, texts: StackedTexts) -> Tensor:
         """Return logits that hide padding: [groups·batch, 1, 1, words], or [..., heads, clips, words] as published."""

@@ -6,7 +6,7 @@ Moment-DETR's decoder over learned queries, and the decoder over anchors of QD-D
 
 import math
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -289,13 +289,6 @@ class Decoder(nn.Module):
 # -- the decoder of QD-DETR and BM-DETR: every moment query is an anchor (centre, width), as in DAB-DETR (ICLR 2022)
 
 
-class Decoded(NamedTuple):
-    """States [layers, batch, queries, hidden], and the anchors [layers, batch, queries, 2] before each layer."""
-
-    states: Tensor
-    references: Tensor
-
-
 class AnchorSelfAttention(nn.Module):
     """Self-attention of the moment queries with separate weights for content and position."""
 
@@ -403,8 +396,11 @@ class AnchorDecoder(nn.Module):
         if self.refine_head is not None:
             nn.init.zeros_(self.refine_head.layers[-1].bias)  # type: ignore[arg-type]
 
-    def forward(self, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor) -> Decoded:
-        """Decode anchor logits [queries, 2]; memory, positions [batch, length, hidden], bias [batch, 1, 1, length]."""
+    def forward(self, anchors: Tensor, memory: Tensor, positions: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return states [layers, batch, queries, hidden] and each layer's incoming anchors [layers, batch, queries, 2].
+
+        anchors [queries, 2] are logits; memory and positions [batch, length, hidden], bias [batch, 1, 1, length].
+        """
         reference = anchors.sigmoid().expand(memory.shape[0], -1, -1)  # [batch, queries, 2]
         content = memory.new_zeros(*reference.shape[:2], memory.shape[-1])  # [batch, queries, hidden]
         states, references = [], [reference]
@@ -422,7 +418,7 @@ class AnchorDecoder(nn.Module):
                 refined = (self.refine_head(content) + inverse_sigmoid(reference)).sigmoid()
                 references.append(refined)  # with its gradient, for the next layer's output
                 reference = refined.detach()
-        return Decoded(torch.stack(states), torch.stack(references[:-1]))
+        return torch.stack(states), torch.stack(references[:-1])
 
     def _embed(self, reference: Tensor) -> Tensor:
         channels = self.norm.normalized_shape[0] // 2

@@ -117,26 +117,13 @@ class DeviceData:
     def __len__(self) -> int:
         return len(self.examples)
 
-    @property
-    def video_dim(self) -> int:
-        """Width of a model's video input: the features and the two temporal endpoints."""
-        return self.videos.values.shape[1] + ENDPOINTS
-
-    @property
-    def text_dim(self) -> int:
-        """Width of a model's text input."""
-        return self.texts.values.shape[1]
-
-    def _sizes(self, rows: np.ndarray, hard: bool) -> tuple[int, int]:
-        multiple = MULTIPLE if self.group_by_length else 1
-        texts = self.texts.longest(self.host["text"][rows], multiple)
-        if hard:
-            texts = max(texts, self.texts.longest(self.host["hard"][:, rows], multiple))
-        return self.videos.longest(self.host["video"][rows], multiple), texts
-
     def inputs(self, rows: Tensor, hard: bool = False) -> Inputs:
         """Gather the queries `rows` [batch] (on the CPU), with their hard negatives or without."""
-        longest, words = self._sizes(rows.numpy(), hard)
+        multiple, host = MULTIPLE if self.group_by_length else 1, rows.numpy()
+        longest = self.videos.longest(self.host["video"][host], multiple)
+        words = self.texts.longest(self.host["text"][host], multiple)
+        if hard:
+            words = max(words, self.texts.longest(self.host["hard"][:, host], multiple))
         index = rows.to(self.device, non_blocking=True)
         video, video_mask = self.videos.gather(self.columns["video"][index], longest)
         video = torch.cat((video.float(), endpoint_features(video_mask)), dim=-1)

@@ -92,7 +92,13 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
 
     patches = named.get("patch_features")
     if model.patches_of and patches is None:
-        patches = _patches(store, dataset, model.patches_of)
+        try:
+            patches = _of_encoder(store, dataset, "patch_features", model.patches_of)
+        except (ArtifactError, FeatureError):
+            raise FeatureError(
+                f"losses.spatial_dynamics needs {dataset}/patch_features of {model.patches_of}: run extract-features "
+                f"{dataset} --param videos.patches=true --param clip.encoder={model.patches_of}"
+            ) from None
     tags = (newest_tags(annotations) or store.newest(dataset, "tags")) if model.reads_parts else None
     return Sources(
         annotations,
@@ -128,16 +134,6 @@ def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
         features.patch_features,
         negatives.tags,
     )
-
-
-def _patches(store: Store, dataset: str, encoder: str) -> Artifact:
-    try:
-        return _of_encoder(store, dataset, "patch_features", encoder)
-    except (ArtifactError, FeatureError):
-        raise FeatureError(
-            f"losses.spatial_dynamics needs {dataset}/patch_features of {encoder}: "
-            f"run extract-features {dataset} --param videos.patches=true --param clip.encoder={encoder}"
-        ) from None
 
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
@@ -199,24 +195,15 @@ def load(sources: Sources, inputs: Inputs) -> Loaded:
         for part in store.parts(sources.negatives, ["qid", "level", "negative"]):
             for row in part.to_pylist():
                 negatives[row["qid"]][row["level"]] = row["negative"]
-    in_video = _in_video(store, sources.in_video_negatives, rows)
-    return Loaded(videos, texts, rows, dict(negatives), in_video, _parts(store, sources.visual_dynamic_queries))
-
-
-def _parts(store: Store, queries: Artifact | None) -> dict[str, tuple[str, str]] | None:
-    if queries is None:
-        return None
-    rows = (row for part in store.parts(queries, ["qid", "static", "dynamic"]) for row in part.to_pylist())
-    return {row["qid"]: (row["static"], row["dynamic"]) for row in rows}
-
-
-def _in_video(store: Store, pairs: Artifact | None, rows: Iterable[dict[str, Any]]) -> dict[str, list[str]] | None:
-    if pairs is None:
-        return None
-    texts = {row["qid"]: row["query"] for row in rows}
-    negatives: defaultdict[str, list[str]] = defaultdict(list)
-    for part in store.parts(pairs, ["qid", "negative_qid"]):
-        for qid, other in zip(part["qid"].to_pylist(), part["negative_qid"].to_pylist(), strict=True):
-            if other in texts:
-                negatives[qid].append(texts[other])
-    return dict(negatives)
+    in_video: dict[str, list[str]] | None = None
+    if sources.in_video_negatives is not None:
+        queries, in_video = {row["qid"]: row["query"] for row in rows}, {}
+        for part in store.parts(sources.in_video_negatives, ["qid", "negative_qid"]):
+            for qid, other in zip(part["qid"].to_pylist(), part["negative_qid"].to_pylist(), strict=True):
+                if other in queries:
+                    in_video.setdefault(qid, []).append(queries[other])
+    parts: dict[str, tuple[str, str]] | None = None
+    if sources.visual_dynamic_queries is not None:
+        tables = store.parts(sources.visual_dynamic_queries, ["qid", "static", "dynamic"])
+        parts = {row["qid"]: (row["static"], row["dynamic"]) for part in tables for row in part.to_pylist()}
+    return Loaded(videos, texts, rows, dict(negatives), in_video, parts)

@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from penumbra.models.losses import Losses
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import BaseSettings, ModelConfig
 from penumbra.tasks.stage import Parameters
@@ -112,6 +113,27 @@ def evaluating(model: nn.Module, device: torch.device, bf16: bool) -> Iterator[N
             yield
     finally:
         model.train(was_training)
+
+
+class Objective(nn.Module):
+    """A model and its losses as one module, so that DDP sees which weights a loss reaches.
+
+    `outputs` is called with a batch's inputs, under autocast, and `losses` with the outputs and the batch's targets.
+    """
+
+    def __init__(
+        self, model: nn.Module, outputs: Callable[[Any], Any], losses: Callable[[Any, Any], Losses], bf16: bool
+    ) -> None:
+        super().__init__()
+        self.model, self.outputs, self.losses, self.bf16 = model, outputs, losses, bf16
+
+    def forward(self, batch: tuple[Any, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the total with gradient, and all terms without."""
+        inputs, targets = batch
+        with autocast(next(self.model.parameters()).device, self.bf16):
+            outputs = self.outputs(inputs)
+        losses = self.losses(outputs, targets)
+        return losses.total, losses.terms
 
 
 class LossConfig(Parameters):

@@ -196,10 +196,7 @@ def both(inputs: Inputs, targets: Targets, shifted: Inputs, shifted_targets: Tar
         None if hard_text is None else hard_text.repeat(1, 2, 1, 1),
         None if hard_mask is None else hard_mask.repeat(1, 2, 1),
     )
-    return stacked, (targets.stack(shifted_targets))
-
-
-FIGURES = ("probability inside", "probability outside", "joint probability inside", "joint probability outside")
+    return stacked, targets.stack(shifted_targets)
 
 
 # -- the system -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
-from penumbra.models.loss_settings import LossSettings, MomentDETRLosses, QDDETRLosses
-from penumbra.models.losses import Targets, compute_losses
+from penumbra.models.loss_settings import MomentDETRLosses, QDDETRLosses
+from penumbra.models.losses import compute_losses
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.spans import rank_windows, snap_windows
@@ -22,9 +22,9 @@ from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import (
     HardNegativeModel,
     LossConfig,
+    Objective,
     Prediction,
     System,
-    autocast,
     evaluating,
 )
 from penumbra.tasks.grounding.metrics import ordering_metrics
@@ -113,22 +113,6 @@ class QDDETRConfig(ShineDETRConfig):
 ADETR = TypeVar("ADETR", bound=DETRConfig)
 
 
-class Objective(nn.Module):
-    """A DETR and its losses as one module, so that DDP sees which weights a loss reaches."""
-
-    def __init__(self, model: GroundingModel, losses: LossSettings, bf16: bool = False) -> None:
-        super().__init__()
-        self.model, self.losses, self.bf16 = model, losses, bf16
-
-    def forward(self, batch: tuple[Inputs, Targets]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the total with gradient, and all terms without."""
-        inputs, targets = batch
-        with autocast(inputs.video.device, self.bf16):
-            outputs = self.model(inputs, negative=self.losses.needs_negative)
-        losses = compute_losses(outputs, targets, self.losses)
-        return losses.total, losses.terms
-
-
 class DETRSystem(System[ADETR]):
     """Family of the DETR models: positives, the batch's negatives and hard negatives are encoded as one batch."""
 
@@ -159,7 +143,9 @@ class DETRSystem(System[ADETR]):
         )
 
     def objective(self, model: nn.Module) -> Objective:
-        return Objective(cast(GroundingModel, model), self.config.loss_settings, self.bf16)
+        losses = self.config.loss_settings
+        outputs = partial(model, negative=losses.needs_negative)
+        return Objective(model, outputs, partial(compute_losses, settings=losses), self.bf16)
 
     def predict(self, model: nn.Module, data: DeviceData) -> list[Prediction]:
         return predict(cast(GroundingModel, model), data, self.settings.ranking, bf16=self.bf16)

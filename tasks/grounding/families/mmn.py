@@ -6,8 +6,9 @@ whose samples are videos with all their sentences, the system, and prediction.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from penumbra.models.spans import suppress
 from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig
-from penumbra.tasks.grounding.families.base import HardNegativeModel, Prediction, System, autocast, evaluating
+from penumbra.tasks.grounding.families.base import HardNegativeModel, Objective, Prediction, System, evaluating
 from penumbra.tasks.grounding.metrics import ordering_metrics
 
 
@@ -205,22 +206,6 @@ def by_video(examples: Examples) -> list[tuple[int, np.ndarray]]:
 # -- the system and its prediction ------------------------------------------------------------------------------------
 
 
-class MMNObjective(nn.Module):
-    """Model and losses as one module."""
-
-    def __init__(self, model: mmn.MMN, losses: MMNLosses, bf16: bool = False) -> None:
-        super().__init__()
-        self.model, self.losses, self.bf16 = model, losses, bf16
-
-    def forward(self, batch: tuple[MapInputs, MapTargets]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the total with gradient, and all terms without."""
-        inputs, targets = batch
-        with autocast(inputs.video.device, self.bf16):
-            outputs = self.model(inputs)
-        losses = mmn_losses(outputs, targets, self.losses)
-        return losses.total, losses.terms
-
-
 class MMNSystem(System[AnMMN]):
     """Family of MMN."""
 
@@ -237,7 +222,7 @@ class MMNSystem(System[AnMMN]):
         return MapData(examples, videos, texts, device, sizes, losses, self.settings.training.batch_size)
 
     def objective(self, model: nn.Module) -> nn.Module:
-        return MMNObjective(cast(mmn.MMN, model), self.config.loss_settings, self.bf16)
+        return Objective(model, model.forward, partial(mmn_losses, settings=self.config.loss_settings), self.bf16)
 
     def predict(self, model: nn.Module, data: MapData) -> list[Prediction]:
         """See `System.predict`; the saliency of a clip is the score of the one-clip moment that it lies in."""
@@ -273,11 +258,12 @@ def _texts(outputs: MapOutputs, known: Tensor, hard: Tensor) -> Iterator[tuple[M
     yield outputs, known
     if outputs.hard_iou is not None and outputs.hard_contrast is not None:
         for iou, contrast, present in zip(outputs.hard_iou, outputs.hard_contrast, hard, strict=True):
-            yield outputs.with_sentences(iou, contrast), known & present
+            yield replace(outputs, sentence_iou=iou, sentence_contrast=contrast), known & present
     videos = len(outputs.cell_iou)
     if videos > 1:
         another = torch.searchsorted(outputs.video_of, (outputs.video_of + 1) % videos)
-        yield outputs.with_sentences(outputs.sentence_iou[another], outputs.sentence_contrast[another]), known
+        iou, contrast = outputs.sentence_iou[another], outputs.sentence_contrast[another]
+        yield replace(outputs, sentence_iou=iou, sentence_contrast=contrast), known
 
 
 def _outputs(

@@ -14,13 +14,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from penumbra.models import vdi
+from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
-from penumbra.models.mmn import MMNSettings
-from penumbra.models.vdi import InjectedInputs, InjectionSettings, Patches, injection_losses
+from penumbra.models.mmn import MapOutputs, MMNSettings
+from penumbra.models.vdi import Injected, InjectedInputs, InjectionSettings, Patches, injection_losses
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import Examples, Features
-from penumbra.tasks.grounding.families.base import LossConfig, autocast, trained
+from penumbra.tasks.grounding.families.base import LossConfig, Objective, trained
 from penumbra.tasks.grounding.families.mmn import MapConfig, MapData, MapOptions, MMNSystem
 
 
@@ -148,27 +149,6 @@ class VDIData(MapData):
         return Patches(self.videos.values[self.videos.starts[index][:, None] + clip].float(), states, mask)
 
 
-class VDIObjective(nn.Module):
-    """Model and losses as one module."""
-
-    def __init__(self, model: vdi.VDI, losses: VDILosses, bf16: bool = False) -> None:
-        super().__init__()
-        self.model, self.losses, self.bf16 = model, losses, bf16
-
-    def forward(self, batch: tuple[InjectedInputs, MapTargets]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the total with gradient, and all terms without."""
-        inputs, targets = batch
-        with autocast(inputs.map.video.device, self.bf16):
-            outputs = self.model(inputs.map)
-            injected = self.model.inject(inputs)
-        losses = mmn_losses(outputs, targets, self.losses)
-        terms = injection_losses(injected, inputs)
-        total = losses.total + self.losses.visual_context * terms["visual_context"]
-        if "spatial_dynamics" in terms:
-            total = total + self.losses.spatial_dynamics * terms["spatial_dynamics"]
-        return total, losses.terms | {name: value.detach() for name, value in terms.items()}
-
-
 class VDISystem(MMNSystem[VDIConfig]):
     """Family of VDI."""
 
@@ -199,8 +179,17 @@ class VDISystem(MMNSystem[VDIConfig]):
         ids = token_ids([*names, *parts], encoder)
         return VDIData(examples, videos, ids, device, self.config, self.settings.training.batch_size)
 
-    def objective(self, model: nn.Module) -> VDIObjective:
-        return VDIObjective(cast(vdi.VDI, model), self.config.loss_settings, self.bf16)
+    def objective(self, model: nn.Module) -> Objective:
+        net, weights = cast(vdi.VDI, model), self.config.loss_settings
+
+        def losses(outputs: tuple[MapOutputs, Injected, InjectedInputs], targets: MapTargets) -> Losses:
+            mapped = mmn_losses(outputs[0], targets, weights)
+            terms = injection_losses(*outputs[1:])
+            injected = [getattr(weights, name) * value for name, value in terms.items()]
+            terms = {name: value.detach() for name, value in terms.items()}
+            return Losses(sum(injected, mapped.total), mapped.terms | terms)
+
+        return Objective(model, lambda inputs: (net(inputs.map), net.inject(inputs), inputs), losses, self.bf16)
 
     def parameters(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return two groups: the text encoder learns at a share of the rate."""
