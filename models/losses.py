@@ -126,8 +126,7 @@ def _localisation_losses(
     for layer, assigned in enumerate(matched.view(layers, -1, matched.shape[-1])):
         suffix = "" if layer == layers - 1 else f"_{layer}"
         distance, overlap = span_losses(spans[layer], assigned, targets.spans)
-        label = label_loss(logits[layer], assigned, settings.background)
-        error = class_error(logits[layer], assigned)
+        label, error = label_losses(logits[layer], assigned, settings.background)
         total = total + settings.span * distance + settings.giou * overlap + settings.label * label
         terms |= {f"span{suffix}": distance, f"giou{suffix}": overlap, f"label{suffix}": label}
         terms[f"class_error{suffix}"] = error
@@ -222,30 +221,20 @@ def span_losses(spans: Tensor, assigned: Tensor, targets: Tensor) -> tuple[Tenso
     return masked_mean(distance, matched), masked_mean(1 - overlap, matched)
 
 
-def _matched_queries(assigned: Tensor, queries: int) -> Tensor:
-    """Return which of the queries [batch, queries] `assigned` [batch, windows] holds."""
-    index = assigned.where(assigned >= 0, queries)  # windows without a query fall into a column that is cut off
-    flags = torch.zeros(assigned.shape[0], queries + 1, dtype=torch.bool, device=assigned.device)
-    return flags.scatter(1, index, True)[:, :queries]
+def label_losses(logits: Tensor, assigned: Tensor, background_weight: float) -> tuple[Tensor, Tensor]:
+    """Return the weighted cross entropy, and the percentage of matched queries classified as background (no loss).
 
-
-def label_loss(logits: Tensor, assigned: Tensor, background_weight: float) -> Tensor:
-    """Return the weighted cross entropy: the mean over all queries, not divided by the sum of weights, as published.
-
-    logits [batch, queries, 2]: class 0 is foreground, class 1 background with the lesser weight.
+    logits [batch, queries, 2]: class 0 is foreground, class 1 background with the lesser weight; assigned [batch,
+    windows]. The mean is over all queries, not divided by the sum of weights, as published.
     """
-    foreground = _matched_queries(assigned, logits.shape[1])
-    label = (~foreground).long()
-    entropy = functional.cross_entropy(logits.float().flatten(0, 1), label.flatten(), reduction="none")
+    batch, queries = logits.shape[:2]
+    index = assigned.where(assigned >= 0, queries)  # windows without a query fall into a column that is cut off
+    flags = torch.zeros(batch, queries + 1, dtype=torch.bool, device=assigned.device)
+    foreground = flags.scatter(1, index, True)[:, :queries]
+    entropy = functional.cross_entropy(logits.float().flatten(0, 1), (~foreground).long().flatten(), reduction="none")
     weight = torch.where(foreground, 1.0, background_weight).flatten()
-    return (entropy * weight).mean()
-
-
-def class_error(logits: Tensor, assigned: Tensor) -> Tensor:
-    """Return the percentage of matched queries that are classified as background, which is no loss."""
-    foreground = _matched_queries(assigned, logits.shape[1])
     right = (logits.argmax(-1) == 0) & foreground
-    return 100 - 100 * right.sum() / foreground.sum().clamp(min=1)
+    return (entropy * weight).mean(), 100 - 100 * right.sum() / foreground.sum().clamp(min=1)
 
 
 def alignment(queries: Tensor, words: Tensor, assigned: Tensor, temperature: float) -> Tensor:

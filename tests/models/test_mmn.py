@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from penumbra.models.map_losses import MapTargets, MMNLosses, candidate_iou_loss, hard_order, mmn_losses
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
-from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
-from penumbra.models.spans import suppress
+from penumbra.models.moment_map import candidate_cells, candidate_overlap, schedule, segment_means
 
 SENTENCES = (3, 1, 2, 4)
 SIZES: dict[str, Any] = {
@@ -51,55 +49,6 @@ def targets(net: MMN) -> MapTargets:
     present = torch.stack((torch.ones(count), torch.arange(count) % 3), 1) > 0
     overlap = candidate_overlap(net.cells, net.settings.clips, torch.full((count,), 20.0), windows, present)
     return MapTargets(overlap, windows, present)
-
-
-def norms_of(net: MMN) -> list[torch.nn.BatchNorm2d]:
-    """Return torch's own batch normalisation with the model's weights."""
-    norms = []
-    for layer in net.proposals.layers:
-        norm = torch.nn.BatchNorm2d(len(layer.norm.weight))
-        norm.load_state_dict(layer.norm.state_dict())
-        norms.append(norm)
-    return norms
-
-
-def proposals(net: MMN, norms: list[torch.nn.BatchNorm2d], cells: Tensor) -> Tensor:
-    """Return all layers' output over the map with the whole border around it."""
-    s = net.settings
-    mask = torch.zeros(s.clips**2).index_fill(0, net.places, 1).view(1, 1, s.clips, s.clips)
-    ones = torch.ones(1, 1, s.kernel, s.kernel)
-    for number, (layer, norm) in enumerate(zip(net.proposals.layers, norms, strict=True)):
-        padding = 0 if number else (s.kernel - 1) * s.layers // 2
-        count = functional.conv2d(mask, ones, padding=padding).round()
-        weight = torch.where(count > 0, 1 / count.clamp(min=1), 0.0)
-        output = functional.conv2d(cells, layer.convolution.weight, layer.convolution.bias, padding=padding)
-        cells, mask = norm(output).relu() * weight, (weight > 0).float()
-    return cells
-
-
-def suppressed(windows: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Return the windows [n, 2] that stay: each drops the worse ones that overlap it more (MMN's suppression)."""
-    left = windows[scores.sort(descending=True).indices].unbind()
-    dropped: set[int] = set()
-    for place, (start, end) in enumerate(left):
-        if place not in dropped:
-            for later in range(place + 1, len(left)):
-                met = (torch.minimum(left[later][1], end) - torch.maximum(left[later][0], start)).clamp(min=0)
-                hull = torch.maximum(left[later][1], end) - torch.minimum(left[later][0], start)
-                if met / hull > threshold:
-                    dropped.add(later)
-    return torch.stack([window for place, window in enumerate(left) if place not in dropped])
-
-
-@pytest.mark.parametrize(("kernel", "layers"), [(3, 4), (5, 2), (1, 3), (2, 2)])
-def test_a_border_that_is_counted_is_a_border_that_is_there(kernel: int, layers: int) -> None:
-    net = model(kernel=kernel, layers=layers)
-    cells = net.map(net.pool(inputs().video))
-    norms = norms_of(net)
-    torch.testing.assert_close(net.proposals(cells), proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
-    net.eval()
-    norms = [norm.eval() for norm in norms_of(net)]
-    torch.testing.assert_close(net.proposals(cells), proposals(net, norms, cells), rtol=1e-4, atol=1e-6)
 
 
 def test_a_video_has_the_same_scores_alone_and_in_any_batch() -> None:
@@ -194,30 +143,6 @@ def test_listed_negatives_of_a_video_alone_are_told_apart() -> None:
     all_of_them = mmn_losses(found, truth, chosen).terms["among_sentences"]
     torch.testing.assert_close(mmn_losses(found, listed, chosen).terms["among_sentences"], all_of_them)
     assert mmn_losses(found, none, chosen).terms["among_sentences"] < all_of_them
-
-
-def test_a_video_with_one_sentence_and_a_batch_of_one_have_a_loss() -> None:
-    net = model()
-    batch = inputs()
-    one = MapInputs(batch.video[:1], batch.text[:1], batch.text_mask[:1], torch.zeros(1).long())
-    truth = targets(net)
-    single = MapTargets(truth.overlap[:1], truth.windows[:1], truth.window_mask[:1])
-    terms = mmn_losses(net(one), single, MMNLosses()).terms
-    assert terms["among_sentences"] == 0  # there is nothing to tell it from
-    assert torch.isfinite(terms["among_moments"])
-
-
-@pytest.mark.parametrize(("clips", "seconds"), [(8, 12.5), (16, 7.7)])
-@pytest.mark.parametrize("levels", [1, 3, 1000])
-def test_ties_are_broken_as_the_published_code_does(clips: int, seconds: float, levels: int) -> None:
-    """Many equal scores, and overlaps of exactly one half: moments of i clips within those of 2·i."""
-    generator = torch.Generator().manual_seed(levels)
-    windows = candidate_windows(candidate_cells(clips, (clips - 1,)), clips, torch.tensor([seconds] * 4))
-    scores = torch.randint(0, levels, windows.shape[:2], generator=generator) / 7
-    assert levels == 1000 or len(scores.unique()) <= levels
-    together = suppress(torch.cat((windows, scores[..., None]), dim=-1), 0.5, windows.shape[1], windows.shape[1])
-    for found, *one in zip(together, windows, scores, strict=True):
-        torch.testing.assert_close(found[:, :2], suppressed(*one, 0.5), rtol=0, atol=0)
 
 
 def test_what_is_no_map_is_refused() -> None:

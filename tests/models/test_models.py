@@ -12,7 +12,6 @@ from penumbra.models.checkpoints import CheckpointError, load_weights, our_name,
 from penumbra.models.grounding import GroundingModel, Inputs, ModelSettings, Outputs
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
-from penumbra.models.spans import generalised_iou, inverse_sigmoid, iou, to_spans, to_windows
 
 SIZES: dict[str, Any] = {
     "video_dim": 10,
@@ -108,20 +107,6 @@ def test_every_parameter_that_is_used_learns(name: str) -> None:
     still = {n for n, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
     # a key's bias shifts all logits alike, and the first decoder layer's content is zero
     assert not {n for n in still if "in_bias" not in n and "key" not in n and "decoder.layers.0" not in n}
-
-
-# -- spans ---------------------------------------------------------------------------------------------------------
-
-
-def test_spans_survive_the_round_trip_and_overlap_is_symmetric() -> None:
-    windows = torch.rand(40, 2).sort(-1).values
-    torch.testing.assert_close(to_windows(to_spans(windows)), windows)
-    first, second = windows[:20], windows[20:]
-    torch.testing.assert_close(iou(first, second), iou(second, first))
-    assert (generalised_iou(first, second) <= iou(first, second) + 1e-6).all()
-    torch.testing.assert_close(iou(first, first), torch.ones(20))
-    fractions = torch.tensor([0.0, 0.002, 0.5, 0.998, 1.0])
-    torch.testing.assert_close(inverse_sigmoid(fractions).sigmoid(), fractions.clamp(1e-3 / (1 + 1e-3), 1 / (1 + 1e-3)))
 
 
 # -- official checkpoints --------------------------------------------------------------------------------------------

@@ -323,16 +323,12 @@ def shift(
     video = torch.cat((features, inputs.video[..., channels:]), dim=-1)
     window = to_spans((window + (begin - first)[:, None]) / length[:, None])
     spans = torch.where(movable[:, None, None], window[:, None], targets.spans)
-    scores = torch.where(movable[:, None], _inside(targets, first, last).gather(1, source), targets.clip_scores)
+    place = torch.arange(mask.shape[1], device=mask.device)
+    moving = (place >= first[:, None]) & (place <= last[:, None])
+    inside = targets.inside & moving
+    inside = torch.where(inside.any(1, keepdim=True), inside, moving)  # a short window may have no clip of its own
+    scores = torch.where(movable[:, None], inside.to(targets.clip_scores.dtype).gather(1, source), targets.clip_scores)
     high, low = draw_pairs(scores > 0, mask, extremes)
     return replace(inputs, video=video), replace(
         targets, spans=spans, clip_scores=scores, high_clips=high, low_clips=low
     )
-
-
-def _inside(targets: Targets, first: Tensor, last: Tensor) -> Tensor:
-    """Return the moment's clips [batch, clips] among those that move; all of these if a short window has none."""
-    place = torch.arange(targets.clip_scores.shape[1], device=first.device)
-    moving = (place >= first[:, None]) & (place <= last[:, None])
-    inside = targets.inside & moving
-    return torch.where(inside.any(1, keepdim=True), inside, moving).to(targets.clip_scores.dtype)

@@ -102,19 +102,20 @@ class MapData:
         self.videos = Ragged(videos.values, videos.offsets, device)
         self.texts = Ragged(texts.values, texts.offsets, device)
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
-        windows, present = true_windows(examples)
-        self.columns = {
-            "windows": windows.to(device),
-            "present": present.to(device),
-            "duration": examples.duration.float().to(device),
-            "text": examples.text.to(device),
-            "hard": examples.hard.to(device),
-            "hard_present": examples.hard_present.to(device),
-        }
+        windows = examples.windows.clamp(min=0).minimum(examples.duration.float()[:, None, None])  # end with the video
+        present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
+        present = present & (windows[..., 1] > windows[..., 0])  # empty windows are none
+        rows_of: defaultdict[int, list[int]] = defaultdict(list)
+        for row, video in enumerate(examples.video.tolist()):
+            rows_of[video].append(row)
+        names = ("text", "hard", "hard_present")
+        columns = {name: getattr(examples, name) for name in names} | {"windows": windows, "present": present}
+        columns["duration"] = examples.duration.float()
+        self.columns = {name: column.to(device) for name, column in columns.items()}
         listed = examples.in_video if losses.in_video else None
         self.listed = None if listed is None else Ragged(listed, examples.in_video_offsets, device)
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
-        self.every = by_video(examples)
+        self.every = [(video, np.array(rows)) for video, rows in rows_of.items()]  # rows of each video
         known = present.any(1)
         self.taught = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
         self.taught = [(video, rows) for video, rows in self.taught if len(rows)]
@@ -147,15 +148,11 @@ class MapData:
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
         missing = self.columns["hard_present"][:, index] if self.losses.shine else None
-        return MapTargets(overlap, windows, present, self._negatives(index), missing, self.late)
-
-    def _negatives(self, index: Tensor) -> Tensor | None:
-        """Return which texts are listed negatives of which queries [sentences, sentences], if any are listed."""
-        if self.listed is None:
-            return None
-        texts, present = self.listed.gather(index, int(self.listed.host_lengths.max(initial=1)))
-        own = self.columns["text"][index]
-        return ((texts[:, None] == own[:, None]) & present[:, None]).any(-1)
+        negative_of = None
+        if self.listed is not None:
+            texts, listed = self.listed.gather(index, int(self.listed.host_lengths.max(initial=1)))
+            negative_of = ((texts[:, None] == self.columns["text"][index][:, None]) & listed[:, None]).any(-1)
+        return MapTargets(overlap, windows, present, negative_of, missing, self.late)
 
     def inputs(self, videos: list[int], sentences: list[np.ndarray], hard: bool = False) -> tuple[MapInputs, Tensor]:
         """Return videos with their sentences as inputs, and the sentences' rows [sentences] on the device."""
@@ -185,22 +182,6 @@ class MapData:
         index = torch.tensor(videos).to(self.device, non_blocking=True)
         clips = functional.normalize(self.videos.gather(index, longest)[0].float(), dim=-1)
         return segment_means(clips, self.videos.lengths[index], self.sizes.segments)
-
-
-def true_windows(examples: Examples) -> tuple[Tensor, Tensor]:
-    """Return windows [n, windows, 2] cut to the video, and which exist [n, windows]: empty ones do not."""
-    duration = examples.duration.float()[:, None, None]
-    windows = examples.windows.clamp(min=0).minimum(duration)
-    present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
-    return windows, present & (windows[..., 1] > windows[..., 0])
-
-
-def by_video(examples: Examples) -> list[tuple[int, np.ndarray]]:
-    """Return each video's row of the features and its queries' rows, in the order of the queries."""
-    rows_of: defaultdict[int, list[int]] = defaultdict(list)
-    for row, video in enumerate(examples.video.tolist()):
-        rows_of[video].append(row)
-    return [(video, np.array(rows)) for video, rows in rows_of.items()]
 
 
 # -- the system and its prediction ------------------------------------------------------------------------------------
