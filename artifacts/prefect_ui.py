@@ -20,7 +20,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
 from penumbra.artifacts.manifest import Artifact, Manifest
-from penumbra.artifacts.markdown import Markdown, code, markdown_table, plain
+from penumbra.artifacts.markdown import Markdown, code, markdown_table, plain, truncated
 from penumbra.artifacts.schemas import for_display
 from penumbra.artifacts.store import Store
 
@@ -57,10 +57,7 @@ def first_rows(
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
-    if isinstance(value, Markdown | int):
-        return value
-    text = _text(value)
-    return plain(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")
+    return value if isinstance(value, Markdown | int) else plain(truncated(_text(value), LONGEST_CELL))
 
 
 def _text(value: Any) -> str:
@@ -68,12 +65,9 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(filter(None, map(_text, value.values())))
     if isinstance(value, list):
-        if len(value) == 2 and all(isinstance(it, float) for it in value):
-            return f"{value[0]:g} to {value[1]:g}"
-        return ", ".join(map(_text, value))
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)
+        is_span = len(value) == 2 and all(isinstance(it, float) for it in value)
+        return f"{value[0]:g} to {value[1]:g}" if is_span else ", ".join(map(_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def stage_page(artifact: Artifact, manifest: Manifest) -> str:
@@ -116,8 +110,6 @@ def publish_stage(
     store: Store, artifact: Artifact, manifest: Manifest, shown: Callable[[Rows], Rows] = lambda rows: rows
 ) -> None:
     """Publish the first rows and the page of a stage, whether it was made now or before."""
-    if not has_pages():
-        return
     rows = first_rows(store, artifact, manifest, shown=shown)
     name = "-".join([artifact.stage, *filter(None, [manifest.parameters.get("provider")])])
     if rows:
@@ -148,7 +140,7 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 class LiveArtifact:
     """An artifact of the UI that changes while work goes on, and is deleted when the work ends.
 
-    If the server can't be reached, it is not shown and the work goes on.
+    If the server has no pages or can't be reached, it is not shown and the work goes on.
     """
 
     def __init__(self, kind: str, dataset: str, name: str) -> None:
@@ -162,23 +154,14 @@ class LiveArtifact:
         if self._id is not None:
             self._call(lambda client: client.delete_artifact(self._id))
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether anything was shown."""
-        return self._id is not None
-
     def show(self, data: str | float) -> None:
         """Show the text of a page, or a percentage."""
-        if has_pages():
-            self._call(lambda client: self._show(client, data))
-
-    def _show(self, client: Any, data: str | float) -> None:
         if self._id is not None:
-            client.update_artifact(self._id, ArtifactUpdate(data=data))
-            return
-        runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
-        created = ArtifactCreate(type=self.kind, key=self.key, description=f"{self.name} goes on", data=data, **runs)
-        self._id = client.create_artifact(created).id
+            self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
+        elif has_pages():
+            runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
+            new = ArtifactCreate(type=self.kind, key=self.key, description=f"{self.name} goes on", data=data, **runs)
+            self._call(lambda client: setattr(self, "_id", client.create_artifact(new).id))
 
     def _call(self, request: Callable[[Any], Any]) -> None:
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
 DRAFTS = "_drafts"  # folder of unfinished work on a part
-RECORDS = "_records"  # folder of the parts' records
+RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
 Progress = Callable[[int, int], None]
 Parts = Iterable[Callable[[], Part]]
@@ -304,7 +304,7 @@ class Store(Catalogue):
             notes=dict(sorted(part.notes.items())),
             cost_usd=part.cost_usd,
         )
-        self.files.write(_record_path(artifact, index), record.model_dump_json().encode())
+        self.files.write(path_of(artifact, RECORD.format(index)), record.model_dump_json().encode())
         if record.rejected and rejected:
             self.files.write(path_of(artifact, record.rejected), rejected)
         self.files.write(path_of(artifact, name), data)
@@ -325,7 +325,7 @@ class Store(Catalogue):
 
     def _noted(self, artifact: Artifact, index: int) -> PartRecord | None:
         try:
-            return PartRecord.model_validate_json(self.files.read(_record_path(artifact, index)))
+            return PartRecord.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
         except (FileNotFoundError, ValidationError):
             return None
 
@@ -345,7 +345,3 @@ def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Return the parts among these files that the manifest does not know."""
     known = manifest.digests
     return [name for name in names if PART.match(name) and name not in known]
-
-
-def _record_path(artifact: Artifact, index: int) -> str:
-    return path_of(artifact, f"{RECORDS}/{part_name(index).removesuffix('.parquet')}.json")

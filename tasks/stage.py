@@ -25,7 +25,7 @@ from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
-from penumbra.artifacts.prefect_ui import LiveArtifact, Rows, publish_stage
+from penumbra.artifacts.prefect_ui import LiveArtifact, Rows, has_pages, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
@@ -262,7 +262,8 @@ def make(stage: Stage) -> Artifact:
     manifest, state = store.intact(artifact), State.reused
     if manifest is None:
         logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
-        with progress_scope(stage.label), LiveArtifact("progress", artifact.dataset, stage.name) as bar:
+        shown = LiveArtifact("progress", artifact.dataset, stage.name) if has_pages() else nullcontext()
+        with progress_scope(stage.label), shown as bar:
             build(stage, _reporter(stage, bar))
         manifest, state = store.manifest(artifact), State.made
     counts = manifest.taken, manifest.kept, manifest.seconds
@@ -270,7 +271,8 @@ def make(stage: Stage) -> Artifact:
     line = f"{manifest.taken} {stage.unit} in, {manifest.kept} out, {manifest.taken - manifest.kept} rejected"
     line = f"{line}, {manifest.seconds:.1f} s" if state is State.made else "found done"
     logger().info("%s: %s, %s", stage.name, line, artifact.path, extra=event.as_log_extra())
-    publish_stage(store, artifact, manifest, stage.shown)
+    if has_pages():
+        publish_stage(store, artifact, manifest, stage.shown)
     if manifest.taken and not manifest.kept and not stage.may_be_empty:
         reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
         raise PenumbraError(
@@ -280,7 +282,7 @@ def make(stage: Stage) -> Artifact:
     return artifact
 
 
-def _reporter(stage: Stage, bar: LiveArtifact) -> Callable[[int, int], None]:
+def _reporter(stage: Stage, bar: LiveArtifact | None) -> Callable[[int, int], None]:
     """Return a function that reports the parts of a stage in the log, and as a progress bar in the Prefect UI."""
     started, last = monotonic(), -REPORT_EVERY
 
@@ -288,9 +290,10 @@ def _reporter(stage: Stage, bar: LiveArtifact) -> Callable[[int, int], None]:
         nonlocal last
         now, extra = monotonic(), ProgressEvent(stage.label, done=done, total=total).as_log_extra()
         LOG.info("%s: part %d of %d", stage.label, done, total, extra=extra)
-        if (done < total or bar.is_shown) and (now - last >= REPORT_EVERY or done == total):
+        if (done < total or last > 0) and (now - last >= REPORT_EVERY or done == total):
             last = now
-            bar.show(100.0 * done / total)
+            if bar:
+                bar.show(100.0 * done / total)
             left = (now - started) / done * (total - done)
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left, extra=extra)
 

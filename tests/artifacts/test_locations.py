@@ -15,9 +15,12 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
 
-def test_data_of_a_checkout_are_beside_the_code() -> None:
+def test_data_of_a_checkout_are_beside_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (data_folder(), artifacts_root()) == (PROJECT / "datasets", str(PROJECT / "artifacts" / "data"))
     assert runs_folder() == PROJECT / "artifacts" / "data" / ".runs"
+    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "~/mine")
+    monkeypatch.setenv("PENUMBRA_RUNS", "/runs")
+    assert (answers_folder(), runs_folder()) == (Path.home() / "mine" / ".answers", Path("/runs"))
 
 
 def test_data_of_an_installed_package_are_in_the_user_s_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -28,10 +31,3 @@ def test_data_of_an_installed_package_are_in_the_user_s_folder(monkeypatch: pyte
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "s3://bucket/folder")
     assert artifacts_root() == "s3://bucket/folder"
     assert runs_folder() == ours / "artifacts" / ".runs", "checkpoints are always on a disk"
-
-
-def test_variables_override_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENUMBRA_ARTIFACTS", "~/mine")
-    monkeypatch.setenv("PENUMBRA_RUNS", "/runs")
-    assert answers_folder() == Path.home() / "mine" / ".answers"
-    assert runs_folder() == Path("/runs")

@@ -65,15 +65,11 @@ def test_cells_are_escaped_unless_they_are_markdown(store: Store) -> None:
     assert "strong_open" in kinds(ours["it"])
 
 
-def test_a_stage_is_published_unless_the_server_has_no_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_and_the_page_of_a_stage_are_published(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     published: dict[str, str] = {}
     for name in ("create_table_artifact", "create_markdown_artifact"):
         monkeypatch.setattr(prefect_ui, name, lambda _, key, description: published.update({key: description}))
     artifact, manifest = masks(store, rows=30)
-    monkeypatch.setattr(prefect_ui, "has_pages", lambda: False)
-    publish_stage(store, artifact, manifest)
-    assert published == {}
-    monkeypatch.setattr(prefect_ui, "has_pages", lambda: True)
     publish_stage(store, artifact, manifest)
     assert published == {
         "rows-scenes-masks": f"First 50 of 90 rows. All: `{artifact.path}`",

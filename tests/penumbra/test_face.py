@@ -52,9 +52,7 @@ def test_negatives_of_a_frame_in_a_running_loop_and_again_for_nothing(
     how = {"filling": {"candidates": 8}, "masking": {"ratios": [0.3, 0.6, 1]}}
 
     async def cell() -> pd.DataFrame:
-        return penumbra.build_negatives(
-            frame, name="mine", filling={"candidates": 8}, masking={"ratios": [0.3, 0.6, 1]}
-        )
+        return penumbra.build_negatives(frame, name="mine", **how)
 
     negatives = asyncio.run(cell())
     assert list(negatives.columns) == COLUMNS

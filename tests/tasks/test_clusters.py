@@ -42,6 +42,10 @@ def new_host(prefect_server: None, tmp_path: Path) -> Iterator[NewHost]:
         host.end()
 
 
+def dask_at(port: int) -> dict[str, str]:
+    return {"PENUMBRA_ENGINE": "dask", "PENUMBRA_ENGINE_ADDRESS": f"tcp://127.0.0.1:{port}"}
+
+
 @pytest.fixture(scope="module")
 def corner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some real videos of each split of Charades-CG."""
@@ -81,7 +85,7 @@ def test_clusters_give_the_same_bytes(
 def test_hosts_that_share_only_a_bucket_and_a_port(corner: Path, expected: dict[str, str], new_host: NewHost) -> None:
     port = free_port()
     with bucket() as variables:
-        flow = new_host("flow", PENUMBRA_ENGINE="dask", PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}", **variables)
+        flow = new_host("flow", **dask_at(port), **variables)
         worker = new_host("worker", **{name: it for name, it in variables.items() if name.startswith("AWS_")})
         new_host("scheduler").scheduler(port)
         worker.worker(port)
@@ -112,12 +116,7 @@ def test_features_are_made_by_a_cluster_s_gpus(
     """A resource of Dask is a name: these hosts need no GPU."""
     folder, expected = films
     port = free_port()
-    flow = new_host(
-        "flow",
-        PENUMBRA_ENGINE="dask",
-        PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
-        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
-    )
+    flow = new_host("flow", **dask_at(port), PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     new_host("scheduler").scheduler(port)
     workers = {name: new_host(name) for name in ("with", "without")}
     workers["with"].worker(port, "--resources", "GPU=1")
@@ -183,12 +182,7 @@ def test_a_killed_scheduler_is_reported_and_the_next_run_continues(
     cluster, port = new_host("cluster"), free_port()
     scheduler = cluster.scheduler(port)
     cluster.worker(port)
-    flow = new_host(
-        "flow",
-        PENUMBRA_ENGINE="dask",
-        PENUMBRA_ENGINE_ADDRESS=f"tcp://127.0.0.1:{port}",
-        PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"),
-    )
+    flow = new_host("flow", **dask_at(port), PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     run = running(flow, tmp_path)
     os.killpg(scheduler.pid, signal.SIGKILL)
     assert "the same command goes on from the parts that are done" in said(run)["error"]
