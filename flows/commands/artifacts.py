@@ -113,8 +113,10 @@ def verify(
             print_line(f"{artifact.path} is not finished: its flow goes on from it")
             continue
         finished += 1
-        gone = [parent.path for parent in store.missing_parents(artifact)]
-        lines = store.verify(artifact) or [f"{artifact.path} was made from {path}, which is not there" for path in gone]
+        lines = store.verify(artifact) or [
+            f"{artifact.path} was made from {parent.path}, which is not there"
+            for parent in store.missing_parents(artifact)
+        ]
         for line in lines:
             console.print(line, style="red", soft_wrap=True, markup=False)
         faults += lines
