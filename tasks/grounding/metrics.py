@@ -283,9 +283,8 @@ def highlight_metrics(saliency: Saliency, rows: Chosen = slice(None)) -> dict[st
     highest = np.nan_to_num(predicted, nan=-np.inf).argmax(1)
     for name, least in LEVELS.items():
         relevant = np.asarray(saliency.scores[rows] >= least)
-        hit = np.asarray(relevant.any(2))[np.arange(len(highest)), highest] & (
-            highest < length
-        )  # a clip beyond the labels is none
+        judged = relevant.any(2)[np.arange(len(highest)), highest]
+        hit = judged & (highest < length)  # a clip after the labels' end is no hit
         figures[f"HL-{name}-mAP"] = 100 * float(_highlight_precision(relevant, predicted, length).mean())
         figures[f"HL-{name}-Hit1"] = 100 * float(hit.mean())
     return figures
@@ -369,21 +368,13 @@ def all_metrics() -> dict[str, Metric]:
     """Return the metrics by name, with those of other packages, which are imported only now."""
     metrics = dict(SHIPPED)
     for point in entry_points(group="penumbra.metrics"):
-        _add(metrics, point.name, point.load())
+        metric = point.load()
+        if not isinstance(metric, Metric):
+            raise EvaluationError(f"metric {point.name!r} is a {type(metric).__name__}, not a Metric")
+        if point.name in metrics:
+            raise EvaluationError(f"there are two metrics {point.name!r}: rename one of them")
+        metrics[point.name] = metric
     return metrics
-
-
-def register(name: str, metric: Metric) -> None:
-    """Add a metric in this process only; raise `EvaluationError` if the name is taken or this is no metric."""
-    _add(all_metrics(), name, metric)
-
-
-def _add(metrics: dict[str, Metric], name: str, metric: Metric) -> None:
-    if not isinstance(metric, Metric):
-        raise EvaluationError(f"metric {name!r} is a {type(metric).__name__}, not a Metric")
-    if name in metrics:
-        raise EvaluationError(f"there are two metrics {name!r}: rename one of them")
-    metrics[name] = metric
 
 
 def scores_by_query(split: Split) -> dict[str, Floats]:

@@ -154,10 +154,10 @@ def training_document(metrics: Artifact) -> Document:
         *remark_on(manifest.parents),
     ]
     settings = [(name, json.dumps(value)) for name, value in flat_settings(manifest.parameters["settings"])]
-    parents = [(f"{parent.dataset}/{parent.stage}", parent.key) for parent in manifest.parents]
+    made_from = [(f"{it.dataset}/{it.stage}", it.key) for it in (metrics, *manifest.parents)]
     where = [("metrics", metrics.path), ("checkpoints", str(run_folder(metrics)))]
     origin = [
-        Table(("artifact", "key"), [(f"{metrics.dataset}/{metrics.stage}", metrics.key), *parents], "Made from"),
+        Table(("artifact", "key"), made_from, "Made from"),
         Table(("files", "path"), where, "Where they are"),
         Table(("package", "version"), list(manifest.software.items()), "Software"),
     ]
@@ -172,9 +172,12 @@ def training_document(metrics: Artifact) -> Document:
 def evaluation_document(judged: Judged, beside: Sequence[Judged]) -> Document:
     """Return the report of an evaluated run: results, SHINE's Figures 6 and 7, and the report of its training."""
     runs, trained = [judged, *beside], training_document(judged.metrics)
+    charts = {run.name: ordering_chart(run.figures, run.name) for run in runs}
+    lack = "has none: it predicts no saliency with hard negatives, or no query has any."
+    missing = [f"{name} {lack}" for name, chart in charts.items() if not chart]
     sections = [
         _results_section(judged, beside),
-        _order_section(runs),
+        Section("Order of saliency", missing, drawings=[chart for chart in charts.values() if chart]),
         saliency_section(runs),
         _windows_section(runs),
         *trained.sections,
@@ -207,24 +210,11 @@ def _results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
     return Section("Results", text, tables)
 
 
-def _order_section(runs: Sequence[Judged]) -> Section:
-    """Return charts of how often saliency falls from the query to the random text."""
-    charts = [ordering_chart(run.figures, run.name) for run in runs]
-    missing = [
-        f"{run.name} has none: it predicts no saliency with hard negatives, or no query has any."
-        for run, chart in zip(runs, charts, strict=True)
-        if not chart
-    ]
-    return Section("Order of saliency", missing, drawings=[chart for chart in charts if chart])
-
-
 def ordering_chart(figures: Sequence[Row], run: str) -> Drawing | None:
     """Return how often saliency inside the moment (of MMN, its score) is in SHINE's order."""
-    rows = [
-        Bar(row["metric"].removeprefix("ordering ").replace("ordering", "all of it"), row["value"] / 100)
-        for row in figures
-        if row["metric"].startswith("ordering")
-    ]
+    orders = [row for row in figures if row["metric"].startswith("ordering")]
+    label = "ordering "
+    rows = [Bar(it["metric"].removeprefix(label).replace("ordering", "all of it"), it["value"] / 100) for it in orders]
     title = f"{run}: share of queries for which the moment is rated in this order"
     return bars(title, rows, 1.0, (0, 0.25, 0.5, 0.75, 1)) if rows else None
 
@@ -246,15 +236,11 @@ def saliency_section(runs: Sequence[Judged]) -> Section:
     chosen = list(pick(falls))
     examples = [candidates[number] for _, number in chosen]
     shown = [(run.name, run.saliency(examples), run.loaded.videos.clip_length) for run in reversed(runs)]
-    drawings = [
-        saliency_figure(
-            f"{place} ordered, smallest fall {falls[number] + 0.0:+.3g}: “{example.row['query']}” "
-            f"({example.row['qid']})",
-            example,
-            [(name, by_example[index], seconds) for name, by_example, seconds in shown],
-        )
-        for index, ((place, number), example) in enumerate(zip(chosen, examples, strict=True))
-    ]
+    drawings = []
+    for index, ((place, number), example) in enumerate(zip(chosen, examples, strict=True)):
+        ordered = f"{place} ordered, smallest fall {falls[number] + 0.0:+.3g}"
+        panels = [(name, by_example[index], seconds) for name, by_example, seconds in shown]
+        drawings.append(saliency_figure(f"{ordered}: “{example.row['query']}” ({example.row['qid']})", example, panels))
     note = (
         f"Of {len(candidates):,} {kind} queries with three negatives, by the smallest of the four falls of mean "
         "saliency inside the moment, from the query to a random text: above 0 the order is right. The moment is shaded."

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,15 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.extract_features import extract_features
 from penumbra.flows.train_grounding import train_grounding
-from penumbra.models.vdi import VDI, injection_losses
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip, load, patch_sizes, preprocess
 from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.grounding.batches.inputs import find_sources
-from penumbra.tasks.grounding.batches.inputs import load as load_inputs
-from penumbra.tasks.grounding.configs import Choice, Inputs, Training
+from penumbra.tasks.grounding.configs import Choice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
-from penumbra.tasks.grounding.families import system_of, vdi
-from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.families import vdi
 from penumbra.tasks.text.tags import Tagging, tag
-from penumbra.tasks.text.visual_dynamic_queries import split_queries
 from tests.films import film
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
@@ -132,30 +126,3 @@ def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder
     figures = store.table(evaluate_grounding(dataset(folder), Choice(run=run.key)))
     assert "mIoU" in figures["metric"].to_pylist()
     assert sources_of_run(run, annotations(store)).patch_features is None
-
-
-@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
-def test_motion_reaches_the_text_encoder_and_a_video_without_patches_takes_no_part(sequence: str, store: Store) -> None:
-    settings = Settings(**groups({"spatial_dynamics": 1.0}, motion=sequence, injection_dropout=0.0))
-    named = Inputs(patch_features=store.newest("motion", "patch_features").key[:8])
-    sources = find_sources(annotations(store), settings.model_copy(update={"inputs": named}))
-    parts = flow(split_queries)(sources.tags)
-    loaded = load_inputs(replace(sources, visual_dynamic_queries=parts), named)
-    system, examples = system_of(settings), loaded.prepare(loaded.of_split(["train"]), "test")
-    model = system.build(loaded.videos.channels, loaded.texts.channels)
-    assert isinstance(model, VDI)
-    batch = system.data(examples, loaded.videos, loaded.texts, torch.device("cpu")).batch(torch.arange(len(LENGTHS)))
-    inputs, patches = batch[0], loaded.videos.patches
-    assert patches is not None
-    assert inputs.seen.mask.sum() == patches.offsets[-1] == 2 + 5 + 4 + 4
-    injection_losses(model.inject(inputs), inputs)["spatial_dynamics"].backward()
-    learned = [weight.grad for weight in model.text_encoder.parameters() if weight.grad is not None]
-    assert all(grad.isfinite().all() for grad in learned)
-    assert sum(float(grad.abs().sum()) for grad in learned) > 0
-    total, _ = system.objective(model)(batch)
-    assert total.isfinite()
-    inputs.seen.mask[0] = False
-    without = injection_losses(model.eval().inject(inputs), inputs)["spatial_dynamics"]
-    unsplit = replace(inputs, split=inputs.split & (inputs.map.video_of != 0))
-    assert without.isfinite()
-    torch.testing.assert_close(without, injection_losses(model.inject(unsplit), unsplit)["spatial_dynamics"])

@@ -35,7 +35,7 @@ from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
 from penumbra.tasks.grounding.batches.inputs import find_sources
 from penumbra.tasks.grounding.configs import Choice, Inputs, Training
-from penumbra.tasks.grounding.evaluation.predictions import newest_negatives, predict_model, sources_of_run
+from penumbra.tasks.grounding.evaluation.predictions import predict_model, sources_of_run
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder
@@ -188,9 +188,8 @@ def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -
     [grounding] = Grounder.of_run(metrics.key).ground(world / "videos" / f"{asked['vid']}.mp4", [asked["query"]])
     assert [(w.start, w.end) for w in grounding.windows] == [(w["start"], w["end"]) for w in row["windows"]]
     assert grounding.saliency == pytest.approx(row["saliency"], abs=2e-2)
-    section = saliency_section(
-        [Judged(metrics, sources_of_run(metrics, sources.annotations, newest_negatives("few")), metrics, metrics)]
-    )
+    read = sources_of_run(metrics, sources.annotations, Store().newest("few", "negatives"))
+    section = saliency_section([Judged(metrics, read, metrics, metrics)])
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 

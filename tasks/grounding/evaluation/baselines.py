@@ -94,36 +94,31 @@ def main_verbs(tags: pa.Table) -> Iterator[tuple[str, str]]:
             yield qid, (root or verbs)[0]["lemma"]
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The constant windows of a data set, and the main verb of each query if its tags are known."""
-
-    constant: ConstantWindow | None
-    verbs: Mapping[str, str]
-
-
 @lru_cache(maxsize=2)
-def fitted(annotations: Artifact, tags: Artifact | None, end: float | None) -> Fitted:
-    """Return the constant windows for a data set, which are fitted once in a process."""
+def fitted(
+    annotations: Artifact, tags: Artifact | None, end: float | None
+) -> tuple[ConstantWindow | None, dict[str, str]]:
+    """Return a data set's constant windows, fitted once in a process, and the main verb of each query with tags."""
     store = Store()
     verbs = dict(pair for part in (store.parts(tags) if tags else ()) for pair in main_verbs(part))
     rows = (row for part in store.parts(annotations) for row in part.to_pylist())
-    return Fitted(fit([row for row in rows if row["split"] == "train"], verbs, end), verbs)
+    return fit([row for row in rows if row["split"] == "train"], verbs, end), verbs
 
 
-def guesses(queries: Sequence[Row], fit: Fitted) -> Iterator[tuple[str, Rows]]:
+def guesses(
+    queries: Sequence[Row], constant: ConstantWindow | None, verbs: Mapping[str, str]
+) -> Iterator[tuple[str, Rows]]:
     """Yield the name of each constant window, and its rows of `predictions` for rows of `annotations`."""
-    constant = fit.constant
-    if constant is None:
-        return
-    yield CONSTANT, [_guess(row, constant.of(row["duration"])) for row in queries]
-    if fit.verbs:
-        yield BY_VERB, [_guess(row, constant.of(row["duration"], fit.verbs.get(row["qid"]))) for row in queries]
-
-
-def _guess(row: Row, window: tuple[float, float]) -> dict[str, Any]:
-    start, end = window
-    return {"qid": row["qid"], "windows": [{"start": start, "end": end, "score": 1.0}], "saliency": []}
+    for name, verb_of in ((CONSTANT, {}), (BY_VERB, verbs)) if constant else ():
+        if constant and (verbs or name == CONSTANT):
+            windows = [constant.of(row["duration"], verb_of.get(row["qid"])) for row in queries]
+            yield (
+                name,
+                [
+                    {"qid": row["qid"], "windows": [{"start": start, "end": end, "score": 1.0}], "saliency": []}
+                    for row, (start, end) in zip(queries, windows, strict=True)
+                ],
+            )
 
 
 def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> Rows:

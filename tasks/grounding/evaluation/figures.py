@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -17,7 +17,6 @@ from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.baselines import (
     OTHER_QUERY,
-    Fitted,
     fitted,
     guesses,
     whole_figures,
@@ -25,6 +24,7 @@ from penumbra.tasks.grounding.evaluation.baselines import (
 )
 from penumbra.tasks.grounding.evaluation.predictions import predict_rows
 from penumbra.tasks.grounding.families import system_of
+from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics
 from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings
@@ -59,13 +59,36 @@ class Evaluation(Stage):
         """Return the version of each metric."""
         return {"metrics": {name: metric.version for name, metric in all_metrics().items()}}
 
-    def determines(self) -> dict[str, Any]:
-        """Return the parameters: another metric makes another evaluation."""
-        return self.parameters()
+    determines = parameters  # another metric makes another evaluation
 
     def part(self, piece: int) -> Part:
         """Return all figures as one part."""
-        return _evaluate(self.metrics, self.predictions, self.sources)
+        store, sources = Store(), self.sources
+        model, settings = load_run(self.metrics)
+        ranking = Ranking.model_validate(store.manifest(self.predictions).parameters["ranking"])
+        system = system_of(settings.model_copy(update={"ranking": ranking}))
+        name = name_of(store.manifest(self.metrics))
+        loaded = load(sources, settings.inputs)
+        annotations = {row["qid"]: row for row in loaded.rows}
+        constant = fitted(sources.annotations, sources.tags, ranking.truth_ends)
+        by_split: defaultdict[str, Rows] = defaultdict(list)
+        for part in store.parts(self.predictions):
+            for row in part.to_pylist():
+                by_split[row["split"]].append(row)
+        figures: list[tuple[str, str, str, float]] = []
+        for split, rows in by_split.items():
+            figures += [(split, *it) for it in figures_of_split(rows, annotations, ranking.truth_ends)]
+            known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
+            replaced = predict_rows(loaded, with_other_queries(known), model, system, split, name).rows.to_pylist()
+            for subset, predicted in (*guesses(known, *constant), (OTHER_QUERY, replaced)):
+                whole = whole_figures(judged_split(predicted, annotations, ranking.truth_ends))
+                figures += [(split, subset, metric, value) for metric, value in whole]
+        if sources.negatives or sources.in_video_negatives:
+            own = _own_figures(loaded, model, system, settings)
+            figures += [("train", "held out", metric, value) for metric, value in own.items()]
+        table = [dict(zip(SCHEMAS[STAGE].names, (name, *figure), strict=True)) for figure in figures]
+        queries = sum(map(len, by_split.values()))
+        return Part(table_of(STAGE, table), queries, queries)
 
 
 def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Artifact:
@@ -75,36 +98,6 @@ def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Arti
         rows = Store().table(evaluation).to_pylist()
         logger().info("%s:\n%s", rows[0]["run"] if rows else "no query to evaluate", results_table(rows))
     return evaluation
-
-
-class _Run(NamedTuple):
-    model: nn.Module
-    settings: Settings
-    name: str
-
-
-def _evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Part:
-    store = Store()
-    model, settings = load_run(metrics)
-    ranking = Ranking.model_validate(store.manifest(predictions).parameters["ranking"])
-    judged = _Run(model, settings.model_copy(update={"ranking": ranking}), name_of(store.manifest(metrics)))
-    loaded = load(sources, settings.inputs)
-    annotations = {row["qid"]: row for row in loaded.rows}
-    fit = fitted(sources.annotations, sources.tags, ranking.truth_ends)
-    by_split: defaultdict[str, Rows] = defaultdict(list)
-    for part in store.parts(predictions):
-        for row in part.to_pylist():
-            by_split[row["split"]].append(row)
-    figures: list[tuple[str, str, str, float]] = []
-    for split, rows in by_split.items():
-        known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
-        figures += [(split, *it) for it in figures_of_split(rows, annotations, ranking.truth_ends)]
-        figures += [(split, *it) for it in _baseline_figures(judged, loaded, split, known, fit)]
-    if sources.negatives or sources.in_video_negatives:
-        figures += [("train", "held out", name, value) for name, value in _own_figures(judged, loaded).items()]
-    table = [dict(zip(SCHEMAS[STAGE].names, (judged.name, *figure), strict=True)) for figure in figures]
-    queries = sum(len(rows) for rows in by_split.values())
-    return Part(table_of(STAGE, table), queries, queries)
 
 
 def figures_of_split(predictions: Rows, annotations: Mapping[str, Row], end: float | None) -> Iterator[Figure]:
@@ -143,28 +136,18 @@ def aligned(judged: Iterable[Row], annotations: Mapping[str, Row], end: float | 
     return align(rows, {qid: annotations[qid]["windows"] for qid in rows}).until(end)
 
 
-def _own_figures(judged: _Run, loaded: Loaded) -> dict[str, float]:
+def _own_figures(loaded: Loaded, model: nn.Module, system: System[Any], settings: Settings) -> dict[str, float]:
     """Return the model family's own figures on held-out queries with negatives, or else on training queries.
 
     The DETR models and MMN have SHINE's order of saliency, BM-DETR the probabilities of clips.
     """
-    train, validation = split_rows(loaded, judged.settings)
+    train, validation = split_rows(loaded, settings)
     known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
     examples = loaded.prepare([row for row in validation if row["qid"] in known] or train, STAGE)
     if not len(examples):
         return {}
-    device, system = device_of("auto"), system_of(judged.settings)
-    data = system.data(examples, loaded.videos, loaded.texts, device)
-    return system.figures(judged.model.to(device), data)
-
-
-def _baseline_figures(judged: _Run, loaded: Loaded, split: str, known: Rows, fit: Fitted) -> Iterator[Figure]:
-    """Yield the figures of the baselines over the queries of a split whose windows are known."""
-    annotations, system = {row["qid"]: row for row in known}, system_of(judged.settings)
-    replaced = predict_rows(loaded, with_other_queries(known), judged.model, system, split, judged.name)
-    for subset, predictions in (*guesses(known, fit), (OTHER_QUERY, replaced.rows.to_pylist())):
-        figures = whole_figures(judged_split(predictions, annotations, judged.settings.ranking.truth_ends))
-        yield from ((subset, name, value) for name, value in figures)
+    device = device_of("auto")
+    return system.figures(model.to(device), system.data(examples, loaded.videos, loaded.texts, device))
 
 
 def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -63,18 +63,14 @@ class Predictions(Stage):
             queries |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
             if queries.keys() == wanted:
                 break
-        return [
-            {
-                "sentence": queries[row["qid"]]["query"],
-                "truth, s": [list(window) for window in queries[row["qid"]]["windows"]] or "hidden",
-                "prediction, s": "; ".join(
-                    f"{w['start']:.1f} to {w['end']:.1f} (score {w['score']:.2f})" for w in row["windows"][:SHOWN]
-                ),
-                "split": row["split"],
-                "qid": row["qid"],
-            }
-            for row in rows
-        ]
+        shown = []
+        for row in rows:
+            query, windows = queries[row["qid"]], row["windows"][:SHOWN]
+            truth = [list(window) for window in query["windows"]] or "hidden"
+            predicted = "; ".join(f"{w['start']:.1f} to {w['end']:.1f} (score {w['score']:.2f})" for w in windows)
+            own = {"split": row["split"], "qid": row["qid"]}
+            shown.append({"sentence": query["query"], "truth, s": truth, "prediction, s": predicted, **own})
+        return shown
 
     @cached_property
     def pieces(self) -> Sequence[str]:
@@ -100,8 +96,8 @@ class Predictions(Stage):
         """Predict a split."""
         model, settings = self.run
         system = system_of(settings.model_copy(update={"ranking": self.ranking}))
-        name = run_name(settings, self.metrics.key)
-        return predict_rows(self.loaded, self.loaded.of_split([piece]), model, system, piece, name)
+        rows, name = self.loaded.of_split([piece]), run_name(settings, self.metrics.key)
+        return predict_rows(self.loaded, rows, model, system, piece, name)
 
 
 def predict_model(metrics: Artifact, sources: Sources, ranking: Ranking | None, splits: tuple[str, ...]) -> Artifact:
@@ -164,8 +160,3 @@ def sources_of_run(
         by_stage.get("visual_dynamic_queries"),
         tags=tags,
     )
-
-
-def newest_negatives(dataset: str) -> Artifact | None:
-    """Return the newest negatives of a data set, or None."""
-    return Store().newest_if_any(dataset, "negatives")

@@ -160,31 +160,23 @@ class Grounder:
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in an encoded video."""
-        texts, inputs = checked(queries), self.settings.inputs
+        texts, inputs, clip = checked(queries), self.settings.inputs, self.clip_length
         distinct = list(dict.fromkeys(texts))
         tokens, _, _ = self.text_encoder.encode(distinct)
         text_features = normalised(_features(distinct, tokens), inputs.longest_text)
-        videos = joined(
-            [normalised(_features([VIDEO], [one], self.clip_length), inputs.longest_video) for one in watched.features]
-        )
-        seconds = min(watched.duration, (inputs.longest_video or float("inf")) * self.clip_length)
-        rows = [
-            {"qid": str(number), "vid": VIDEO, "query": text, "duration": seconds, "windows": []}
-            for number, text in enumerate(texts)
-        ]
+        videos = joined([normalised(_features([VIDEO], [one], clip), inputs.longest_video) for one in watched.features])
+        seconds = min(watched.duration, (inputs.longest_video or float("inf")) * clip)
+        row = {"vid": VIDEO, "duration": seconds, "windows": []}
+        rows = [{**row, "qid": str(number), "query": text} for number, text in enumerate(texts)]
         examples = prepare(rows, {}, videos, text_features, "predict")
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
         predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))
         return [
             Grounding(
-                text,
-                tuple(Window(*window) for window in prediction.windows.tolist()),
-                tuple(prediction.saliency.tolist()),
-                self.clip_length,
-                seconds,
+                text, tuple(Window(*it) for it in one.windows.tolist()), tuple(one.saliency.tolist()), clip, seconds
             )
-            for text, prediction in zip(texts, predictions, strict=True)
+            for text, one in zip(texts, predictions, strict=True)
         ]
 
 
@@ -212,16 +204,12 @@ def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
     if "encoder" not in made or "precision" not in made:
         kind = "simulated" if made.get("encoder") == SIMULATED else "imported"
         names = ", ".join(source["name"] for source in made.get("imported", [])) or made.get("encoder", features.path)
-        raise RunError(
-            f"{run} was trained on {kind} features ({names}), which can't be computed from a video here: train a run "
-            "on features of extract-features' CLIP"
-        )
+        reason = f"{kind} features ({names}), which can't be computed from a video here"
+        raise RunError(f"{run} was trained on {reason}: train a run on features of extract-features' CLIP")
     clip = Clip(encoder=made["encoder"], precision=made["precision"])
     if digests(clip).get("encoder") != manifest.inputs.get("encoder"):
-        raise RunError(
-            f"{run} was trained on features of CLIP {clip.encoder!r}, which is missing or has changed: restore its "
-            "files, or extract features again and train on them"
-        )
+        reason = f"features of CLIP {clip.encoder!r}, which is missing or has changed"
+        raise RunError(f"{run} was trained on {reason}: restore its files, or extract features again and train on them")
     return clip
 
 

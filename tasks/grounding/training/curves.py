@@ -38,38 +38,31 @@ def figures_in_words(metrics: Mapping[str, float]) -> str:
 def headline(curves: Curves) -> str:
     """Return the validation metrics of the best epoch; empty without validation queries."""
     best = best_epoch(curves)
-    metrics = {
-        name: dict(points)[best]
-        for (split, name), points in curves.items()
-        if split == VALIDATION and best in dict(points)
-    }
+    several = ((name, dict(points)) for (split, name), points in curves.items() if split == VALIDATION)
+    metrics = {name: values[best] for name, values in several if best in values}
     return f"{figures_in_words(metrics)} on the validation queries, epoch {best}" if metrics else ""
 
 
 def curves_section(rows: Iterable[Mapping[str, Any]]) -> Section:
-    """Return the section of a report that shows the curves."""
-    curves = curves_of(rows)
-    drawings = [chart for chart in (_validation_chart(curves), _loss_chart(curves)) if chart]
-    return Section("Training", [] if drawings else ["No epoch was trained."], drawings=drawings)
+    """Return the section of a report that shows the curves.
 
-
-def _loss_chart(curves: Curves) -> Drawing | None:
-    """Return a panel for the total and each term, whose scales differ too much for one panel."""
+    The metrics have a panel, what the best epoch is chosen by another, and so have the total loss and each term, whose
+    scales differ too much for one panel.
+    """
+    curves, drawings = curves_of(rows), list[Drawing]()
+    judged = [name for name in METRICS if (VALIDATION, name) in curves]
+    if judged:
+        lines = [_line(name, curves[VALIDATION, name], style) for style, name in enumerate(judged)]
+        chosen = [_line("what the best epoch is chosen by", curves[VALIDATION, CHOSEN_BY], len(lines))]
+        several = [_panel("%, validation queries", lines, curves), _panel(chosen[0].label, chosen, curves)]
+        title = "Validation by epoch, the best one marked"
+        drawings.append(panels(title, several, columns=2, height=230, legend=True))
     names = {name for split, name in curves if split == TRAIN} - NOT_DRAWN
     ordered = [name for name in (*FIRST, *sorted(names - {*FIRST, *LAST}), *LAST) if name in names]
-    several = [_panel(name, [_line(name, curves[TRAIN, name])], curves) for name in ordered]
-    return panels("Losses by epoch, mean over steps, each before its weight", several, 3, 140) if several else None
-
-
-def _validation_chart(curves: Curves) -> Drawing | None:
-    """Return a panel of the metrics by epoch and one of what the best epoch, which is marked, is chosen by."""
-    names = [name for name in METRICS if (VALIDATION, name) in curves]
-    if not names:
-        return None
-    lines = [_line(name, curves[VALIDATION, name], style) for style, name in enumerate(names)]
-    chosen = [_line("what the best epoch is chosen by", curves[VALIDATION, CHOSEN_BY], len(lines))]
-    several = [_panel("%, validation queries", lines, curves), _panel(chosen[0].label, chosen, curves)]
-    return panels("Validation by epoch, the best one marked", several, columns=2, height=230, legend=True)
+    if ordered:
+        several = [_panel(name, [_line(name, curves[TRAIN, name])], curves) for name in ordered]
+        drawings.append(panels("Losses by epoch, mean over steps, each before its weight", several, 3, 140))
+    return Section("Training", [] if drawings else ["No epoch was trained."], drawings=drawings)
 
 
 def _line(label: str, points: Sequence[tuple[float, float]], style: int = 0) -> Line:

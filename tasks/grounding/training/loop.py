@@ -184,7 +184,10 @@ class Trainer:
         due = self.epoch % config.evaluate_every == 0 or self.epoch == config.epochs
         self._save(improved=self._evaluate() if due else False)
         if due and self.accelerator.is_main_process:
-            self._report_progress()
+            best, seconds = None if self.best == -torch.inf else self.best, time.perf_counter() - self.started
+            left = seconds / (self.epoch - self.resumed) * (config.epochs - self.epoch)
+            history = list(self.history)
+            self.observe(Progress(self.epoch, config.epochs, history, best, seconds, left, config.chosen_by))
 
     def _add_losses(self, pending: list[dict[str, Tensor]], sums: dict[str, float]) -> None:
         """Add the losses of the last steps to the sums; raise `RunError` naming the first step whose loss is NaN."""
@@ -215,12 +218,6 @@ class Trainer:
         improved, self.best = broadcast_object_list(answer) if self.accelerator.num_processes > 1 else answer
         self.waited = 0 if improved else self.waited + 1
         return bool(improved)
-
-    def _report_progress(self) -> None:
-        config, seconds = self.job.settings.training, time.perf_counter() - self.started
-        best = None if self.best == -torch.inf else self.best
-        left = seconds / (self.epoch - self.resumed) * (config.epochs - self.epoch)
-        self.observe(Progress(self.epoch, config.epochs, list(self.history), best, seconds, left, config.chosen_by))
 
     def _record(self, split: str, values: dict[str, float]) -> None:
         self.history += [

@@ -193,6 +193,10 @@ def _merged_model(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _shared(values: Mapping[str, Any], first: type[Parameters], second: type[Parameters]) -> dict[str, Any]:
     """Return the values of fields that two groups of parameters inherit from the same class."""
+
+    def owner(group: type[Parameters], field: str) -> type:
+        return next(kind for kind in group.__mro__ if field in vars(kind).get("__annotations__", {}))
+
     kept: dict[str, Any] = {}
     for name, value in values.items():
         fields = [group.model_fields.get(name) for group in (first, second)]
@@ -202,11 +206,6 @@ def _shared(values: Mapping[str, Any], first: type[Parameters], second: type[Par
             kept[name] = {n: v for n, v in value.items() if first.declaration_of(n) is second.declaration_of(n)}
         elif fields[1] is not None and isinstance(value, Mapping):
             kept[name] = _shared(value, fields[0].annotation, fields[1].annotation)  # type: ignore[arg-type]
-        elif fields[1] is not None and _owner(first, name) is _owner(second, name):
+        elif fields[1] is not None and owner(first, name) is owner(second, name):
             kept[name] = value
     return kept
-
-
-def _owner(group: type[Parameters], field: str) -> type:
-    """Return the class that defines a field."""
-    return next(kind for kind in group.__mro__ if field in vars(kind).get("__annotations__", {}))

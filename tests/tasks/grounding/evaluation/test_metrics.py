@@ -1,7 +1,7 @@
 """The registry of metrics: a new one is in the figures, the tables and the comparisons without further words."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +11,7 @@ import pytest
 
 from penumbra.tasks.grounding import metrics as registry
 from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
-from penumbra.tasks.grounding.metrics import (
-    SHIPPED,
-    EvaluationError,
-    Floats,
-    Split,
-    all_metrics,
-    mean_of,
-    register,
-    scores_by_query,
-)
+from penumbra.tasks.grounding.metrics import EvaluationError, Floats, Split, all_metrics, mean_of, scores_by_query
 
 PREDICTIONS = [
     {"qid": qid, "windows": [{"start": start, "end": start + 4.0, "score": 1.0}], "saliency": [0.1, 0.9]}
@@ -43,14 +34,22 @@ LATE_START = mean_of("late start, s", late_start, shown=True)
 
 
 @pytest.fixture
-def late() -> Iterator[None]:
-    register("late start", LATE_START)
-    yield
+def bring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A function that installs entry points, each with a thing of another package."""
+
+    def install(*things: object, name: str = "late") -> None:
+        package = SimpleNamespace(**{f"THING{number}": thing for number, thing in enumerate(things)})
+        monkeypatch.setitem(sys.modules, "other_package", package)
+        points = [EntryPoint(name, f"other_package:THING{n}", "penumbra.metrics") for n in range(len(things))]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+        all_metrics.cache_clear()
+
+    yield install
     all_metrics.cache_clear()
 
 
-@pytest.mark.usefixtures("late")
-def test_a_metric_that_is_registered_is_everywhere() -> None:
+def test_a_metric_of_another_package_is_everywhere(bring: Callable[..., None]) -> None:
+    bring(LATE_START)
     rows = [
         {"split": "test", "subset": subset, "metric": metric, "value": value}
         for subset, metric, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None)
@@ -62,23 +61,13 @@ def test_a_metric_that_is_registered_is_everywhere() -> None:
     assert [line[-1] for line in lines] == ["2.00", "4.00"]
     scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
     np.testing.assert_array_equal(scores["late start, s"], [0, 4])
-    with pytest.raises(EvaluationError, match="two metrics 'late start'"):
-        register("late start", LATE_START)
-
-
-def test_another_package_brings_a_metric_as_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bring(thing: object) -> None:
-        monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(THING=thing))
-        monkeypatch.setattr(registry, "entry_points", lambda group: [EntryPoint("late", "other_package:THING", group)])
-        all_metrics.cache_clear()
-
-    bring(LATE_START)
-    assert list(all_metrics()) == [*SHIPPED, "late"]
-    assert {"retrieval", "highlights"} <= SHIPPED.keys()
-    bring(late_start)
-    with pytest.raises(EvaluationError, match="'late' is a function, not a Metric"):
-        all_metrics()
-    all_metrics.cache_clear()
+    for things, message in (
+        ((late_start,), "'late' is a function, not a Metric"),
+        ((LATE_START, LATE_START), "two metrics 'late'"),
+    ):
+        bring(*things)
+        with pytest.raises(EvaluationError, match=message):
+            all_metrics()
 
 
 def test_scores_by_query_have_the_figures_as_their_means() -> None:
