@@ -283,7 +283,7 @@ def highlight_metrics(saliency: Saliency, rows: Chosen = slice(None)) -> dict[st
     highest = np.nan_to_num(predicted, nan=-np.inf).argmax(1)
     for name, least in LEVELS.items():
         relevant = np.asarray(saliency.scores[rows] >= least)
-        judged = relevant.any(2)[np.arange(len(highest)), highest]
+        judged = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
         hit = judged & (highest < length)  # a clip after the labels' end is no hit
         figures[f"HL-{name}-mAP"] = 100 * float(_highlight_precision(relevant, predicted, length).mean())
         figures[f"HL-{name}-Hit1"] = 100 * float(hit.mean())
