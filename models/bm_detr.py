@@ -60,9 +60,7 @@ class BMDETR(GroundingModel):
         self.encoder = nn.ModuleList(EncoderLayer(*sizes, s.dropout, "prelu") for _ in range(s.encoder_layers))
         self.position_scale = MLP(s.hidden, s.hidden, s.hidden, 2)
         if s.learnable_spans:
-            self.decoder: AnchorDecoder | Decoder = AnchorDecoder(
-                *sizes, s.decoder_layers, s.dropout, order="width, centre", refine=False, modulations=2
-            )
+            self.decoder: AnchorDecoder | Decoder = AnchorDecoder(*sizes, s.decoder_layers, s.dropout, bm_detr=True)
             self.anchors = nn.Parameter(torch.randn(s.queries, 2))
         else:
             self.decoder = Decoder(*sizes, s.decoder_layers, s.dropout)
@@ -86,9 +84,14 @@ class BMDETR(GroundingModel):
         video, mask = self.video_projection(inputs.video), inputs.video_mask
         memory, background, placed, bias = self.encode(video, mask, positions, texts)
         seen = memory[:, :clips]
-        probability = self._probability(torch.cat((seen, background)), texts, mask)
-        if probability is not None:
-            seen = seen * self._weights(probability, mask)[..., None].to(seen.dtype)
+        probability = None
+        if self.frame_matcher is not None:  # p(query) times 1 - p of each negative, 0 for padding (Eq. 5)
+            each = self.frame_matcher(torch.cat((seen, background))).sigmoid().view(texts.groups, batch, -1)
+            present = texts.mask.view(texts.groups, batch, -1).any(-1, keepdim=True)
+            probability = each[0] * (1 - each[1:].masked_fill(~present[1:], 0.0)).prod(0) * mask  # [batch, clips]
+            official = self.settings.frame_weights == "official"  # the published code gives padding a share (Eq. 8)
+            weights = (probability if official else probability.masked_fill(~mask, -torch.inf)).softmax(1)
+            seen = seen * weights[..., None].to(seen.dtype)
         logits, spans = self._decode(memory, placed, bias)
         pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
         return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)
@@ -131,22 +134,6 @@ class BMDETR(GroundingModel):
         states, references = self.decoder(self.anchors, memory, positions, bias)
         logits, moves = self.heads(states[-1:])
         return logits, (moves + inverse_sigmoid(references[-1:])).sigmoid()
-
-    def _probability(self, clips: Tensor, texts: StackedTexts, mask: Tensor) -> Tensor | None:
-        """Return the joint probability [batch, clips], 0 for padding: p(query) times 1 - p of each negative (Eq. 5)."""
-        if self.frame_matcher is None:
-            return None
-        each = self.frame_matcher(clips).sigmoid().view(texts.groups, texts.batch, -1)  # [groups, batch, clips]
-        present = texts.mask.view(texts.groups, texts.batch, -1).any(-1, keepdim=True)
-        background = each[1:].masked_fill(~present[1:], 0.0)
-        joint: Tensor = each[0] * (1 - background).prod(0) * mask
-        return joint
-
-    def _weights(self, probability: Tensor, mask: Tensor) -> Tensor:
-        """Return the softmax [batch, clips] of the probabilities (Eq. 8); the published code gives padding a share."""
-        if self.settings.frame_weights == "official":
-            return probability.softmax(1)
-        return probability.masked_fill(~mask, -torch.inf).softmax(1)
 
     def _pool(self, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
         """Return unit vectors [batch, alignment] of the weighted clips and of the words (Eq. 9 to 11)."""

@@ -15,7 +15,6 @@ from torch.nn import functional
 from penumbra.models.spans import inverse_sigmoid
 
 Activation = Literal["relu", "prelu"]
-Order = Literal["centre, width", "width, centre"]
 TEMPERATURE = 10000.0  # of sine positions
 
 
@@ -364,32 +363,21 @@ class AnchorDecoderLayer(nn.Module):
 class AnchorDecoder(nn.Module):
     """Layers over anchors, each of which may refine the anchors.
 
-    `order` is that of the two halves of an anchor's embedding: QD-DETR puts the centre first, BM-DETR the width.
-    BM-DETR refines no anchor (`refine=False`) and its modulating head has two outputs, of which the first is used.
+    An anchor's embedding holds the centre first, then the width. As in BM-DETR's published code, `bm_detr` puts the
+    width first, refines no anchor, and gives the modulating head two outputs, of which the first is used.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        heads: int,
-        width: int,
-        layers: int,
-        dropout: float,
-        *,
-        order: Order = "centre, width",
-        refine: bool = True,
-        modulations: int = 1,
-    ) -> None:
+    def __init__(self, hidden: int, heads: int, width: int, layers: int, dropout: float, bm_detr: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             AnchorDecoderLayer(hidden, heads, width, dropout, first=index == 0) for index in range(layers)
         )
         self.norm = nn.LayerNorm(hidden)
-        self.order = order
+        self.width_first = bm_detr
         self.position_head = MLP(hidden, hidden, hidden, 2)
         self.scale_head = MLP(hidden, hidden, hidden, 2)
-        self.width_head = MLP(hidden, hidden, modulations, 2)
-        self.refine_head = MLP(hidden, hidden, 2, 3) if refine else None
+        self.width_head = MLP(hidden, hidden, 2 if bm_detr else 1, 2)
+        self.refine_head = None if bm_detr else MLP(hidden, hidden, 2, 3)
         for module in self.modules():  # `GroundingModel.initialise` draws the matrices; only these biases start at zero
             if isinstance(module, AnchorSelfAttention | AnchorCrossAttention):
                 nn.init.zeros_(module.out.bias)
@@ -423,4 +411,4 @@ class AnchorDecoder(nn.Module):
     def _embed(self, reference: Tensor) -> Tensor:
         channels = self.norm.normalized_shape[0] // 2
         centre, width = (sine_embedding(reference[..., side], channels) for side in (0, 1))
-        return torch.cat((centre, width) if self.order == "centre, width" else (width, centre), dim=-1)
+        return torch.cat((width, centre) if self.width_first else (centre, width), dim=-1)
