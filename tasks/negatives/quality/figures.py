@@ -14,7 +14,7 @@ n-gram model lets "person wash a picture" pass, for its neighbours fit; its verb
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any
@@ -44,8 +44,9 @@ Columns = dict[str, tuple[Numbers, Numbers]]  # metric → what was counted in e
 
 @dataclass
 class Figures:
-    """The rows of the table `quality`."""
+    """The rows of the table `quality`; `videos` numbers the videos for the resamples."""
 
+    videos: Mapping[str, int]
     resamples: Resamples
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -55,30 +56,38 @@ class Figures:
         if not isfinite(estimate.value):
             return
         named = {metric: estimate.value, f"{metric}.low": estimate.low, f"{metric}.high": estimate.high}
-        for name, value in named.items():
-            if not isnan(value):
-                self.rows.append(
-                    {"level": level, "provider": provider, "metric": name, "value": round(value, DECIMALS)}
-                )
+        row = {"level": level, "provider": provider}
+        self.rows += [
+            {**row, "metric": name, "value": round(value, DECIMALS)}
+            for name, value in named.items()
+            if not isnan(value)
+        ]
+
+    def put_columns(self, places: "Places", columns: Columns) -> None:
+        """Add the sum of each column that is a total, and the share or mean of any other."""
+        for level, name, chosen in places.groups():
+            for metric, (counted, out_of) in columns.items():
+                mine = chosen[out_of[chosen] > 0]
+                videos, numerators = places.videos[mine], counted[mine].astype(np.float64)
+                if len(mine) and is_total(metric):
+                    self.put(level, name, metric, self.resamples.total(videos, numerators))
+                elif len(mine):
+                    denominators = out_of[mine].astype(np.float64)
+                    self.put(level, name, metric, self.resamples.ratio(videos, numerators, denominators))
 
 
 class Places:
-    """Level, provider and video of some rows; `videos` numbers the videos."""
+    """Level, provider and video of rows of `measures`, or of negatives; `videos` numbers the videos."""
 
-    def __init__(self, rows: pa.Table, videos: Mapping[str, int]) -> None:
+    def __init__(self, rows: pa.Table | Sequence[Negative], videos: Mapping[str, int]) -> None:
+        if not isinstance(rows, pa.Table):
+            names = (("level", pa.int8()), ("provider", pa.string()), ("vid", pa.string()))
+            rows = pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in names})
         self.levels: Ids = rows["level"].to_numpy().astype(np.int64)
         self.codes, self.providers = _codes(rows["provider"])
-        vids, names = _codes(rows["vid"])
-        numbers = np.array([videos[name] for name in names], dtype=np.int64)
+        vids, names_of_videos = _codes(rows["vid"])
+        numbers = np.array([videos[name] for name in names_of_videos], dtype=np.int64)
         self.videos: Ids = numbers[vids] if len(rows) else np.zeros(0, dtype=np.int64)
-
-    @classmethod
-    def of(cls, rows: Sequence[Negative], videos: Mapping[str, int]) -> "Places":
-        """Return the places of negatives."""
-        names = ("level", "provider", "vid")
-        types = (pa.int8(), pa.string(), pa.string())
-        columns = {n: pa.array([getattr(row, n) for row in rows], kind) for n, kind in zip(names, types, strict=True)}
-        return cls(pa.table(columns), videos)
 
     def names(self) -> list[tuple[str, int | None]]:
         """Return the names that figures are put down for: all providers together and, if there are several, each.
@@ -105,41 +114,21 @@ def _codes(column: pa.ChunkedArray) -> tuple[Ids, list[str]]:
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
-def put_columns(places: Places, columns: Columns, figures: Figures) -> None:
-    """Add the sum of each column that is a total, and the share or mean of any other."""
-    for level, name, chosen in places.groups():
-        for metric, (counted, out_of) in columns.items():
-            mine = chosen[out_of[chosen] > 0]
-            videos, numerators = places.videos[mine], counted[mine].astype(np.float64)
-            if len(mine) and is_total(metric):
-                figures.put(level, name, metric, figures.resamples.total(videos, numerators))
-            elif len(mine):
-                denominators = out_of[mine].astype(np.float64)
-                figures.put(level, name, metric, figures.resamples.ratio(videos, numerators, denominators))
-
-
 def is_total(metric: str) -> bool:
     """Return whether a figure is a number of rows."""
     return metric.split(".", maxsplit=1)[0] in TOTALS
 
 
-# -- what `measures` holds --------------------------------------------------------------------------------------------
-
-
-def put_measures(measures: pa.Table, reference: Reference, videos: Mapping[str, int], figures: Figures) -> Columns:
+def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> Columns:
     """Add the figures of the table `measures`; return its columns."""
     slots, ones = _numbers(measures, "slots"), np.ones(len(measures), dtype=np.int8)
     known = measures["template_kept"].is_valid().cast(pa.int8()).to_numpy()
-    columns: Columns = {
-        "template_kept": (_numbers(measures, "template_kept"), known),
-        "closed_vocabulary": (_numbers(measures, "closed_vocabulary"), ones),
-        "length": (_numbers(measures, "length"), ones),
-        "same_slot_class": (_numbers(measures, "same_slot_class"), slots),
-        "equal_to_original": (_numbers(measures, "equal_to_original"), slots),
-    }
-    places = Places(measures, videos)
-    put_columns(places, columns, figures)
-    put_equalities(measures, reference, videos, figures)
+    columns: Columns = {"template_kept": (_numbers(measures, "template_kept"), known)}
+    columns |= {name: (_numbers(measures, name), ones) for name in ("closed_vocabulary", "length")}
+    columns |= {name: (_numbers(measures, name), slots) for name in ("same_slot_class", "equal_to_original")}
+    places = Places(measures, figures.videos)
+    figures.put_columns(places, columns)
+    put_equalities(measures, reference, figures)
     for level, name, chosen in places.groups():
         words = Counter(pc.list_flatten(measures["words"].take(pa.array(chosen))).to_pylist())
         if words:
@@ -150,7 +139,7 @@ def put_measures(measures: pa.Table, reference: Reference, videos: Mapping[str, 
     return columns
 
 
-def put_equalities(measures: pa.Table, reference: Reference, videos: Mapping[str, int], figures: Figures) -> None:
+def put_equalities(measures: pa.Table, reference: Reference, figures: Figures) -> None:
     """Add the numbers of rows that equal a query or show what is held out."""
     equalities = {
         "copies": _numbers(measures, "copy"),
@@ -167,10 +156,10 @@ def put_equalities(measures: pa.Table, reference: Reference, videos: Mapping[str
     if reference.is_labelled:
         equalities["held_out.compositions"] = _numbers(measures, "held_out_composition")
         equalities["held_out.words"] = _numbers(measures, "held_out_word")
-    ones, places = np.ones(len(measures), dtype=np.int8), Places(measures, videos)
+    ones, places = np.ones(len(measures), dtype=np.int8), Places(measures, figures.videos)
     for level, name, chosen in places.groups():
         figures.put(level, name, "rows", len(chosen))
-    put_columns(places, {name: (counted, ones) for name, counted in equalities.items()}, figures)
+    figures.put_columns(places, {name: (counted, ones) for name, counted in equalities.items()})
 
 
 def _numbers(rows: pa.Table, name: str) -> Numbers:
@@ -185,7 +174,7 @@ def put_similarity(qids: Sequence[str], cosines: Floats, places: Places, figures
     """Add mean and percentiles of the cosines to the query, paraphrases, and whether cosines fall by level."""
     ones = np.ones(len(cosines), dtype=np.int8)
     paraphrases = (cosines > PARAPHRASE).astype(np.int8)
-    put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)}, figures)
+    figures.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
     for level, name, chosen in places.groups():
         figures.put(level, name, "rows_with_similarity", len(chosen))
         for percent in PERCENTILES:
@@ -208,28 +197,16 @@ def put_similarity(qids: Sequence[str], cosines: Floats, places: Places, figures
             figures.put(EVERY_LEVEL, name, "hierarchy", share)
 
 
-# -- blind AUC --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Held-out scores of every text: those of the queries (label 1), then those of the negatives (label 0)."""
-
-    labels: Ids
-    scores: Floats
-    folds: Ids
-    videos: Ids
-
-
-def blind_scores(
-    queries: Sequence[str], negatives: Sequence[str], videos: Sequence[int] | Ids, unit: str = "words"
-) -> Scores | None:
-    """Score every text by a classifier fitted on other videos; None if there are too few videos or words.
+def blind_auc(
+    queries: Sequence[str], negatives: Sequence[str], videos: Ids, resamples: Resamples, unit: str = "words"
+) -> Estimate | None:
+    """Return the AUC of a classifier, each text scored by one fitted on other videos; None with too few to fit one.
 
     Args:
         queries: the positive examples
         negatives: the negative of each query
         videos: the video of each query
+        resamples: resamples of the videos
         unit: what n-grams are made of, `words` or `characters`
 
     """
@@ -237,8 +214,7 @@ def blind_scores(
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold
 
-    labels = np.repeat(np.array([1, 0]), len(queries))
-    groups = np.tile(np.asarray(videos, dtype=np.int64), 2)
+    labels, groups = np.repeat(np.array([1, 0]), len(queries)), np.tile(videos, 2)
     if len(np.unique(groups)) < FOLDS:
         return None
     options = {"analyzer": "char_wb", "ngram_range": (2, 4)} if unit == "characters" else {"ngram_range": (1, 2)}
@@ -254,24 +230,19 @@ def blind_scores(
             scores[test], folds[test] = model.decision_function(matrix[test]), fold
     except ValueError:  # no text has a word
         return None
-    return Scores(labels, scores, folds, groups)
+    return resamples.area(groups, labels, scores, folds)
 
 
-def put_blind_auc(rows: Sequence[Negative], places: Places, unit: str, figures: Figures) -> None:
+def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None:
     """Add the AUC of a blind classifier."""
-    metric = "blind_auc" if unit == "words" else f"blind_auc.{unit}"
+    places = Places(rows, figures.videos)
     for level, name, chosen in places.groups():
-        mine = [rows[index] for index in chosen]
-        scores = None
-        if len(mine) >= MIN_ROWS:
-            videos = places.videos[chosen]
-            scores = blind_scores([row.query for row in mine], [row.negative for row in mine], videos, unit)
-        if scores:
-            area = figures.resamples.area(scores.videos, scores.labels, scores.scores, scores.folds)
-            figures.put(level, name, metric, area)
-
-
-# -- plausibility and relations ---------------------------------------------------------------------------------------
+        if len(chosen) < MIN_ROWS:
+            continue
+        queries, negatives = [rows[i].query for i in chosen], [rows[i].negative for i in chosen]
+        area = blind_auc(queries, negatives, places.videos[chosen], figures.resamples, unit)
+        if area:
+            figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
 
 class LanguageModels:
@@ -281,49 +252,47 @@ class LanguageModels:
         self.reference = reference
         self.models = [KneserNey.of(words_of(text) for text in human.sentences) for human in reference.human]
 
-    def score(self, rows: Sequence[Negative], text: Callable[[Negative], str]) -> Floats:
-        """Return log-probability and tokens (rows, 2) of a text of each row, under the model for the row's video."""
-        scores = np.zeros((len(rows), 2))
-        indices = np.array([self.reference.human_index(row.vid) for row in rows], dtype=np.int64)
+    def score(self, texts: Sequence[tuple[str, str]]) -> Floats:
+        """Return log-probability and tokens (texts, 2) of texts of videos, under the model for each video."""
+        scores = np.zeros((len(texts), 2))
+        indices = np.array([self.reference.human_index(vid) for vid, _ in texts], dtype=np.int64)
         for number, model in enumerate(self.models):
             mine = np.flatnonzero(indices == number)
             if len(mine):
-                texts = [words_of(text(rows[int(i)])) for i in mine]
-                scores[mine] = np.stack(model.log_probabilities(texts), axis=1)
+                words = [words_of(texts[int(i)][1]) for i in mine]
+                scores[mine] = np.stack(model.log_probabilities(words), axis=1)
         return scores
 
 
-def plausibility(means: Floats) -> Floats:
-    """Return the figure from log-probabilities (…, 3) of negatives, of random fills and of queries."""
-    figure: Floats = (means[..., 0] - means[..., 1]) / (means[..., 2] - means[..., 1])
-    return figure
-
-
 def put_plausibility(
-    rows: Sequence[Negative],
-    randoms: Sequence[Negative],
-    models: LanguageModels,
-    videos: Mapping[str, int],
-    figures: Figures,
+    rows: Sequence[Negative], randoms: Sequence[Negative], models: LanguageModels, figures: Figures
 ) -> None:
     """Add plausibility in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
-    places = Places.of(filled, videos)
+    places = Places(filled, figures.videos)
     for level, name, chosen in places.groups():
         mine = [filled[index] for index in chosen]
-        negatives = models.score(mine, lambda row: row.negative)
-        random = models.score(mine, lambda row: fills[row.qid, row.level])
-        queries = models.score(mine, lambda row: row.query)
-        means = np.stack([side[:, 0] / side[:, 1] for side in (negatives, random, queries)], axis=1)
-        estimate = figures.resamples.estimate(places.videos[chosen], means, plausibility)
+        sides = [
+            [(row.vid, text) for row, text in zip(mine, texts, strict=True)]
+            for texts in (
+                [row.negative for row in mine],
+                [fills[row.qid, row.level] for row in mine],
+                [row.query for row in mine],
+            )
+        ]
+        scores = map(models.score, sides)
+        means = np.stack([score[:, 0] / score[:, 1] for score in scores], axis=1)
+        estimate = figures.resamples.estimate(
+            places.videos[chosen], means, lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
+        )
         figures.put(level, name, "plausibility", estimate)
 
 
-def put_log_probability(rows: Sequence[Negative], places: Places, models: LanguageModels, figures: Figures) -> None:
+def put_log_probability(rows: Sequence[Negative], models: LanguageModels, figures: Figures) -> None:
     """Add the mean natural log-probability of a token."""
-    sums = models.score(rows, lambda row: row.negative)
-    put_columns(places, {"log_probability": (sums[:, 0], sums[:, 1])}, figures)
+    sums = models.score([(row.vid, row.negative) for row in rows])
+    figures.put_columns(Places(rows, figures.videos), {"log_probability": (sums[:, 0], sums[:, 1])})
 
 
 def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int, int]:
@@ -333,7 +302,7 @@ def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int
 
 
 def put_relations(
-    rows: Sequence[Negative], places: Places, parsed: Mapping[str, Tokens], reference: Reference, figures: Figures
+    rows: Sequence[Negative], parsed: Mapping[str, Tokens], reference: Reference, figures: Figures
 ) -> None:
     """Add the share of attested relations; of the queries themselves, of all their relations."""
     counts = np.zeros((len(rows), 2))
@@ -341,9 +310,8 @@ def put_relations(
         human = reference.human[reference.human_index(row.vid)].relations
         query = [] if row.provider == QUERIES else parsed[row.query]
         counts[index] = attested(parsed[row.negative], query, human)
-    ones = np.ones(len(rows))
-    columns = {"attested_relations": (counts[:, 0], counts[:, 1]), "new_relations": (counts[:, 1], ones)}
-    put_columns(places, columns, figures)
+    columns = {"attested_relations": (counts[:, 0], counts[:, 1]), "new_relations": (counts[:, 1], np.ones(len(rows)))}
+    figures.put_columns(Places(rows, figures.videos), columns)
 
 
 def texts_of(rows: Iterable[Negative]) -> set[str]:

@@ -27,6 +27,12 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     form, own = normal_form(row.negative), normal_form(row.query)
     forms, lemmatised_forms = reference.forms_of_video(row.vid)
     lemmatised, lemmas = reference.lemmatised(row.negative), reference.lemmas(row.negative)
+    slots, counts = reference.slots(row), dict[str, int]()
+    if fills and slots and len(fills) == len(slots):
+        pairs, offer = list(zip(fills, slots, strict=True)), reference.dictionary.offer
+        counts["slots"] = len(pairs)
+        counts["same_slot_class"] = sum(fill in offer(slot.primitive, slot.tag).places for fill, slot in pairs)
+        counts["equal_to_original"] = sum(fill == slot.word.lower() for fill, slot in pairs)
     return {
         "qid": row.qid,
         "level": row.level,
@@ -35,7 +41,7 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
         "known_query": row.query in reference.queries.get(row.vid, ()),
         "template_kept": None if row.masked is None else fills is not None,
         "words": fills or (),
-        **_measure_slots(row, fills, reference),
+        **counts,
         "length": len(words),
         "closed_vocabulary": all(word in reference.vocabulary for word in words),
         "copy": form == own,
@@ -47,17 +53,6 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
         "held_out_word": bool(reference.held_out_words & lemmas),
         "similarity": row.similarity,
     }
-
-
-def _measure_slots(row: Negative, fills: tuple[str, ...] | None, reference: Reference) -> dict[str, int | None]:
-    """Return how many fills have their slot's class and fine tag in the training split, and how many change nothing."""
-    slots = reference.slots(row)
-    if not fills or not slots or len(fills) != len(slots):
-        return {}
-    pairs = list(zip(fills, slots, strict=True))
-    fitting = sum(fill in reference.dictionary.offer(slot.primitive, slot.tag).places for fill, slot in pairs)
-    same = sum(fill == slot.word.lower() for fill, slot in pairs)
-    return {"slots": len(pairs), "same_slot_class": fitting, "equal_to_original": same}
 
 
 def measure_all(rows: Iterable[Negative], reference: Reference) -> pa.Table:

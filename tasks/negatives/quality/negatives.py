@@ -76,18 +76,13 @@ class ArtifactNegatives:
     store: Store
     artifact: Artifact
 
-    @property
-    def name(self) -> str:
-        """Data set, stage and key."""
-        return f"{self.artifact.dataset}/{self.artifact.stage}/{self.artifact.key}"
-
     @cached_property
     def ancestors(self) -> dict[str, list[Artifact]]:
         """The artifacts that it was made from, by stage; raises `NegativesError` without annotations or tags."""
         ancestors = self.store.ancestors(self.artifact)
         lacking = [stage for stage in ("annotations", "tags") if stage not in ancestors]
         if self.artifact.stage not in STAGES:
-            raise NegativesError(f"{self.name} holds no negatives: give DATASET/negatives or DATASET/fills")
+            raise NegativesError(f"{self.artifact.path} holds no negatives: give DATASET/negatives or DATASET/fills")
         if lacking:
             raise NegativesError(f"{self.artifact.path} does not name its {' and '.join(lacking)}: build it again")
         return ancestors
@@ -109,8 +104,7 @@ class ArtifactNegatives:
     def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
         """Yield the rows of each part, of all queries or of these."""
         wanted = None if queries is None else pa.array(queries, pa.string())
-        for index in range(len(self.store.manifest(self.artifact).parts)):
-            yield self.part(index, wanted)
+        yield from (self.part(index, wanted) for index in range(len(self.store.manifest(self.artifact).parts)))
 
     def part(self, index: int, queries: pa.Array | None = None) -> list[Negative]:
         """Return the rows of a part, of all queries or of these; of the fills of a query and level the first."""
@@ -155,11 +149,6 @@ class FileNegatives:
 
     path: Path
 
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
-
     @cached_property
     def rows(self) -> list[Negative]:
         """All rows; raises `NegativesError` naming the first that is none."""
@@ -172,20 +161,9 @@ class FileNegatives:
                 raise NegativesError(
                     f"{self.path}, {place}: {fault or 'negative is empty'}: mend the row or take it out"
                 )
-            provider = entry.provider or "file"
-            rows.append(
-                Negative(
-                    entry.qid,
-                    entry.vid,
-                    entry.level,
-                    entry.query.strip(),
-                    entry.text,
-                    provider,
-                    entry.masked,
-                    None,
-                    entry.similarity,
-                )
-            )
+            about = entry.qid, entry.vid, entry.level, entry.query.strip()
+            known = entry.masked, None, entry.similarity
+            rows.append(Negative(*about, entry.text, entry.provider or "file", *known))
         return rows
 
     def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
@@ -211,7 +189,7 @@ def dataset_named(store: Store, name: str) -> AnnotatedDataset:
 
 
 def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:
-    """Return the data set that a file belongs to, or else the queries of the file."""
+    """Return the data set that a file belongs to, or else its queries, all of them as training queries."""
     first = negatives.rows[0]
     for manifest in reversed(store.find(stage=ANNOTATIONS)):
         for part in store.parts(store.reference(manifest), ["qid", "query"]):
@@ -220,15 +198,8 @@ def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:
     name = negatives.path.resolve().parent.name
     if NAME.match(name) and (data_folder() / name).is_dir():
         return dataset_named(store, name)
-    return _own_dataset(store, negatives.rows)
-
-
-def _own_dataset(store: Store, rows: Iterable[Negative]) -> AnnotatedDataset:
-    """Return the queries of a file of negatives as a data set: all of them training queries."""
-    nothing = {"duration": 0.0, "windows": [], "novel": [], "saliency": None}
-    queries = {
-        row.qid: {"qid": row.qid, "vid": row.vid, "split": TRAINING, "query": row.query, **nothing} for row in rows
-    }
+    others = {"split": TRAINING, "duration": 0.0, "windows": [], "novel": [], "saliency": None}
+    queries = {row.qid: {"qid": row.qid, "vid": row.vid, "query": row.query, **others} for row in negatives.rows}
     annotations = table_of(ANNOTATIONS, list(queries.values()))
     tags = tag_part(annotations, load_pipeline(SHIPPED_PIPELINE)).rows
     return AnnotatedDataset(store, UNNAMED, tables=[(annotations, tags)])

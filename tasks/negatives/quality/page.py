@@ -91,21 +91,17 @@ def provider_table(figures: FiguresByName, provider: str) -> Table:
     return ("measure", *(f"level {level}" if level else "all levels" for level in levels)), rows
 
 
-def summary_table(figures: FiguresByName) -> Table:
-    """Return the figures that matter most, of the negatives and of the controls, without intervals."""
+def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
+    """Return the figures that matter most, without intervals, and a table for each provider, with their titles."""
     rows = []
     for provider in providers_of(figures):
         for level in _levels(figures):
             texts = [cell(figures, level, provider, metric).split(" (")[0] for metric in SUMMARY]
             if set(texts) != {"–"}:
                 rows.append((provider, str(level or "–"), *texts))
-    return ("whose", "level", *(MEASURES[metric] for metric in SUMMARY)), rows
-
-
-def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
-    """Return the summary, and a table for each provider, with their titles."""
+    header = ("whose", "level", *(MEASURES[metric] for metric in SUMMARY))
     tables = [(provider, provider_table(figures, provider)) for provider in providers_of(figures)]
-    return [("At a glance", summary_table(figures)), *tables]
+    return [("At a glance", (header, rows)), *tables]
 
 
 def _levels(figures: FiguresByName) -> list[int]:

@@ -135,19 +135,6 @@ class Reference:
         """Return a text with one lemma for each word: the same for "opens the doors" and "open the door"."""
         return " ".join(min(self.forms.get(word, {word})) for word in words_of(text))
 
-    def hold_out(self, words: Sequence[str]) -> None:
-        """Add a label: two words are a composition, one is a word."""
-        if len(words) == 2:
-            self.held_out_pairs[words[0].lower()].add(words[1].lower())
-        elif len(words) == 1:
-            self.held_out_words.add(words[0].lower())
-
-    def release(self, lemmas: set[str]) -> None:
-        """Remove the labels that a training sentence with these lemmas contradicts."""
-        self.held_out_words -= lemmas
-        for first in lemmas & self.held_out_pairs.keys():
-            self.held_out_pairs[first] -= lemmas
-
     def has_held_out_pair(self, lemmas: set[str]) -> bool:
         """Return whether a sentence with these lemmas has both words of a held-out composition."""
         return any(self.held_out_pairs[first] & lemmas for first in lemmas & self.held_out_pairs.keys())
@@ -166,8 +153,11 @@ class Reference:
                 continue
             self.tests[row["split"]].add(normal_form(row["query"]))
             for label in row["novel"]:
-                self.is_labelled = True
-                self.hold_out(label["words"])
+                self.is_labelled, words = True, [word.lower() for word in label["words"]]
+                if len(words) == 2:
+                    self.held_out_pairs[words[0]].add(words[1])
+                elif len(words) == 1:
+                    self.held_out_words.add(words[0])
 
 
 def _fold(vid: str) -> int:
@@ -188,7 +178,10 @@ def read_reference(
             reference.parsed.update(zip(texts, tags["tokens"].filter(mine).to_pylist(), strict=True))
     for queries, _ in annotated() if reference.is_labelled else ():
         for query in queries["query"].filter(pc.equal(queries["split"], TRAINING)).unique().to_pylist():
-            reference.release(reference.lemmas(query))
+            lemmas = reference.lemmas(query)  # a training sentence contradicts these labels
+            reference.held_out_words -= lemmas
+            for first in lemmas & reference.held_out_pairs.keys():
+                reference.held_out_pairs[first] -= lemmas
     return reference
 
 

@@ -8,7 +8,7 @@ evaluated by the same measures: random fills of the same masks, and the nearest 
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -51,7 +51,7 @@ from penumbra.tasks.negatives.quality.figures import (
 from penumbra.tasks.negatives.quality.measures import Measures, measure_all
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
 from penumbra.tasks.negatives.quality.page import write_page
-from penumbra.tasks.negatives.quality.reference import MASK, Reference, Tokens, read_human, read_reference
+from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
 from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
@@ -64,39 +64,6 @@ RANDOM, NEAREST = f"{CONTROL}random fills", f"{CONTROL}nearest query"
 LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is of one level
 Vectors = dict[str, NDArray[np.float32]]
 Source = ArtifactNegatives | FileNegatives
-
-
-@dataclass(frozen=True)
-class TextModels:
-    """The sentence encoder and the pipeline that tagged the queries."""
-
-    data: AnnotatedDataset
-    encoding: Encoding
-
-    def embedded(self) -> Iterator[pa.Table]:
-        """Yield the parts of the stage `embeddings`, if they are of this encoder."""
-        for part in self.data.store.parts(self.data.embeddings) if self.data.embeddings else ():
-            if self.encoding.sentence_model in part["encoder"].to_pylist()[:1]:
-                yield part
-
-    def encode(self, texts: set[str]) -> Vectors:
-        """Return a unit vector for each text."""
-        known: Vectors = {}
-        wanted = pa.array(texts, pa.string())
-        for part in self.embedded():
-            known |= vectors_by_text(part.filter(pc.is_in(part["text"], wanted)))
-        missing = sorted(texts - known.keys())
-        return known | dict(zip(missing, encode(missing, self.encoding), strict=True))
-
-    def parse(self, texts: set[str]) -> dict[str, Tokens]:
-        """Return the tokens of each text."""
-        tags = self.data.tags
-        model = self.data.store.manifest(tags).parameters["spacy_model"] if tags else SHIPPED_PIPELINE
-        ordered = sorted(texts)
-        return dict(zip(ordered, tag_texts(ordered, load_pipeline(str(model))), strict=True))
-
-
-# -- samples and controls ---------------------------------------------------------------------------------------------
 
 
 def draw(queries: Iterable[str], count: int) -> set[str]:
@@ -168,127 +135,87 @@ def nearest_queries(
             yield replace(row, negative=text, provider=NEAREST, similarity=cosine)
 
 
-def with_similarity(rows: Iterable[Negative], vectors: Vectors) -> list[Negative]:
-    """Return the rows with a cosine if both texts have a vector; known cosines stay."""
-
-    def cosine(row: Negative) -> float | None:
-        if row.similarity is not None or not {row.query, row.negative} <= vectors.keys():
-            return row.similarity
-        return float(vectors[row.query] @ vectors[row.negative])
-
-    return [replace(row, similarity=cosine(row)) for row in rows]
-
-
-# -- the report -------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Evaluation:
     """Evaluates samples of negatives and of controls by the same measures."""
 
     reference: Reference
-    models: TextModels
-    videos: Mapping[str, int]
+    data: AnnotatedDataset
+    encoding: Encoding
     figures: Figures
 
-    def similarity(self, rows: Iterable[Negative]) -> int:
-        """Add the figures of the cosines that are known; return how many are."""
-        known = [row for row in rows if row.similarity is not None]
-        cosines = np.array([row.similarity for row in known], dtype=np.float64)
-        put_similarity([row.qid for row in known], cosines, Places.of(known, self.videos), self.figures)
-        return len(known)
+    def embedded(self) -> Iterator[pa.Table]:
+        """Yield the parts of the stage `embeddings`, if they are of this encoder."""
+        for part in self.data.store.parts(self.data.embeddings) if self.data.embeddings else ():
+            if self.encoding.sentence_model in part["encoder"].to_pylist()[:1]:
+                yield part
 
-    def blind(self, rows: Sequence[Negative], unit: str) -> None:
-        """Add blind AUC."""
-        put_blind_auc(rows, Places.of(rows, self.videos), unit, self.figures)
+    def encode(self, texts: set[str]) -> Vectors:
+        """Return a unit vector for each text."""
+        known: Vectors = {}
+        wanted = pa.array(texts, pa.string())
+        for part in self.embedded():
+            known |= vectors_by_text(part.filter(pc.is_in(part["text"], wanted)))
+        missing = sorted(texts - known.keys())
+        return known | dict(zip(missing, encode(missing, self.encoding), strict=True))
+
+    def similarity(self, rows: Sequence[Negative], vectors: Vectors) -> None:
+        """Add the figures of the cosines: those that are known, and the others of these vectors."""
+        cosines = [
+            float(vectors[row.query] @ vectors[row.negative]) if row.similarity is None else row.similarity
+            for row in rows
+        ]
+        places = Places(rows, self.figures.videos)
+        put_similarity([row.qid for row in rows], np.array(cosines, dtype=np.float64), places, self.figures)
 
     def read(self, rows: Sequence[Negative], sample: Sequence[Negative], language: LanguageModels) -> None:
         """Add the log-probability of the rows, and the relations of the sample."""
-        put_log_probability(rows, Places.of(rows, self.videos), language, self.figures)
-        parsed = self.models.parse(texts_of(sample))
-        put_relations(sample, Places.of(sample, self.videos), parsed, self.reference, self.figures)
+        put_log_probability(rows, language, self.figures)
+        tags, texts = self.data.tags, sorted(texts_of(sample))
+        model = self.data.store.manifest(tags).parameters["spacy_model"] if tags else SHIPPED_PIPELINE
+        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(str(model))), strict=True))
+        put_relations(sample, parsed, self.reference, self.figures)
 
     def samples(self, rows: Sequence[Negative], sample: int, has_similarity: bool) -> int:
-        """Add the figures of a sample and of the controls; return of how many rows cosines were evaluated."""
+        """Add the figures of a sample and of the controls; return the number of rows of the sample."""
         qids = {row.qid for row in rows}
         few_qids, control_qids = draw(qids, sample), draw(qids, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
         few = [row for row in rows if row.qid in few_qids]
         randoms = list(random_fills(rows, self.reference))
         controls = [row for row in randoms if row.qid in control_qids]
-        vectors = self.models.encode(texts_of([*few, *controls]))
-        known = 0 if has_similarity else self.similarity(with_similarity(few, vectors))
+        vectors = self.encode(texts_of([*few, *controls]))
+        if not has_similarity:
+            self.similarity(few, vectors)
         language = LanguageModels(self.reference)
-        self.blind(rows, "words")
-        self.blind(few, "characters")
-        put_plausibility(rows, randoms, language, self.videos, self.figures)
+        put_blind_auc(rows, "words", self.figures)
+        put_blind_auc(few, "characters", self.figures)
+        put_plausibility(rows, randoms, language, self.figures)
         self.read(rows, few, language)
         queries = {row.query: vectors[row.query] for row in few}
-        training = chain([queries], map(vectors_by_text, self.models.embedded()))
+        training = chain([queries], map(vectors_by_text, self.embedded()))
         nearest = list(nearest_queries(few, vectors, training, self.reference))
-        for negatives, some in ((randoms, with_similarity(controls, vectors)), (nearest, nearest)):
-            put_measures(measure_all(negatives, self.reference), self.reference, self.videos, self.figures)
-            self.similarity(some)
-            self.blind(negatives, "words")
+        for negatives, some in ((randoms, controls), (nearest, nearest)):
+            put_measures(measure_all(negatives, self.reference), self.reference, self.figures)
+            self.similarity(some, vectors)
+            put_blind_auc(negatives, "words", self.figures)
             self.read(negatives, some, language)
         own = own_queries(few)
         self.read(own, own, language)
-        return known
-
-
-def evaluate(
-    negatives: Source,
-    measures: pa.Table,
-    drawn: Sequence[pa.Table],
-    reference: Reference,
-    models: TextModels,
-    config: QualityConfig,
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of `quality`, and notes on what was not evaluated or only on a sample.
-
-    Args:
-        negatives: the negatives
-        measures: their measures
-        drawn: the measures of the first fills of each provider, of which only equalities are counted
-        reference: the data set that they are evaluated against
-        models: the sentence encoder and the parser
-        config: the settings
-
-    """
-    vids = chain.from_iterable(table["vid"].unique().to_pylist() for table in (measures, *drawn))
-    videos = {vid: number for number, vid in enumerate(dict.fromkeys(vids))}
-    figures = Figures(Resamples(len(videos), config.resamples, SEED))
-    columns = put_measures(measures, reference, videos, figures)
-    for table in drawn:
-        names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), table["provider"], "")
-        renamed = table.set_column(table.schema.get_field_index("provider"), "provider", names)
-        put_equalities(renamed, reference, videos, figures)
-    evaluation = Evaluation(reference, models, videos, figures)
-    known = measures.filter(measures["similarity"].is_valid())
-    if len(known):
-        cosines = known["similarity"].to_numpy()
-        put_similarity(known["qid"].to_pylist(), cosines, Places(known, videos), figures)
-    queries = measures["qid"].unique().to_pylist()
-    most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
-    rows = list(chain.from_iterable(negatives.parts(draw(queries, most) if most < len(queries) else None)))
-    with_cosine = evaluation.samples(rows, config.sample, bool(len(known))) or len(known)
-    providers = measures["provider"].unique().to_pylist()
-    if len(providers) == 1:  # a figure is found under the name of its provider, too
-        figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
-    return figures.rows, _notes(reference, measures, columns, with_cosine, {most, config.sample} - {0})
+        return len(few)
 
 
 def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
     """Return what was not evaluated, and what was evaluated on a sample."""
-    rows, queries = len(measures), len(measures["qid"].unique())
+    rows, queries, name = len(measures), len(measures["qid"].unique()), reference.dataset
     notes = []
     if not reference.tests:
         notes += [
-            f"{reference.dataset} has no test split: leaks are not judged",
+            f"{name} has no test split: leaks are not judged",
             "plausibility and relations are judged by other folds of the training queries, which the filler "
             "may have drawn from",
         ]
     if not reference.is_labelled:
-        notes.append(f"{reference.dataset} has no labels of novel compositions or words: held-out ones are not judged")
+        notes.append(f"{name} has no labels of novel compositions or words: held-out ones are not judged")
     unknown = {
         "template_kept": "have no masked query: template is not judged",
         "same_slot_class": "keep no template, or masks that don't fit their query: slots are not judged",
@@ -300,15 +227,11 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
         notes.append("there is one level only: hierarchy is not judged")
     strangers = rows - (pc.sum(measures["known_query"]).as_py() or 0)
     if reference.trained and strangers:
-        notes.append(f"{strangers:,} of {rows:,} rows have a query that {reference.dataset} lacks")
+        notes.append(f"{strangers:,} of {rows:,} rows have a query that {name} lacks")
     for limit in sorted(limits, reverse=True):
-        if queries > limit:
-            which = (
-                "blind AUC by words, and plausibility"
-                if limit >= MOST_QUERIES
-                else "attested relations, blind AUC by characters"
-            )
-            notes.append(f"{which}: judged on {limit:,} of {queries:,} queries")
+        by_words = "blind AUC by words, and plausibility"
+        which = by_words if limit >= MOST_QUERIES else "attested relations, blind AUC by characters"
+        notes += [f"{which}: judged on {limit:,} of {queries:,} queries"] if queries > limit else []
     if with_cosine < rows:
         notes.append(f"similarity, paraphrases and hierarchy: judged on {with_cosine:,} of {rows:,} rows")
     return notes
@@ -363,9 +286,8 @@ class Quality(Stage):
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """The negatives, and what they are evaluated against, if they are artifacts."""
-        own = self.negatives.artifact if isinstance(self.negatives, ArtifactNegatives) else None
-        several = (own, *self.measures, self.data.annotations, self.data.tags)
-        return tuple(artifact for artifact in several if artifact)
+        own = [self.negatives.artifact] if isinstance(self.negatives, ArtifactNegatives) else []
+        return tuple(it for it in (*own, *self.measures, self.data.annotations, self.data.tags) if it)
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings and the sentence encoder."""
@@ -385,18 +307,38 @@ class Quality(Stage):
         return {**digests, "sentence model": file_digest(folder)} if folder.is_dir() else digests
 
     def part(self, piece: int) -> Part:
-        """Evaluate the negatives: the report is one part."""
-        human, name, annotated = read_human(self.data.annotated), self.data.name, self.data.annotated
+        """Evaluate the negatives: the report is one part. Of the providers' fills only equalities are counted."""
+        human, data, config, drawn = read_human(self.data.annotated), self.data, self.judging, list[pa.Table]()
         if isinstance(self.negatives, FileNegatives):
-            reference = read_reference(name, annotated, {row.query for row in self.negatives.rows}, human)
-            own, drawn = measure_all(self.negatives.rows, reference), []
+            parsed = {row.query for row in self.negatives.rows}
+            reference = read_reference(data.name, data.annotated, parsed, human)
+            measures = measure_all(self.negatives.rows, reference)
         else:
-            reference = read_reference(name, annotated, human=human)
-            own, *drawn = (Store().table(artifact) for artifact in self.measures)
-        models = TextModels(self.data, self.encoding)
-        rows, notes = evaluate(self.negatives, own, drawn, reference, models, self.judging)
-        rows += yields(self.negatives) if isinstance(self.negatives, ArtifactNegatives) else []
-        part = Part(table_of(STAGE, rows), len(rows), len(rows))
+            reference = read_reference(data.name, data.annotated, human=human)
+            measures, *drawn = (Store().table(artifact) for artifact in self.measures)
+        vids = chain.from_iterable(table["vid"].unique().to_pylist() for table in (measures, *drawn))
+        videos = {vid: number for number, vid in enumerate(dict.fromkeys(vids))}
+        figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))
+        columns = put_measures(measures, reference, figures)
+        for table in drawn:
+            names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), table["provider"], "")
+            renamed = table.set_column(table.schema.get_field_index("provider"), "provider", names)
+            put_equalities(renamed, reference, figures)
+        known = measures.filter(measures["similarity"].is_valid())
+        if len(known):
+            cosines = known["similarity"].to_numpy()
+            put_similarity(known["qid"].to_pylist(), cosines, Places(known, videos), figures)
+        queries = measures["qid"].unique().to_pylist()
+        most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
+        wanted = draw(queries, most) if most < len(queries) else None
+        rows = list(chain.from_iterable(self.negatives.parts(wanted)))
+        sampled = Evaluation(reference, data, self.encoding, figures).samples(rows, config.sample, bool(len(known)))
+        providers = measures["provider"].unique().to_pylist()
+        if len(providers) == 1:  # a figure is found under the name of its provider, too
+            figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
+        figures.rows += yields(self.negatives) if isinstance(self.negatives, ArtifactNegatives) else []
+        part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
+        notes = _notes(reference, measures, columns, len(known) or sampled, {most, config.sample} - {0})
         part.notes.update(dict.fromkeys(notes, 1))
         return part
 
@@ -413,10 +355,10 @@ def make_quality(
 
     `make` makes a stage, by default now and without Prefect.
     """
-    several: list[ArtifactNegatives] = []
+    measures: tuple[Artifact, ...] = ()
     if isinstance(negatives, ArtifactNegatives):
-        several = [negatives, *(ArtifactNegatives(negatives.store, artifact) for artifact in fills)]
-    measures = tuple(make(Measures(each, data)) for each in several)
+        drawn = (ArtifactNegatives(negatives.store, artifact) for artifact in fills)
+        measures = tuple(make(Measures(each, data)) for each in (negatives, *drawn))
     return make(Quality(negatives, measures, data, encoding, config))
 
 

@@ -1,9 +1,12 @@
 """The figures of a quality report, each against a reference or a case worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from spacy.language import Language
 
+from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.resampling import Curve, Resamples
 from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey
@@ -12,15 +15,23 @@ from penumbra.tasks.negatives.quality.figures import (
     LanguageModels,
     Places,
     attested,
-    blind_scores,
-    plausibility,
+    blind_auc,
+    put_plausibility,
     put_similarity,
 )
 from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.page import figures_by_name
-from penumbra.tasks.negatives.quality.reference import Human, Reference, fills_of, masked_tokens, words_of
+from penumbra.tasks.negatives.quality.reference import (
+    Human,
+    Reference,
+    fills_of,
+    masked_tokens,
+    read_reference,
+    words_of,
+)
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.relations import Relation, relations
+from tests.rows import annotation
 
 pytestmark = pytest.mark.slow
 
@@ -79,9 +90,9 @@ def test_cosines_fall_from_level_to_level_or_not() -> None:
     rows += [*of("rises", "b", 0.1, 0.2), *of("both", "a", 0.95), *of("both", "b", 0.96, 0.2)[1:]]
     rows = rows[::-1]
     videos = {vid: number for number, vid in enumerate(dict.fromkeys(row.vid for row in rows))}
-    figures = Figures(Resamples(len(videos), 0, 0))
+    figures = Figures(videos, Resamples(len(videos), 0, 0))
     cosines = np.array([row.similarity for row in rows], dtype=np.float64)
-    put_similarity([row.qid for row in rows], cosines, Places.of(rows, videos), figures)
+    put_similarity([row.qid for row in rows], cosines, Places(rows, videos), figures)
     known = figures_by_name(figures.rows)
     assert known[0, "all", "hierarchy"] == 0.5, "falls and both do, stays and rises do not"
     assert known[0, "a", "hierarchy"] == 0.5
@@ -136,9 +147,8 @@ def test_blind_auc_is_the_specifications() -> None:
 
 
 def auc(queries: list[str], negatives: list[str], videos: list[int], unit: str = "words") -> float:
-    scores = blind_scores(queries, negatives, videos, unit)
-    assert scores
-    area = Resamples(max(videos) + 1, 0, 0).area(scores.videos, scores.labels, scores.scores, scores.folds)
+    area = blind_auc(queries, negatives, np.array(videos), Resamples(max(videos) + 1, 0, 0), unit)
+    assert area
     return area.value
 
 
@@ -149,18 +159,25 @@ def test_a_classifier_sees_what_gives_negatives_away_and_nothing_else(unit: str)
 
 
 def test_too_few_videos_or_words_train_no_classifier() -> None:
-    assert blind_scores(QUERIES[:4], QUERIES[:4], [0, 1, 2, 3]) is None
-    assert blind_scores(list("vwxyz"), list("bcdef"), [0, 1, 2, 3, 4]) is None
+    resamples = Resamples(5, 0, 0)
+    assert blind_auc(QUERIES[:4], QUERIES[:4], np.arange(4), resamples) is None
+    assert blind_auc(list("vwxyz"), list("bcdef"), np.arange(5), resamples) is None
 
 
 def test_plausibility_is_0_for_random_words_and_1_for_the_queries() -> None:
     texts = ("a person takes the cup home", "zzz")
-    rows = [Negative("q", "v", 1, "", text, "corpus") for text in texts]
-    sums = LanguageModels(reference()).score(rows, lambda row: row.negative)
+    models = LanguageModels(reference())
+    sums = models.score([("v", text) for text in texts])
     one_by_one = KneserNey.of([words_of(text) for text in QUERIES]).log_probability([words_of(t) for t in texts])
     assert sums[:, 0] / sums[:, 1] == pytest.approx(one_by_one)
-    assert plausibility(np.array([-3.0, -3, -1])) == pytest.approx(0)
-    assert plausibility(np.array([-1.0, -3, -1])) == pytest.approx(1)
+    videos = {"v": 0}
+    figures = Figures(videos, Resamples(1, 0, 0))
+    query, random = (Negative("q", "v", 1, texts[0], text, "corpus") for text in texts)
+    for level, row in enumerate((random, query), 1):
+        rows, randoms = [replace(row, level=level)], [replace(random, level=level)]
+        put_plausibility(rows, randoms, models, figures)
+    known = figures_by_name(figures.rows)
+    assert (known[1, "all", "plausibility"], known[2, "all", "plausibility"]) == (0, 1)
 
 
 def test_relations_of_both_schemes() -> None:
@@ -196,10 +213,11 @@ def test_relations_of_the_shipped_parser(nlp: Language) -> None:
 
 
 def test_what_a_training_sentence_has_is_not_held_out() -> None:
-    held = reference()
-    for words in (["put", "on"], ["person", "box"], ["stair"], ["clothes"]):
-        held.hold_out(words)
-    held.release({"a", "person", "open", "box", "clothes"})
+    labels = [["put", "on"], ["person", "box"], ["stair"], ["clothes"]]
+    rows = [annotation("a", "a person opens a box with clothes")]
+    rows += [annotation("b", "-", "test", novel=[{"type": "x", "words": words} for words in labels])]
+    tags = [{"qid": row["qid"], "tokens": []} for row in rows]
+    held = read_reference("mine", lambda: [(table_of("annotations", rows), table_of("tags", tags))])
     assert held.has_held_out_pair({"put", "shoe", "on"})
     assert not held.has_held_out_pair({"put", "shoe"})
     assert not held.has_held_out_pair({"person", "box"}), "a training sentence has both"
