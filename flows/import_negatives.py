@@ -12,7 +12,7 @@ from pydantic import Field
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.tasks.data.dataset import Dataset
-from penumbra.tasks.engines import EngineName, use_engine
+from penumbra.tasks.engines import use_engine
 from penumbra.tasks.negatives.files import read_entries
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives
@@ -33,7 +33,6 @@ def import_negatives(
     encoding: Encoding = Encoding(),
     choosing: Choosing = Choosing(),
     judging: QualityConfig = QualityConfig(),
-    engine: EngineName = None,
 ) -> State[Negatives]:
     """Read the negatives of a file, and note for each which checks of `choosing` it passes."""
     read_entries(Path(file).expanduser())  # raises an exception for a wrong file before anything is made
@@ -41,6 +40,6 @@ def import_negatives(
     settings = NegativesParameters(
         sourcing=sourcing, tagging=tagging, encoding=encoding, choosing=choosing, judging=judging
     )
-    with use_engine(engine):
+    with use_engine(None):
         result = negatives_of(dataset, settings)
     return completed_state(result, result.outcome)

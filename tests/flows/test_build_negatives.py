@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -24,19 +23,8 @@ from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
 
-STAGES = {
-    "annotations",
-    "tags",
-    "dictionary",
-    "masks",
-    "fills",
-    "embeddings",
-    "negatives",
-    "in_video_negatives",
-    "rejected",
-    "measures",
-    "quality",
-}
+BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
+STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "quality"}
 QUERIES = 60
 LIGHT = QualityConfig(sample=10, resamples=20)
 
@@ -130,27 +118,18 @@ def test_the_user_interface_has_tables_pages_and_a_report(built: tuple[Store, Ar
     assert not any(line.startswith((" ", "\t")) for line in report.splitlines())
 
 
-def artifacts_and_runs() -> tuple[list[Any], dict[Any, Any]]:
-    """Of this data set alone: the server has those of other tests, and gives 200 at once."""
-    with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(like_="dirty")))
-        kept = ArtifactFilter(key=ArtifactFilterKey(like_="-dirty-"))
-        return client.read_artifacts(artifact_filter=kept), {run.id: run for run in runs}
-
-
 def test_a_run_is_called_by_what_it_does_and_ends_with_a_sentence_and_its_own_report(
     built: tuple[Store, Artifact],
 ) -> None:
     store, negatives = built
-    artifacts, runs = artifacts_and_runs()
-    [run] = [run for run in runs.values() if run.name == "build-negatives dirty corpus+random"]
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(like_="dirty")))
+        artifacts = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="-dirty-")))
+    [run] = [run for run in runs if run.name == "build-negatives dirty corpus+random"]
     told = rf"{store.manifest(negatives).rows:,} negatives for .*\. In {negatives.path}"
     assert re.fullmatch(told, run.state.message)
     own = [artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and not artifact.task_run_id]
     assert sorted(own) == ["report-dirty-build-negatives", "report-dirty-quality"]
-    of_tasks = {artifact.key for artifact in artifacts if artifact.flow_run_id == run.id and artifact.task_run_id}
-    assert {"rows-dirty-fills-corpus", "stage-dirty-fills-random"} <= of_tasks
-    assert not [key for key in of_tasks if key.startswith("progress-")], "gone when done"
 
 
 def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
@@ -170,12 +149,7 @@ def test_the_graph_in_the_ui_is_the_dag(built: tuple[Store, Artifact]) -> None:
         if manifest.stage not in ("fills", "rejected", "measures"):
             for parent in {parent.stage for parent in manifest.parents} - {"fills", "measures"}:
                 assert (parent, manifest.stage) in edges
-    for provider in ("corpus", "random"):
-        assert (f"fills: {provider}", "negatives") in edges
-        assert (f"fills: {provider}", f"measures: {provider}") in edges
-    for measured in ("negatives", "corpus", "random"):
-        assert (f"measures: {measured}", "quality") in edges
-    assert ("negatives", "measures: negatives") in edges
+    assert {("fills: corpus", "negatives"), ("fills: random", "negatives"), ("measures: random", "quality")} <= edges
 
 
 def test_a_second_run_does_nothing(built: tuple[Store, Artifact], folder: Path) -> None:
@@ -199,16 +173,7 @@ def test_the_nearest_queries_are_taken_where_that_is_asked(built: tuple[Store, A
     assert {row["provider"] for row in rows} == {"nearest"}
     assert {row["level"] for row in rows} == {1, 2, 3}
     figures = store.table(made.quality).to_pylist()
-    leaks = [row["value"] for row in figures if row["metric"] == "leaks" and row["provider"] == "nearest"]
-    assert leaks
-    assert set(leaks) == {0.0}
-    assert "template_kept" not in {row["metric"] for row in figures if row["provider"] == "nearest"}
-    with get_client(sync_client=True) as client:
-        key = ArtifactFilterKey(any_=["report-dirty-build-negatives"])
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=key))
-    report = str(max(found, key=lambda artifact: artifact.created).data)
-    assert f"{len(rows):,} negatives" in report
-    assert "| same_video | 100.0% | 100.0% | 100.0% |" in report
+    assert {row["value"] for row in figures if row["metric"] == "leaks" and row["provider"] == "nearest"} == {0.0}
 
 
 def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], folder: Path, tmp_path: Path) -> None:
@@ -228,14 +193,8 @@ def test_what_others_made_becomes_the_same_table(built: tuple[Store, Artifact], 
         assert row["words"] == own[place]["words"]
         assert row["similarity"] == pytest.approx(own[place]["similarity"], abs=1e-3)
         assert row["plausibility"] == pytest.approx(own[place]["plausibility"], abs=1e-3)
-    read = store.table(made.annotations)["split"].to_pylist().count("train")
-    told = (
-        f"{len(own):,} negatives for {len({qid for qid, _ in own})} of {read} training queries; 3 rejected, 3 of them: "
-    )
-    assert made.outcome == f"{told}no query has its qid (the table `rejected` has each)"
-    assert "no query has its qid" in store.table(made.rejected)["reason"].to_pylist()
+    assert "3 rejected, 3 of them: no query has its qid" in made.outcome
     figures = store.table(made.quality).to_pylist()
-    assert {"imported", "all"} <= {row["provider"] for row in figures}
     refused = {row["level"]: row["value"] for row in figures if row["metric"] == "refused: no query has its qid"}
     assert refused == {2: 1, 0: 2}, "what is no level counts among all"
 

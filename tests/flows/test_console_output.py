@@ -11,11 +11,10 @@ import sys
 import termios
 from pathlib import Path
 
-import pytest
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
-from penumbra.flows.console_output import DisplayHandler, StageProgress, summary_line
+from penumbra.flows.console_output import DisplayHandler, StageProgress
 from penumbra.tasks.progress import ProgressEvent, State
 
 PROGRAM = """
@@ -86,13 +85,12 @@ if __name__ == "__main__":
 """
 
 
-def environment(folder: Path) -> dict[str, str]:
-    settings = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "PREFECT_LOGGING_LEVEL": "INFO", "DO_NOT_TRACK": "1"}
-    return {**os.environ, **settings, "PENUMBRA_ARTIFACTS": str(folder / "a"), "TERM": "xterm-256color"}
-
-
-def shown(program: Path, environment: dict[str, str]) -> str:
+def shown(folder: Path) -> str:
     """All that a terminal of 100 columns gets, without colours; each redrawing in lines of its own."""
+    program = folder / "toys.py"
+    program.write_text(PROGRAM)
+    settings = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "PREFECT_LOGGING_LEVEL": "INFO", "DO_NOT_TRACK": "1"}
+    environment = {**os.environ, **settings, "PENUMBRA_ARTIFACTS": str(folder / "a"), "TERM": "xterm-256color"}
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     process = subprocess.Popen([sys.executable, str(program)], env=environment, stdin=end, stdout=end, stderr=end)
@@ -109,9 +107,7 @@ def shown(program: Path, environment: dict[str, str]) -> str:
 
 
 def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path: Path, prefect_server: None) -> None:
-    program = tmp_path / "toys.py"
-    program.write_text(PROGRAM)
-    drawn = shown(program, environment(tmp_path))
+    drawn = shown(tmp_path)
     lines = [" ".join(line.split()) for line in drawn.splitlines()]
     assert "stage in out rejected seconds" in lines
     there = [line for line in lines if re.match("[✓=✗] ", line)]
@@ -132,20 +128,6 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     assert lines.index("penumbra: no brick is left") < lines.index("the end")
     for ours in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
         assert ours not in drawn, drawn
-
-
-@pytest.mark.long
-def test_elsewhere_lines_stay_lines(tmp_path: Path, prefect_server: None) -> None:
-    program = tmp_path / "toys.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program)], env=environment(tmp_path), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "the end\n"
-    assert "Task run 'first' - rejected: being made" in done.stderr
-    assert "Task run 'first' - rejected: 3 toy in, 3 out, 0 rejected" in done.stderr
-    assert "bricks" not in done.stderr.replace("no brick", "")
-    assert "\x1b[?25l" not in done.stderr
 
 
 def test_the_share_of_a_stage_adds_up_from_its_parts() -> None:
@@ -169,12 +151,6 @@ def test_the_share_of_a_stage_adds_up_from_its_parts() -> None:
     assert workers.share == 0.375, "before the run knows of it"
     workers.update(ProgressEvent("tags", done=1, total=4))
     assert workers.share == 0.375
-
-
-def test_the_line_of_a_finished_stage_has_its_figures() -> None:
-    made = summary_line(ProgressEvent("negatives", State.made, unit="query and level", counts=(3519, 3508, 22.81)))
-    assert made.plain.split() == ["✓", "negatives", "3,519", "3,508", "11", "22.8", "query", "and", "level"]
-    assert summary_line(ProgressEvent("tags", State.reused, counts=(1, 1, 9.0))).plain.split()[-1] == "found"
 
 
 def test_the_live_lines_fit_a_narrow_terminal() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from penumbra.flows.parameters import deployment_parameters
+from penumbra.flows.server import listen, start_server, stop, wait_for
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import Settings, layered, with_preset
 from tests.browser import Page, browser, needs_chromium
@@ -81,42 +81,16 @@ def settings_of(parameters: dict[str, Any]) -> Settings:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prefect server that has the deployment train-grounding/scenes with its parameters of prefect.yaml."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    home = tmp_path_factory.mktemp("prefect")
-    environment = {
-        **os.environ,
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": f"{url}/api",
-        "PREFECT_SERVER_UI_API_URL": f"{url}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    }
-    environment.pop("PREFECT_API_AUTH_STRING", None)
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    process = subprocess.Popen(
-        [*prefect, "server", "start", "--port", url.rsplit(":", 1)[1]],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    listener, home = listen("127.0.0.1", 0), tmp_path_factory.mktemp("prefect")
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    api = {"PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", "PREFECT_SERVER_UI_API_URL": f"{url}/api"}
+    process = start_server(listener, [url], "", {**os.environ, **api})
     try:
-        end = time.monotonic() + 240
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/api/health", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.5)
-        done = subprocess.run(
-            [sys.executable, "-c", DEPLOY], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        wait_for("127.0.0.1", int(url.rpartition(":")[2]))
+        subprocess.run([sys.executable, "-c", DEPLOY], env={**os.environ, **api}, check=True)
         yield url
     finally:
-        process.terminate()
-        process.wait(30)
+        stop(process)
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +111,3 @@ def test_a_field_of_the_model_changed_to_its_default_is_said(server: str, page: 
     said = form.submit()
     assert said["model"] == {"name": "qd_detr", "hidden": 256}, "nothing that nobody touched is posted"
     assert settings_of(said) == layered(PRESET, {"model": {"hidden": 256}})
-
-
-def test_another_model_is_the_one_that_is_trained(server: str, page: Page) -> None:
-    form = Form(server, page)
-    form.choose("model", "MMN")
-    assert settings_of(form.submit()) == layered(PRESET, {"model": {"name": "mmn"}})

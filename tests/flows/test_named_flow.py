@@ -1,5 +1,6 @@
 """Names of runs, and the state of a run that a schedule started while its data are missing."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,30 @@ from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 
 SCENES = {"dataset": {"name": "scenes"}}
-NEAREST, BOTH = {"source": "nearest"}, {"providers": ["corpus", "openai"]}
+BOTH = {"providers": ["corpus", "openai"]}
 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "run_name"),
     [
-        ("build-negatives", SCENES, "build-negatives scenes corpus"),
         ("build-negatives", {**SCENES, "filling": BOTH}, "build-negatives scenes corpus+openai"),
-        ("build-negatives", {**SCENES, "sourcing": NEAREST}, "build-negatives scenes nearest"),
-        ("import-negatives", {**SCENES, "file": "/tmp/theirs.jsonl"}, "import-negatives scenes theirs.jsonl"),
         ("extract-features", {**SCENES, "clip": {"encoder": "a/b-32"}}, "extract-features scenes b-32"),
         ("train-grounding", {**SCENES, "preset": "scenes-qd_detr-shine"}, "train qd_detr+shine scenes"),
         ("train-grounding", {**SCENES, "preset": "no-such"}, "train-grounding scenes"),
         ("evaluate-grounding", {**SCENES, "choice": {"run": "12ab"}}, "evaluate 12ab scenes"),
         ("full-pipeline", {**SCENES, "preset": "scenes-mmn"}, "full-pipeline scenes corpus mmn"),
-        ("ablation", {**SCENES, "name": "llms"}, "ablation llms scenes"),
     ],
 )
 def test_a_run_has_a_name_that_says_what_it_does(
     name: str, parameters: dict[str, Any], run_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = flow_of(name).validate_parameters({**_defaults(name), **parameters})
+    signature = inspect.signature(flow_of(name).fn).parameters.values()
+    defaults = {given.name: given.default for given in signature if given.default is not given.empty}
+    known = flow_of(name).validate_parameters({**defaults, **parameters})
     monkeypatch.setattr(flow_run, "get_parameters", lambda: known)
     naming = flow_of(name).flow_run_name
     assert callable(naming)
     assert naming() == run_name
-
-
-def _defaults(name: str) -> dict[str, Any]:
-    import inspect
-
-    given = inspect.signature(flow_of(name).fn).parameters.values()
-    return {one.name: one.default for one in given if one.default is not one.empty}
 
 
 def scheduled_run(folder: Path) -> FlowRun:

@@ -21,7 +21,7 @@ from penumbra.tasks.grounding.configs import Choice, ModelConfig, Training
 from penumbra.tasks.grounding.training.presets import MODELS, Settings, layered, presets
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters, QualityConfig
-from penumbra.tasks.stage import IS_THERE, TO_MAKE, planning, stages_ahead
+from penumbra.tasks.stage import IS_THERE, TO_MAKE, merge, planning, stages_ahead
 from tests.corner import cut_out, without_prefect
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -51,7 +51,14 @@ Made = set[tuple[str, str]]
 
 
 def small(model: ModelConfig) -> ModelConfig:
-    return model.model_copy(update={name: size for name, size in SMALL.items() if name in type(model).model_fields})
+    dumped = model.model_dump(exclude_unset=True)
+    smaller = type(model).model_validate(sizes_of(model)).model_dump(exclude_unset=True)
+    return type(model).model_validate(merge(dumped, smaller))
+
+
+def sizes_of(model: ModelConfig) -> dict[str, Any]:
+    known = {*type(model).model_fields, *vars(model.network_options)}
+    return {name: size for name, size in SMALL.items() if name in known}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,7 @@ def test_a_preset_is_planned_as_it_is_made(
     preset: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
 ) -> None:
     model = layered(preset).model
-    chosen = MODELS[model.name](**{name: size for name, size in SMALL.items() if name in type(model).model_fields})
+    chosen = MODELS[model.name](**sizes_of(model))
     keys = dict(check(kept, lambda: full_pipeline.fn(corner, negatives, features, preset, chosen, QUICK)))
     assert {"metrics", "predictions", "evaluation"} <= keys.keys()
     parents = {parent.stage for parent in kept.manifest(kept.with_key("corner", "metrics", keys["metrics"])).parents}

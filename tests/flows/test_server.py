@@ -7,25 +7,23 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from http.client import HTTPConnection
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.flows.local_run import check_server
 from penumbra.flows.serve import given_credential
 from penumbra.flows.server import listen, new_credential, start_server, stop, wait_for
-from tests.browser import browser, needs_chromium
 
 pytestmark = pytest.mark.slow
 
@@ -151,43 +149,6 @@ def test_a_web_socket_of_another_origin_gets_nothing(guarded: Guarded, path: str
         pass
 
 
-@pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[str]:
-    """Another origin: a page on another port of this machine."""
-    (tmp_path / "index.html").write_text("<title>free cats</title>")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/index.html"
-    server.shutdown()
-    server.server_close()
-
-
-@needs_chromium
-def test_a_hostile_page_in_a_browser_gets_nothing(guarded: Guarded, hostile: str, tmp_path: Path) -> None:
-    flows = len(guarded.create("flows/filter", {}))
-    script = """
-      (async (path, body) => {
-        const told = [];
-        for (const options of [
-          {headers: {'Content-Type': 'application/json'}}, {headers: {'Content-Type': 'text/plain'}},
-          {mode: 'no-cors'}, {credentials: 'include'},
-        ]) {
-          try {
-            const answer = await fetch(path, {method: 'POST', body, ...options});
-            told.push(answer.type + ' ' + answer.status + ' ' + await answer.text());
-          } catch (fault) { told.push('refused') }
-        }
-        return told;
-      })"""
-    with browser(tmp_path / "profile") as page:
-        page.open(hostile)
-        page.wait_for("document.title == 'free cats'")
-        for path, body in DOORS:
-            told = page.evaluate(f"{script}({json.dumps(f'{guarded.url}/api/{path}')}, {json.dumps(json.dumps(body))})")
-            assert told == ["refused", "refused", "opaque 0 ", "refused"]
-    assert len(guarded.create("flows/filter", {})) == flows
-
-
 RUN = """
 import os, time
 from prefect import flow
@@ -271,6 +232,14 @@ def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(
     )
     assert ended.stdout.splitlines()[-2:] == ["told True True 1", "left False"]
     assert "temporary server" not in ended.stdout + ended.stderr
+
+
+def test_a_run_without_the_credential_and_a_taken_port_are_told(guarded: Guarded) -> None:
+    settings = {PREFECT_API_URL: f"{guarded.url}/api", PREFECT_API_AUTH_STRING: ""}
+    with temporary_settings(settings), pytest.raises(PenumbraError, match="credential: set PREFECT_API_AUTH_STRING"):
+        check_server()
+    with pytest.raises(PenumbraError, match="choose another --port"):
+        listen("127.0.0.1", guarded.port)
 
 
 def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ from penumbra.tasks.grounding.metrics import ordering_metrics
 class DETROptions:
     """Settings of a DETR that only ablations and presets change."""
 
+    heads: int = 8  # attention heads
+    feed_forward: int = 1024  # width of the feed-forward layers
+    dropout: float = 0.1  # inside the transformer
+    input_dropout: float = 0.5  # of the input projections
     queries: int = 10  # moment queries
     projections: int = 2  # layers of the input projections, 1 to 3
     text_positions: bool = False  # learned positions of words
@@ -59,12 +63,8 @@ class DETRConfig(ModelConfig):
     network: ClassVar[type[GroundingModel]]
 
     hidden: int = Field(256, ge=4, description="Width of the model.")
-    heads: int = Field(8, ge=1, description="Attention heads.")
-    feed_forward: int = Field(1024, ge=1, description="Width of the feed-forward layers.")
     encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
     decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout inside the transformer.")
-    input_dropout: float = Field(0.5, ge=0, lt=1, description="Dropout of the input projections.")
     as_published: Literal["paper", "released"] = Field(
         "paper", description="Follow the paper, or the authors' released code where it differs (docs/guides)."
     )

@@ -32,6 +32,10 @@ from penumbra.tasks.grounding.metrics import ordering_metrics
 class MapOptions:
     """Settings of a model on a map that only ablations and presets change; the defaults are those of Charades-STA."""
 
+    proposal: int = 512  # width of the convolutions over the map
+    kernel: int = 5  # of the convolutions
+    layers: int = 8  # number of convolutions
+    joint: int = 256  # width of the two spaces that sentences and moments share
     segments: int = 32  # equal parts of a video that its features are averaged to
     pool: int = 2  # segments that are averaged to a clip
     kind: Literal["pool", "conv"] = "pool"  # how a moment's feature is computed from its clips
@@ -49,10 +53,6 @@ class MapConfig(HardNegativeModel):
     counts: tuple[int, ...] = Field(
         (15,), min_length=1, description="Steps to longer moments, each 1 clip longer, then 2, then 4, …"
     )
-    proposal: int = Field(512, ge=1, description="Width of the convolutions over the map.")
-    kernel: int = Field(5, ge=1, description="Kernel of the convolutions.")
-    layers: int = Field(8, ge=1, description="Number of convolutions.")
-    joint: int = Field(256, ge=1, description="Width of the two spaces that sentences and moments share.")
 
     def sizes(self, video_dim: int, text_dim: int, **more: Any) -> MMNSettings:
         """Return the settings of the network for features of these widths; `more` are a model's own."""
@@ -63,8 +63,9 @@ class MapConfig(HardNegativeModel):
     def check(self) -> None:
         self.sizes(1, 1)
         schedule(self.clips, self.counts)
-        if (self.kernel - 1) * self.layers % 2:
-            raise ValueError(f"{self.layers} layers of kernel {self.kernel} change the size of the map")
+        kernel, layers = self.network_options.kernel, self.network_options.layers
+        if (kernel - 1) * layers % 2:
+            raise ValueError(f"{layers} layers of kernel {kernel} change the size of the map")
 
     @property
     def reads_in_video(self) -> bool:

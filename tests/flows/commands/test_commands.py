@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -68,13 +67,10 @@ def test_artifacts_are_listed_shown_measured_verified_and_removed(root: Path) ->
     ("arguments", "message"),
     [
         (["artifacts", "path", "mine/masks"], "no mine/masks below"),
-        (["artifacts", "path", "mine"], "is no DATASET/STAGE"),
         (["artifacts", "path", "../mine/masks"], "is no DATASET/STAGE"),
         (["export", "mine"], "no mine/negatives below"),
         (["fetch", "mine"], "nothing to fetch"),
         (["run", "train", "scenes"], "no flow 'train'"),
-        (["run", "build-negatives", "nowhere", "--dry-run"], "no folder"),
-        (["run", "build-negatives", "scenes", "--param", "fill.candidates=3", "--dry-run"], "did you mean filling."),
         (["run", "build-negatives", "My Data", "--dry-run"], "'My Data' is no name of a data set: small letters"),
         (["ablation", "loss", "scenes"], "no grid 'loss'; there is: losses, llms"),
     ],
@@ -91,16 +87,7 @@ def test_a_fault_is_one_line_without_a_traceback(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["artifacts", "ls", "mein"],
-        ["artifacts", "path", "mein/rejected/ab"],
-        ["export", "mein"],
-        ["browse", "mein", "--provider", "corpus"],
-        ["quality", "mein/negatives"],
-        ["compare", "mein", "a", "b"],
-        ["predict", "v.mp4", "a cat.", "--run", "a", "--dataset", "mein"],
-    ],
+    "arguments", [["artifacts", "ls", "mein"], ["export", "mein"], ["browse", "mein", "--provider", "corpus"]]
 )
 def test_an_unknown_data_set_is_answered_with_the_nearest(root: Path, arguments: list[str]) -> None:
     message = str(CliRunner().invoke(app, arguments).exception)
@@ -172,16 +159,10 @@ def test_a_run_that_ignores_sigterm_is_ended() -> None:
     assert (done.returncode, done.stderr) == (143, "penumbra: ended; the same command goes on from here\n")
 
 
-def test_the_version_is_printed() -> None:
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"penumbra {version('penumbra')}\n"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("train.csv", "query,start,end\n", "holds train.csv, but no train.json and no"),
-        ("train.jsonl", '{"qid": 1, "sentence": "a", "vid": "v"}\n', 'row lacks qid, query or vid; it has {"qid"'),
-        ("train.json", "[]", "train.json"),
         ("train.jsonl", "query,start,end\n", "line is not JSON; it has query,start,end: this is no grounding"),
     ],
 )
@@ -226,14 +207,9 @@ def test_run_and_export_agree(prefect_server: None, tmp_path: Path, monkeypatch:
     data, root = tmp_path / "data" / "mine", tmp_path / "artifacts"
     data.mkdir(parents=True)
     pairs = [(verb, noun) for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
+    usual = {"duration": 9.5, "relevant_windows": [[0, 4]]}
     rows = [
-        {
-            "qid": i,
-            "query": f"a person {verb} the {noun}.",
-            "vid": f"v{i}",
-            "duration": 9.5,
-            "relevant_windows": [[0, 4]],
-        }
+        {"qid": i, "query": f"a person {verb} the {noun}.", "vid": f"v{i}", **usual}
         for i, (verb, noun) in enumerate(pairs)
     ]
     (data / "my_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

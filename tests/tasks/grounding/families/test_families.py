@@ -179,13 +179,13 @@ def test_settings_that_two_models_share_stay_if_another_model_is_named() -> None
     assert (mapped.model.losses.shine, mapped.model.clips) == (True, 32)
     motion = with_preset("scenes-mmn", {"model": VDIConfig()})
     assert isinstance(motion.model, VDIConfig)
-    assert (motion.model.proposal, motion.model.ablation) == (64, {"hard_order": 0.1})
+    assert motion.model.ablation == {"proposal": 64, "joint": 64, "kernel": 3, "layers": 4, "hard_order": 0.1}
 
 
 def test_settings_of_a_model_without_its_name_are_for_the_presets_model() -> None:
     chosen = with_preset("scenes-bm_detr", {"model": QDDETRConfig(hidden=32)})
     assert isinstance(chosen.model, BMDETRConfig)
-    assert (chosen.model.hidden, chosen.model.ablation) == (32, {"alignment": 64})
+    assert (chosen.model.hidden, chosen.model.ablation["alignment"]) == (32, 64)
     with pytest.raises(ValueError, match=r"ablation has no setting 'text_attention'; .*there is: .*frame_matcher"):
         with_preset("scenes-bm_detr", {"model": QDDETRConfig(ablation={"text_attention": "official"})})
     named = with_preset("scenes-bm_detr", {"model": QDDETRConfig(name="qd_detr", ablation={"fine": 2.0})})
