@@ -7,7 +7,7 @@ Primitives are the words that carry the meaning of a sentence: verbs, nouns, adj
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -172,11 +172,6 @@ def tag_part(annotations: pa.Table, nlp: "Language") -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-def _tagged(tokens: Sequence[Mapping[str, Any]]) -> Markdown:
-    words = ((bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}") for token in tokens)
-    return Markdown(" ".join(words))
-
-
 @dataclass(frozen=True)
 class Tags(Stage):
     """The tokens of every query."""
@@ -189,7 +184,11 @@ class Tags(Stage):
 
     def shown(self, rows: Rows) -> Rows:
         """Show each query as word/TAG, with primitives in bold."""
-        return [{"query": _tagged(row["tokens"]), "qid": row["qid"]} for row in rows]
+
+        def tagged(token: Mapping[str, Any]) -> str:
+            return (bold if token["primitive"] else plain)(token["text"]) + plain(f"/{token['tag']}")
+
+        return [{"query": Markdown(" ".join(map(tagged, row["tokens"]))), "qid": row["qid"]} for row in rows]
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the pipeline."""
