@@ -3,25 +3,9 @@
 A provider is asked for words, never for sentences, and chooses among the dictionary words of a slot's own primitive
 class and fine tag. So a fill cannot change an unmasked word or use a word from outside the dictionary.
 
-A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`:
-
-    class Echo(ProviderSettings):
-        \"\"\"The parameters of Echo.\"\"\"
-
-        provider: ClassVar[str] = "echo"
-        about: ClassVar[str] = "the first word on offer"
-
-        loud: bool = False
-
-        def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
-            return EchoProvider(training.dictionary, self.loud)
-
-A package names the class under the entry-point group `penumbra.providers`, so that every process finds it:
-
-    [project.entry-points."penumbra.providers"]
-    echo = "my_package:Echo"
-
-Users then choose it with `filling.providers=[echo]` and set `filling.plugins.echo.loud=true`.
+A provider is a group of parameters, `ProviderSettings`, that makes a `Provider`. A package names its class under the
+entry-point group `penumbra.providers`, so that every process finds it; users then choose it by its name in
+`filling.providers` and set its parameters in `filling.plugins` (docs/extending.md has an example).
 """
 
 from abc import abstractmethod

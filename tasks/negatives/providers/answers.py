@@ -62,11 +62,9 @@ class Answer:
 
     def share(self, number: int) -> tuple[int, int, float]:
         """Return the tokens and the cost of question `number` (from 1); the shares add up to the whole."""
-        return (
-            portion(self.prompt_tokens, self.questions, number - 1),
-            portion(self.completion_tokens, self.questions, number - 1),
-            self.cost_usd / self.questions,
-        )
+        tokens = (self.prompt_tokens, self.completion_tokens)
+        prompt, completion = (portion(count, self.questions, number - 1) for count in tokens)
+        return prompt, completion, self.cost_usd / self.questions
 
 
 def portion(total: int, parts: int, index: int) -> int:

@@ -153,13 +153,5 @@ class BatchClient(Client):
             yield job, lines
 
     def _new_job(self) -> Job:
-        made = datetime.now(UTC).isoformat(timespec="seconds")
-        address, model = self.settings.address, self.settings.model
-        return {
-            "token": uuid4().hex,
-            "job": None,
-            "address": address,
-            "model": model,
-            "run": self.run,
-            "made": made,
-        } | {"requests": {}}
+        job: Job = {"token": uuid4().hex, "job": None, "address": self.settings.address, "model": self.settings.model}
+        return job | {"run": self.run, "made": datetime.now(UTC).isoformat(timespec="seconds"), "requests": {}}

@@ -205,18 +205,9 @@ class Client:
         self, slots: Sequence[QuestionSlot], reply: Reply, cost: float, run: str, seconds: float = 0.0, retries: int = 0
     ) -> None:
         """Store and count the answer to a request of these questions."""
-        answer = Answer(
-            text=reply.text,
-            problem=reply.problem,
-            model=reply.model,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            cost_usd=cost,
-            seconds=round(seconds, 3),
-            retries=retries,
-            run=run,
-            questions=len(slots),
-        )
+        tokens = (reply.prompt_tokens, reply.completion_tokens)
+        seconds = round(seconds, 3)
+        answer = Answer(reply.text, reply.problem, reply.model, *tokens, cost, seconds, retries, run, len(slots))
         self.answers.keep(slots, answer)
         self.statistics.requests += 1
         self.statistics.prompt_tokens += reply.prompt_tokens

@@ -119,14 +119,9 @@ def reply_of(body: dict[str, Any], model: str) -> Reply:
             text, problem = None, "model refused"
         elif text:
             problem = ""
-    return Reply(
-        text=text,
-        problem=problem,
-        model=str(body.get("model_version") or model),
-        prompt_tokens=int(usage.get("prompt_token_count") or 0),
-        cached_tokens=int(usage.get("cached_content_token_count") or 0),
-        completion_tokens=int(usage.get("candidates_token_count") or 0),
-    )
+    names = ("prompt_token_count", "cached_content_token_count", "candidates_token_count")
+    prompt, cached, completion = (int(usage.get(name) or 0) for name in names)
+    return Reply(text, problem, str(body.get("model_version") or model), prompt, cached, completion)
 
 
 def error_of(error: "GoogleAPICallError") -> ServiceError:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,8 +86,7 @@ def choose(scores: Scores, temperature: float, draw: float) -> int | None:
     return min(int(np.searchsorted(mass, draw * mass[-1], side="right")), len(mass) - 1)
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """A slot to fill, the first level that has it, and its words on offer."""
 
     level: int
@@ -242,7 +241,9 @@ class WordScorer:
 
         With them comes the number of tokens read: those that the sentences share once, and the rest of each.
         """
-        texts = self._texts([sentence for choice in choices for sentence in choice])
+        # each text: the prompt, the sentence and the sentence's end
+        filled = [f"{self.prompt.static}\n{self.prompt.fill(sentence=s)}" for choice in choices for s in choice]
+        texts = [[self.begin, *ids, self.tokenizer.eos_token_id] for ids in self._tokenize(filled)]
         rows, tokens, first = [], [], 0
         for choice in choices:
             made = rows_of(texts[first : first + len(choice)], self.static, first)
@@ -252,11 +253,6 @@ class WordScorer:
         scores = self._scores(rows, len(texts))
         edges = np.cumsum([len(choice) for choice in choices])[:-1]
         return list(zip(np.split(scores, edges), tokens, strict=True)) if choices else []
-
-    def _texts(self, sentences: list[str]) -> list[list[int]]:
-        """Return the tokens of prompt, sentence and the sentence's end."""
-        filled = [f"{self.prompt.static}\n{self.prompt.fill(sentence=sentence)}" for sentence in sentences]
-        return [[self.begin, *ids, self.tokenizer.eos_token_id] for ids in self._tokenize(filled)]
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []

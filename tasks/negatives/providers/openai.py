@@ -57,10 +57,8 @@ class OpenAIService(Service):
         """Return the body of a chat completion."""
         form: dict[str, Any] = {"type": "json_object"}
         if self.structure == "json_schema":
-            form = {
-                "type": "json_schema",
-                "json_schema": {"name": "words", "strict": True, "schema": schema(questions)},
-            }
+            strict = {"name": "words", "strict": True, "schema": schema(questions)}
+            form = {"type": "json_schema", "json_schema": strict}
         effort = next((e for start, e in REASONING_EFFORT.items() if self.settings.model.startswith(start)), None)
         most = 32 + WORD_TOKENS * sum(len(question.open) for question in questions)
         body: dict[str, Any] = {
@@ -114,14 +112,10 @@ def reply_of(body: dict[str, Any]) -> Reply:
             problem = "answer was cut off"
         elif text:
             problem = ""
-    return Reply(
-        text=text if text is None else str(text),
-        problem=problem,
-        model=str(body["model"]),
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or 0),
-    )
+    details = usage.get("prompt_tokens_details") or {}
+    counts = (usage.get("prompt_tokens"), details.get("cached_tokens"), usage.get("completion_tokens"))
+    prompt, cached, completion = (int(count or 0) for count in counts)
+    return Reply(text if text is None else str(text), problem, str(body["model"]), prompt, cached, completion)
 
 
 def error_of(error: "APIStatusError") -> ServiceError:

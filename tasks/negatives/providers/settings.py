@@ -151,14 +151,8 @@ class HostedSettings(ProviderSettings):
 
     def cache_key(self, prompt: str) -> dict[str, Any]:
         """Return what determines an answer besides the question's text; it contains no API key."""
-        return {
-            "service": self.provider,
-            "address": self.address,
-            "model": self.model,
-            "prompt": prompt,
-            "temperature": self.temperature,
-            "extra": {},
-        }
+        asked = {"service": self.provider, "address": self.address, "model": self.model, "prompt": prompt}
+        return {**asked, "temperature": self.temperature, "extra": {}}
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return the number of words on offer, and what determines an answer."""
@@ -173,9 +167,8 @@ class HostedSettings(ProviderSettings):
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
         answers = lists.answers or Answers()
-        made: Provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")(
-            self.provider, self.model, prompt, self.cache_key(prompt), lists, answers, run
-        )
+        provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")
+        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, answers, run)
         return made
 
 

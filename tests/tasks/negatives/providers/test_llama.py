@@ -284,21 +284,3 @@ def test_a_model_of_the_hub_without_a_network_names_the_remedy(folder: Path, mon
 def test_a_device_that_is_not_there_is_one_line(folder: Path, device: str) -> None:
     with pytest.raises(PenumbraError, match="there is no device"):
         provider(folder, device=device)
-
-
-def test_a_model_with_capped_scores_is_refused(scorer: WordScorer) -> None:
-    """Its output layer alone would give other likelihoods than the model."""
-
-    class Capped(torch.nn.Module):
-        def __init__(self, inner: torch.nn.Module) -> None:
-            super().__init__()
-            self.inner, self.base_model, self.config, self.device = inner, inner.base_model, inner.config, inner.device
-            self.get_output_embeddings = inner.get_output_embeddings
-
-        def forward(self, **arguments: object) -> object:
-            output = self.inner(**arguments)
-            output.logits = 2 * torch.tanh(output.logits / 2)
-            return output
-
-    with pytest.raises(PenumbraError, match="cannot be scored"):
-        WordScorer(Capped(scorer.model), scorer.tokenizer, PROMPT)
