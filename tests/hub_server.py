@@ -1,6 +1,6 @@
 """A stand-in for the Hub's data sets: it answers the requests by which `huggingface_hub` uploads a folder.
 
-Small texts come in the commit, tables by Git LFS, as the Hub wants them. What was committed is in `files`.
+Small texts come in the commit, tables by Git LFS, as the Hub wants them. The committed files are in `files`.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What a reader of markdown would be shown: which texts are markup, and which pages they would fetch."""
+"""The markup of a markdown page, as a reader's parser finds it."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ HARMLESS = {"text", "code_inline", "strong_open", "strong_close"}
 
 
 def kinds(page: str) -> Counter[str]:
-    """How many of each kind of markup a page holds within its blocks; blocks of HTML are `html_block`."""
+    """Count each kind of markup within the blocks of a page; blocks of HTML are `html_block`."""
     parser = MarkdownIt("commonmark").enable("table")
     parser.validateLink = lambda _: True  # type: ignore[method-assign]  # of pictures that are in the page
     tokens = parser.parse(page)
@@ -18,7 +18,7 @@ def kinds(page: str) -> Counter[str]:
 
 
 def columns(page: str) -> set[tuple[int, ...]]:
-    """The numbers of columns of each table: a table whose lines differ has several."""
+    """Return the numbers of columns of each table; a table whose lines differ has several."""
     parser = MarkdownIt("commonmark").enable("table")
     lines: list[int] = []
     tables: set[tuple[int, ...]] = set()

@@ -1,4 +1,4 @@
-"""Notebooks as their readers run them: in a kernel of a Python of one's choice, in a folder of one's choice."""
+"""Run notebooks as users do, with a given Python and in a given folder."""
 
 import subprocess
 from collections.abc import Mapping

@@ -22,7 +22,6 @@ from penumbra.artifacts.locations import PROJECT
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKERS = ["worker", "gpu-worker"]
-DASK = ["dask-scheduler", "dask-worker"]
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
 SECRET = re.compile(r"AUTH|PASSWORD|SECRET|TOKEN|KEY")
@@ -112,18 +111,6 @@ def test_prefect_takes_the_values_and_any_password(monkeypatch: pytest.MonkeyPat
     assert (url.drivername, url.host, url.password) == ("postgresql+asyncpg", "postgres", password)
     assert url.database == environment("postgres")["POSTGRES_DB"]
     assert url.username == environment("postgres")["POSTGRES_USER"]
-
-
-@pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres", "redis", *DASK}))
-def test_commands_are_prefect_s_own(service: str) -> None:
-    from prefect.cli._app import _app
-
-    commands = list(prefect_commands(service))
-    assert commands
-    for words in commands:
-        _, session, _ = _app.meta.parse_args(words, exit_on_error=False, print_error=False)
-        function, _, _ = _app.parse_args(session.args, exit_on_error=False, print_error=False)
-        assert function.__module__.startswith("prefect.cli.")
 
 
 def test_one_service_migrates_and_the_others_wait_for_it() -> None:

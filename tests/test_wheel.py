@@ -33,7 +33,7 @@ class Installed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of a user who has set nothing."""
+        """The environment of a user who has set no variable."""
         home = {"HOME": str(self.folder / "home"), "PREFECT_HOME": str(self.folder / "prefect")}
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PENUMBRA_", "PYTHON", "XDG_"))
@@ -76,7 +76,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def build(folder: Path) -> Path:
-    """The wheel of these sources; of a copy, for setuptools leaves its files where it builds."""
+    """Build the wheel from a copy of the sources, because setuptools leaves files where it builds."""
     copy = folder / "source"
     for package in (*PACKAGES, "penumbra"):
         foreign = ("__pycache__", "data") if package == "artifacts" else ("__pycache__",)
@@ -97,7 +97,7 @@ def pip(*arguments: str) -> None:
 
 
 def sources() -> Iterator[str]:
-    """The names, in the wheel, of all files of the packages."""
+    """Yield the names, in the wheel, of all files of the packages."""
     for package in (*PACKAGES, "penumbra"):
         for path in (PROJECT / package).rglob("*"):
             place = path.relative_to(PROJECT)

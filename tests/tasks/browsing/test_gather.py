@@ -48,7 +48,7 @@ def decoded(column: dict[str, Any]) -> list[Any]:
 
 
 def at(table: dict[str, Any], query: int) -> slice:
-    """Where a query's rows are."""
+    """Return the rows of a query."""
     ends = [0, *accumulate(table["count"])]
     return slice(ends[query], ends[query + 1])
 
@@ -75,7 +75,7 @@ def test_rows_are_in_the_order_of_the_queries_then_what_was_rejected_first(store
     assert decoded(refused["value"]) == ["x", "", "other words", "9"], "a query is not repeated"
 
 
-def test_a_provider_s_negatives_or_its_first_fills_stand_side_by_side(store: Store, annotations: Artifact) -> None:
+def test_a_provider_is_shown_with_its_negatives_or_its_first_fills(store: Store, annotations: Artifact) -> None:
     fills = [filled("a1", 1, None), filled("a1", 1, "one"), filled("a1", 1, "two")]
     fills += [filled("b1", 2, "three"), filled("b1", 2, "four"), filled("b1", 3, None)]
     drawn = build(store, "fills", fills, (annotations,), parameters={"provider": "openai"})
@@ -96,7 +96,7 @@ def test_without_negatives_the_error_names_the_command(store: Store, annotations
         shown(store)
 
 
-def test_predictions_of_two_runs_are_judged_as_elsewhere(store: Store, annotations: Artifact) -> None:
+def test_predictions_of_two_runs_have_the_scores_of_the_evaluation(store: Store, annotations: Artifact) -> None:
     many = [(float(n), n + 2.0, 0.9 - n / 10) for n in range(7)]
     first = run_of(store, annotations, [prediction("c1", [(4.0, 9.0, 0.9)], [0.5, -1, 2.0]), prediction("a1", many)])
     second = run_of(store, annotations, [prediction("d1", [(0.0, 1.0, 0.1)]), prediction("c1", [])], seed=1)
@@ -116,7 +116,7 @@ def test_predictions_of_two_runs_are_judged_as_elsewhere(store: Store, annotatio
     assert one["name"].startswith("qd_detr-" + first[:6])
 
 
-def test_a_run_without_predictions_is_told(store: Store, annotations: Artifact) -> None:
+def test_a_run_without_predictions_is_an_error(store: Store, annotations: Artifact) -> None:
     metrics = build(store, "metrics", [], (annotations,), parameters={"settings": {"training": {"seed": 0}}})
     with pytest.raises(Exception, match=f"run {metrics.key} has no predictions: run evaluate-grounding mine with it"):
         shown(store, metrics.key)

@@ -70,8 +70,8 @@ class Shown:
     def chosen(self) -> str:
         """The query that is chosen, for eyes and for ears alike."""
         [text] = self.texts(".row[aria-selected=true] .query")
-        told = "document.getElementById('list').getAttribute('aria-activedescendant')"
-        assert self(f"document.querySelector('.row[aria-selected=true]').id == {told}")
+        active = "document.getElementById('list').getAttribute('aria-activedescendant')"
+        assert self(f"document.querySelector('.row[aria-selected=true]').id == {active}")
         assert self("document.querySelector('#detail h2').textContent") == text
         return text
 
@@ -129,9 +129,9 @@ def test_its_policy_knows_its_own_style_and_script_alone(store: Store, tmp_path:
     assert "abracadabra" not in page, "no text of the data is in the markup"
     assert page.count("</script>") == 2
     style, script = re.findall(r"<style>(.*?)</style>|<script>(.*?)</script>", page, re.DOTALL)
-    told = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
-    assert told == policy(style[0], script[1])
-    assert told.startswith("default-src 'none'; script-src 'sha256-")
+    header = page.split('Content-Security-Policy" content="')[1].split('"')[0].replace("&#39;", "'")
+    assert header == policy(style[0], script[1])
+    assert header.startswith("default-src 'none'; script-src 'sha256-")
     for name in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch("):
         assert name not in script[1]
     assert set(re.findall(r"https?://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}
@@ -146,7 +146,7 @@ class TestUsual:
     def page(self, tab: Page, usual: Path) -> Shown:
         return Shown(tab, usual)
 
-    def test_a_query_stands_with_its_negatives_and_what_was_refused(self, page: Shown) -> None:
+    def test_a_query_is_shown_with_its_negatives_and_its_rejections(self, page: Shown) -> None:
         assert page.queries()[0] == "a person opens the door."
         lines = ["a person shuts the door.", "a cow shuts the door.", "a cow shuts the moon."]
         assert page.texts("#row-0 .line .text") == lines
@@ -209,7 +209,7 @@ class TestUsual:
         assert page("getComputedStyle(document.activeElement).outlineStyle") == "solid", "focus is to be seen"
         assert page("[...document.querySelectorAll('.row')].every(it => it.role == 'option' && it.ariaSetSize == '4')")
 
-    def test_two_runs_stand_side_by_side(self, page: Shown) -> None:
+    def test_two_runs_are_compared(self, page: Shown) -> None:
         page.choose("which", "predicted")
         assert [text.split(" ", 1)[1] for text in page.texts("#row-0 .number")] == ["1.00", "0.00"]
         assert page.texts("#detail .windows li")[:2] == ["5.0 – 10.0 s0.900", "12.0 – 15.0 s0.400"]
@@ -286,7 +286,9 @@ def test_a_page_that_was_tampered_with_runs_nothing(store: Store, tmp_path: Path
     file.write_text(file.read_text().replace("<noscript>", f"{added}<noscript>"))
     page = Shown(tab, file)
     assert page("document.title") == "mine: queries and their negatives"
-    assert len(page.events("Log.entryAdded") + page.events("Audits.issueAdded")) >= 1, "refused, and told"
+    assert len(page.events("Log.entryAdded") + page.events("Audits.issueAdded")) >= 1, (
+        "the browser reports what the policy refused"
+    )
 
 
 @needs_chromium
@@ -342,4 +344,4 @@ def test_the_video_jumps_to_the_window(
     page("document.querySelectorAll('.lane button')[0].click()")  # the last window lies lowest
     page.tab.wait_for("document.querySelector('video').currentTime >= 6")
     page.press("j")
-    assert page("document.querySelector('video')") is None, "a file that is not there is not offered"
+    assert page("document.querySelector('video')") is None, "a missing file is not offered"
