@@ -28,7 +28,7 @@ from penumbra.tasks.grounding.training.logs import Progress
 from penumbra.tasks.grounding.training.loop import Job, Trainer, TrainingStep, make_optimiser, train
 from penumbra.tasks.grounding.training.presets import Settings, presets, with_preset
 from penumbra.tasks.grounding.training.stage import chosen_run, held_out_videos, settings_of
-from tests.grounding_data import data, job, settings
+from tests.grounding_data import job, settings
 
 pytestmark = pytest.mark.slow
 Numbers = list[tuple[int, str, str, float]]
@@ -84,9 +84,8 @@ def test_padding_changes_no_loss_and_no_gradient(tmp_path: Path, model: str) -> 
 
 def test_training_learns_and_the_seed_decides_the_numbers(tmp_path: Path) -> None:
     first, second = (train(job(tmp_path / name, settings({"epochs": 8}))) for name in "ab")
-    for one, other in zip(numbers(first), numbers(second), strict=True):
-        assert one[:3] == other[:3]
-        assert one[3] == pytest.approx(other[3], rel=1e-4, abs=1e-5)
+    assert [row[:3] for row in numbers(first)] == [row[:3] for row in numbers(second)]
+    assert [row[3] for row in numbers(first)] == pytest.approx([row[3] for row in numbers(second)], rel=1e-4, abs=1e-5)
     totals = [row["value"] for row in first if row["name"] == "total"]
     assert totals[-1] < 0.8 * totals[0]
     other_seed = train(job(tmp_path / "c", settings({"epochs": 1, "seed": 7})))
@@ -159,16 +158,12 @@ def test_training_stops_when_nothing_improves(tmp_path: Path, monkeypatch: pytes
 
 def test_every_evaluation_is_reported_with_its_progress(tmp_path: Path) -> None:
     reported: list[Progress] = []
-    chosen = settings({"epochs": 5, "evaluate_every": 2, "milestones": 4})
-    history = train(job(tmp_path, chosen, count=8), reported.append)
-    assert [(progress.epoch, progress.epochs) for progress in reported] == [(2, 5), (4, 5), (5, 5)]
-    assert reported[-1].history == history
-    assert reported[-1].left == 0
+    history = train(job(tmp_path, settings({"epochs": 3, "evaluate_every": 2}), count=8), reported.append)
+    assert [(progress.epoch, progress.epochs) for progress in reported] == [(2, 3), (3, 3)]
+    assert (reported[-1].history, reported[-1].left) == (history, 0)
     values = [row["value"] for row in history if row["name"] == "chosen_by"]
-    assert [progress.best for progress in reported] == [max(values[: n + 1]) for n in range(3)]
+    assert [progress.best for progress in reported] == [values[0], max(values)]
     assert f"R1@0.5 + R1@0.7 + mIoU {values[0]:.2f} (best {values[0]:.2f})" in reported[0].line()
-    rates = [row["value"] for row in history if row["name"] == "learning_rate"]
-    assert rates == pytest.approx([1e-3] * 4 + [1e-4])
 
 
 def test_the_learning_rate_falls_at_milestones() -> None:
@@ -243,9 +238,7 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path, file: str, old
         read_checkpoint(tmp_path, "last")
 
 
-def test_the_last_epoch_is_the_best_only_if_none_was_chosen(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "best": None}))
-    assert read_best(tmp_path) is not None
+def test_the_best_epoch_is_not_lost_silently(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "last", Checkpoint({"a": torch.ones(2)}, {"epoch": 1, "best": 40.0}))
     with pytest.raises(RunError, match=r"best\.json is missing"):
         read_best(tmp_path)
@@ -271,15 +264,6 @@ def test_validation_holds_out_whole_videos() -> None:
     assert held_out_videos(videos, 0.1, seed=0) == chosen
     assert held_out_videos(videos, 0.0, seed=0) == set()
     assert held_out_videos(["v0"], 0.5, seed=0) == set()
-
-
-def test_a_query_with_fewer_negatives_trains_and_is_counted(tmp_path: Path) -> None:
-    prepared = data(8, levels=2)
-    assert prepared.notes == {"query with 2 of 3 hard negatives": 8}
-    work = replace(job(tmp_path, settings({"epochs": 1}), count=8), train=prepared)
-    terms = {row["name"]: row["value"] for row in train(work)}
-    assert terms["fine_2"] > 0
-    assert terms["fine_3"] == 0
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
