@@ -16,6 +16,7 @@ from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
+from tests.rows import annotation
 
 SENTENCES = [
     "a person opens the door.",
@@ -33,19 +34,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
-    rows = [
-        {
-            "qid": f"q{i}",
-            "vid": f"v{i}",
-            "split": "train",
-            "query": text,
-            "duration": 9.0,
-            "windows": [[0.0, 3.0]],
-            "novel": [],
-            "saliency": None,
-        }
-        for i, text in enumerate(SENTENCES)
-    ]
+    rows = [annotation(f"q{i}", text) for i, text in enumerate(SENTENCES)]
     annotations = table_of("annotations", rows)
     return annotations, tag_part(annotations, nlp).rows
 
@@ -102,16 +91,7 @@ def test_corpus_candidates_of_a_level_differ(
 
 
 def test_a_slot_without_any_other_word_says_so(nlp: Language) -> None:
-    row = {
-        "qid": "q",
-        "vid": "v",
-        "split": "train",
-        "query": "person opens it.",
-        "duration": 9.0,
-        "windows": [[0.0, 3.0]],
-        "novel": [],
-        "saliency": None,
-    }
+    row = annotation("q", "person opens it.")
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, nlp).rows
     queries = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)
@@ -139,16 +119,7 @@ def test_a_part_costs_what_was_paid_for_it_and_not_what_was_there(tagged: tuple[
 
 
 def test_a_fill_takes_the_capital_of_the_word_it_replaces(nlp: Language) -> None:
-    row = {
-        "qid": "q",
-        "vid": "v",
-        "split": "train",
-        "query": "Opening a door.",
-        "duration": 9.0,
-        "windows": [[0.0, 3.0]],
-        "novel": [],
-        "saliency": None,
-    }
+    row = annotation("q", "Opening a door.")
     annotations = table_of("annotations", [row])
     tags = tag_part(annotations, nlp).rows
     query = masked_queries(tags, mask_part(annotations, tags, (0.25, 0.5, 0.75)).rows)[0]

@@ -17,6 +17,7 @@ from penumbra.tasks.negatives.providers.questions import Lists, WordLists, quest
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_part
+from tests.rows import annotation
 
 VIDEOS = 25
 
@@ -25,16 +26,7 @@ VIDEOS = 25
 def tagged(nlp: Language) -> tuple[pa.Table, pa.Table]:
     videos = json.loads((SHIPPED / "train.json").read_text())
     rows = [
-        {
-            "qid": f"{vid}_{n}",
-            "vid": vid,
-            "split": "train",
-            "query": text,
-            "duration": 9.0,
-            "windows": [[0.0, 3.0]],
-            "novel": [],
-            "saliency": None,
-        }
+        annotation(f"{vid}_{n}", text)
         for vid in list(videos)[:VIDEOS]
         for n, text in enumerate([*videos[vid]["sentences"], "person opens it."][-8:])
     ]
