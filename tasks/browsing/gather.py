@@ -1,33 +1,40 @@
-"""What the page shows of a data set: its queries, their negatives, what was refused, what runs predict."""
+"""What the page shows of a data set: its queries, their negatives, what was refused, what runs predict.
+
+A table that has several rows a query, or none, says in `count` how many rows each query has, in the queries' order. A
+column whose values repeat is `coded`: its distinct values, and for each row the index of its value.
+"""
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import ascii_letters, digits
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 
 from penumbra.artifacts.errors import what_there_is
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.columns import Column, Row, by_query, coded, whole
 from penumbra.tasks.data.dataset import videos_of
 from penumbra.tasks.features.files import VideoFolder
 
-if TYPE_CHECKING:
-    from penumbra.tasks.browsing.predicted import PredictedRun
-
+Column = dict[str, Any]
+Row = dict[str, Any]
 CHOSEN = ["qid", "level", "negative", "provider", "model", "similarity", "plausibility", "checks"]
 FILLED = ["qid", "level", "negative", "provider", "model", "status"]
 REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")  # queries, and not videos or files
+WINDOWS = 5  # of a query
+STEPS = digits + ascii_letters + "-_"  # 64 steps from the least saliency of a query to its greatest
 NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # refused at the door
 AT_A_LEVEL = re.compile(r"level (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
 
 
-def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path | None) -> Column:
+def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path) -> Column:
     """Return all data of a data set that the page shows.
 
     Args:
@@ -40,9 +47,14 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
     Raises `ArtifactError` where the data set has neither negatives nor a run that was asked for.
 
     """
-    negatives = _negatives(store, dataset, providers, optional=bool(runs))
-    predicted = _predicted(store, dataset, runs)
-    made = [*negatives.values(), *(run.predictions for run in predicted)]
+    negatives: dict[str, Artifact] = {}
+    for provider in providers:
+        artifact = of_provider(store, dataset, provider)
+        negatives[f"{provider}, first fills" if artifact.stage == "fills" else provider] = artifact
+    if not providers and not (runs and store.newest_if_any(dataset, "negatives") is None):
+        negatives["Negatives"] = store.newest(dataset, "negatives")
+    predicted = [predicted_by(store, dataset, run) for run in dict.fromkeys(runs)]
+    made = [*negatives.values(), *(artifact for _, artifact in predicted)]
     annotations, involved = _origin(store, made)
     rows = _rows(store.parts(annotations))
     queries = {row["qid"]: row for row in rows}
@@ -56,26 +68,8 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
         "videos": video_links(dataset, list(dict.fromkeys(row["vid"] for row in rows)), folder),
         "negatives": [negative_columns(store, it, places, name) for name, it in negatives.items()],
         "refused": refused_columns(refused, rows, places),
-        "runs": [run.columns(store, queries, places) for run in predicted],
+        "runs": [prediction_columns(store, *run, queries, places) for run in predicted],
     }
-
-
-def _negatives(store: Store, dataset: str, providers: Sequence[str], optional: bool) -> dict[str, Artifact]:
-    """Return the negatives by the names that the page gives them; none if there are none and they are `optional`."""
-    if providers:
-        several = {provider: of_provider(store, dataset, provider) for provider in providers}
-        return {f"{name}, first fills" if it.stage == "fills" else name: it for name, it in several.items()}
-    if optional and store.newest_if_any(dataset, "negatives") is None:
-        return {}
-    return {"Negatives": store.newest(dataset, "negatives")}
-
-
-def _predicted(store: Store, dataset: str, runs: Sequence[str]) -> "list[PredictedRun]":
-    if not runs:
-        return []
-    from penumbra.tasks.browsing.predicted import PredictedRun  # only here: it imports torch
-
-    return [PredictedRun.named(store, dataset, run) for run in dict.fromkeys(runs)]
 
 
 def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Artifact]]:
@@ -131,7 +125,13 @@ def query_columns(rows: Sequence[Row]) -> Column:
 
 def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int], name: str) -> Column:
     """Return the negatives of an artifact, or its first fills: cosine in thousandths, plausibility in hundredths."""
-    count, rows = by_query(_shown(store, artifact), places)
+    if artifact.stage == "negatives":
+        shown = _rows(store.parts(artifact, CHOSEN))
+    else:
+        from penumbra.tasks.negatives.quality.negatives import first_fills  # only here: it imports spaCy and an encoder
+
+        shown = _rows(first_fills(part) for part in store.parts(artifact, FILLED))
+    count, rows = by_query(shown, places)
     rows.sort(key=lambda row: (places[row["qid"]], row["level"]))
     return {
         "name": name,
@@ -145,14 +145,6 @@ def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int]
         "plausibility": [whole(row.get("plausibility"), 100) for row in rows],
         "checks": coded(tuple(row.get("checks", ())) for row in rows),
     }
-
-
-def _shown(store: Store, artifact: Artifact) -> list[Row]:
-    if artifact.stage == "negatives":
-        return _rows(store.parts(artifact, CHOSEN))
-    from penumbra.tasks.negatives.quality.negatives import first_fills  # only here: it imports spaCy and an encoder
-
-    return _rows(first_fills(part) for part in store.parts(artifact, FILLED))
 
 
 def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping[str, int]) -> Column:
@@ -173,17 +165,89 @@ def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping
     }
 
 
-def video_links(dataset: str, vids: Sequence[str], folder: Path | None) -> Column:
-    """Return the videos' address relative to the page, and the file name of each video or None.
+def predicted_by(store: Store, dataset: str, run: str) -> tuple[str, Artifact]:
+    """Return the name and the newest predictions of the run of this key or name.
 
-    `folder` is the folder of the page; None is a page of the server, which serves the videos below the page's address.
+    Raises `ArtifactError` or `EvaluationError` if the run or its predictions are missing.
     """
+    from penumbra.tasks.grounding.evaluation.compare import predictions_of  # only here: it imports torch
+    from penumbra.tasks.grounding.training.stage import chosen_run, name_of
+
+    metrics = chosen_run(dataset, run)
+    return name_of(store.manifest(metrics)), predictions_of(metrics)
+
+
+def prediction_columns(
+    store: Store, name: str, predictions: Artifact, annotations: Mapping[str, Row], places: Mapping[str, int]
+) -> Column:
+    """Return at most one row of each query: windows in hundredths of a second, scores and IoU in thousandths.
+
+    The IoU is that of the first window with the truth, as R1 counts it, of the queries that have both.
+    """
+    from penumbra.tasks.grounding.evaluation.figures import aligned  # only here: it imports torch
+    from penumbra.tasks.grounding.evaluation.predictions import truth_end
+    from penumbra.tasks.grounding.metrics import score_queries
+
+    count, rows = by_query((row for part in store.parts(predictions) for row in part.to_pylist()), places)
+    manifest = store.manifest(predictions)
+    judged = [row for row in rows if row["windows"] and annotations.get(row["qid"], {}).get("windows")]
+    overlap: dict[str, float] = {}
+    if judged:
+        windows = aligned(judged, annotations, truth_end(manifest))
+        overlap = dict(zip(windows.qids, score_queries(windows).iou.tolist(), strict=True))
+    features = (store.manifest(it).parameters for it in manifest.parents if it.stage == "video_features")
+    saliency = [steps(row["saliency"]) for row in rows]
+    best = [row["windows"][:WINDOWS] for row in rows]
+    return {
+        "name": name,
+        "key": f"predictions/{predictions.key}",
+        "clip": next((float(known["clip_length"]) for known in features if "clip_length" in known), None),
+        "count": count,
+        "windows": [[whole(it[end], 100) for it in several for end in ("start", "end")] for several in best],
+        "scores": [[whole(it["score"], 1000) for it in several] for several in best],
+        "iou": [whole(overlap.get(row["qid"]), 1000) for row in rows],
+        "saliency": [text for text, _, _ in saliency],
+        "least": [low for _, low, _ in saliency],
+        "greatest": [high for _, _, high in saliency],
+    }
+
+
+def steps(saliency: Sequence[float]) -> tuple[str, float, float]:
+    """Return saliency as one character for each clip, and its least and greatest value."""
+    values = np.nan_to_num(np.array(saliency, np.float64), posinf=0, neginf=0)
+    if not len(values):
+        return "", 0.0, 0.0
+    low, high = float(values.min()), float(values.max())
+    scaled = (values - low) / ((high - low) or 1) * (len(STEPS) - 1)
+    return "".join(STEPS[step] for step in scaled.round().astype(int)), round(low, 4), round(high, 4)
+
+
+def video_links(dataset: str, vids: Sequence[str], folder: Path) -> Column:
+    """Return the videos' address relative to the page in `folder`, and the file name of each video or None."""
     videos = videos_of(dataset)
     if not videos.is_dir():
         return {"folder": "", "files": [None] * len(vids)}
-    there = VideoFolder(videos)
-    found = [there.find(vid) for vid in vids]
-    return {
-        "folder": quote(os.path.relpath(videos, folder) if folder else f"{dataset}/videos") + "/",
-        "files": [quote(path.name, safe="") if path else None for path in found],
-    }
+    paths = map(VideoFolder(videos).find, vids)
+    files = [quote(path.name, safe="") if path else None for path in paths]
+    return {"folder": quote(os.path.relpath(videos, folder)) + "/", "files": files}
+
+
+def coded(values: Iterable[Any]) -> Column:
+    """Return a column by its distinct values."""
+    places: dict[Any, int] = {}
+    codes = [places.setdefault(value, len(places)) for value in values]
+    return {"values": list(places), "codes": codes}
+
+
+def by_query(rows: Iterable[Row], places: Mapping[str, int]) -> tuple[list[int], list[Row]]:
+    """Return the number of rows of each query, and the rows in the queries' order; rows of no query are left out."""
+    known = sorted((row for row in rows if row["qid"] in places), key=lambda row: places[row["qid"]])
+    count = [0] * len(places)
+    for row in known:
+        count[places[row["qid"]]] += 1
+    return count, known
+
+
+def whole(value: float | None, scale: int) -> int | None:
+    """Return a figure as a whole number of parts; None if it is unknown or not finite."""
+    return None if value is None or not isfinite(value) else round(value * scale)

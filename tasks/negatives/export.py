@@ -10,7 +10,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any
@@ -32,20 +32,9 @@ from penumbra.tasks.negatives.quality.page import figure_tables, figures_by_name
 
 LEVELS = (1, 2, 3)
 SENTENCE_FORMATS = ("jsonl", "csv", "parquet")  # don't need masked queries, which whole sentences lack
-SCHEMA = pa.schema(
-    [
-        ("qid", pa.string()),
-        ("vid", pa.string()),
-        ("level", pa.int8()),
-        ("query", pa.string()),
-        ("masked_query", pa.string()),
-        ("negative", pa.string()),
-        ("words", pa.list_(pa.string())),
-        ("provider", pa.string()),
-        ("model", pa.string()),
-        ("similarity", pa.float32()),
-    ]
-)
+TYPES = {"level": pa.int8(), "words": pa.list_(pa.string()), "similarity": pa.float32()}  # others are strings
+COLUMNS = ("qid", "vid", "level", "query", "masked_query", "negative", "words", "provider", "model", "similarity")
+SCHEMA = pa.schema([(name, TYPES.get(name, pa.string())) for name in COLUMNS])
 ROWS = 50_000  # in memory at once
 NEGATIVES, QUERIES = "negatives", "queries"
 QUERY_COLUMNS = ["qid", "vid", "query", "duration", "windows"]
@@ -136,7 +125,10 @@ def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]
             queries += query["split"] == "train"
             incomplete += query["split"] == "train" and not is_complete
             if format_ != "shine":
-                yield from (_negative_row(query, *pair) for pair in several)
+                for mask, negative in several:
+                    row = {"qid": query["qid"], "vid": query["vid"], "query": query["query"], "masked_query": mask}
+                    row |= negative | {"query": query["query"], "similarity": shortest_float(negative["similarity"])}
+                    yield {name: row[name] for name in COLUMNS}
             elif is_complete:
                 yield {
                     "qid": query["qid"],
@@ -152,12 +144,6 @@ def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]
     if incomplete:
         rest = "they are left out" if format_ == "shine" else "only what they have is written"
         warn(f"{incomplete:,} of {queries:,} training queries have not all three levels: {rest}")
-
-
-def _negative_row(query: Row, masked: str | None, negative: Row) -> Row:
-    about = {"qid": query["qid"], "vid": query["vid"], "level": negative["level"], "query": query["query"]}
-    said = {name: negative[name] for name in ("negative", "words", "provider", "model")}
-    return about | {"masked_query": masked} | said | {"similarity": shortest_float(negative["similarity"])}
 
 
 def shortest_float(value: float) -> float:
@@ -233,12 +219,7 @@ def write_folder(
 
 
 def _write_card(
-    store: Store,
-    negatives: Artifact,
-    name: str,
-    licence: str,
-    files: Mapping[str, Mapping[str, str]],
-    notes: Sequence[str],
+    store: Store, negatives: Artifact, name: str, licence: str, files: dict[str, dict[str, str]], notes: list[str]
 ) -> str:
     """Return README.md as the Hub shows it; `files` are those of each split by configuration."""
     manifest = store.manifest(negatives)
@@ -254,8 +235,11 @@ def _write_card(
     head: Row = {"pretty_name": title, "license": licence, "language": ["en"]}
     head |= {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"], "configs": configs}
     made = [manifest, *(store.manifest(it) for several in store.ancestors(negatives).values() for it in several)]
-    stages = [(it.stage, f"`{it.key}`", f"{it.rows:,}", f"{it.ended:%Y-%m-%d}", _code(it.parameters)) for it in made]
-    inputs = {file: digest for it in made for file, digest in it.inputs.items()}
+    stages = []
+    for it in made:
+        parameters = json.dumps(_public(it.parameters), ensure_ascii=False).replace("`", "")
+        stages.append((it.stage, f"`{it.key}`", f"{it.rows:,}", f"{it.ended:%Y-%m-%d}", f"`{parameters}`"))
+    inputs = {plain(_public(file)): f"`{digest}`" for it in made for file, digest in it.inputs.items()}
     return CARD.format(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
         title=plain(title),
@@ -263,9 +247,7 @@ def _write_card(
         name=name,
         quality=_quality(store, negatives),
         stages=markdown_table(("stage", "key", "rows", "finished", "parameters"), stages, cell=str),
-        inputs=markdown_table(
-            ("read", "SHA-256"), [(plain(_public(file)), f"`{digest}`") for file, digest in inputs.items()], cell=str
-        ),
+        inputs=markdown_table(("read", "SHA-256"), inputs.items(), cell=str),
         software=", ".join(f"{package} {version}" for package, version in manifest.software.items()),
         licence=licence,
         dataset=plain(manifest.dataset),
@@ -281,10 +263,6 @@ def _quality(store: Store, negatives: Artifact) -> str:
             tables = [f"### {plain(title)}\n\n{markdown_table(*table)}" for title, table in figure_tables(figures)]
             return "\n\n".join(filter(None, [notes, *tables]))
     return f"Not judged yet: `penumbra quality {negatives.dataset}/negatives`."
-
-
-def _code(parameters: Mapping[str, Any]) -> str:
-    return f"`{json.dumps(_public(dict(parameters)), ensure_ascii=False).replace('`', '')}`"
 
 
 def _public(value: Any) -> Any:

@@ -29,13 +29,6 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 NOT_TEXT = "row is not UTF-8"
 WHOLE = re.compile(r"([0-9]{1,3})(\.0+)?", re.ASCII)  # pandas writes 1.0 if a column of whole numbers has a gap
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # what a spreadsheet runs, and what `inert` made of it
-BEGINNINGS = {  # of files that can't be read, with the remedy
-    b"\xff\xfe": "it is UTF-16: save it as UTF-8",
-    b"\xfe\xff": "it is UTF-16: save it as UTF-8",
-    b"\x1f\x8b": "it is compressed: unpack it",
-    b"PK\x03\x04": "it is compressed: unpack it",
-    b"PAR1": "it is Parquet: let its name end in .parquet",
-}
 FORMS = (
     "give SHINE's JSON lines (qid, query, recomposed_queries), or qid, level, query and negative: as JSON lines, an "
     "object on each line, as .csv or .tsv with a header, or as .parquet; in UTF-8"
@@ -85,11 +78,6 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, str]]:
         rows = (row for file in files for batch in pq.ParquetFile(file).iter_batches() for row in batch.to_pylist())
         yield from ((number, row, "") for number, row in enumerate(rows, 1))
         return
-    with path.open("rb") as file:
-        beginning = file.read(4)
-    for signature, remedy in BEGINNINGS.items():
-        if beginning.startswith(signature):
-            raise NegativesError(f"{path} is no file of negatives: {remedy}")
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         if path.suffix.lower() in DELIMITERS:
             yield from _table_rows(path, csv.DictReader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True))
@@ -110,10 +98,8 @@ def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, 
     try:
         columns = set(rows.fieldnames or ())
         if not ({"qid", "level"} <= columns and {"negative", "query"} & columns):
-            named = ", ".join(map(repr, rows.fieldnames or ()))[:200]
-            raise NegativesError(
-                f"{path}: its first line names {named or 'nothing'}, not qid, level and query: {FORMS}"
-            )
+            named = ", ".join(map(repr, rows.fieldnames or ()))[:200] or "nothing"
+            raise NegativesError(f"{path}: its first line names {named}, not qid, level and query: {FORMS}")
         for row in rows:
             last = rows.line_num
             fault = "row has more cells than the first line names" if None in row else ""

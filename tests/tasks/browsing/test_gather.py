@@ -8,8 +8,7 @@ import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
-from penumbra.tasks.browsing.gather import gather
-from penumbra.tasks.browsing.predicted import STEPS, steps
+from penumbra.tasks.browsing.gather import STEPS, gather, steps
 from penumbra.tasks.grounding.evaluation.compare import scores_by_split
 from tests.rows import DATASET, annotation, build, filled, negative, prediction, run_of
 

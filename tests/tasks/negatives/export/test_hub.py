@@ -21,6 +21,7 @@ from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
 from penumbra.tasks.negatives.export import push, write_folder
 from tests.hub_server import hub
+from tests.rows import annotation, negative
 
 Row = dict[str, Any]
 TOKEN = "hf_geheimGeheimGeheim"
@@ -36,61 +37,20 @@ def put(store: Store, stage: str, rows: list[Row], parents: tuple[Artifact, ...]
 def built(store: Store) -> Artifact:
     """Two training queries, of which one has two negatives only, and one of a test split."""
     queries = [("a1", "train", "Jemand öffnet die Tür."), ("b1", "train", "=a bag"), ("c1", "novel-word", "a cup.")]
-    annotations = put(
-        store,
-        "annotations",
-        [
-            {
-                "qid": qid,
-                "vid": f"v{qid}",
-                "split": split,
-                "query": query,
-                "duration": 12.1,
-                "windows": [[0.1, 4.25]],
-                "novel": [],
-                "saliency": None,
-            }
-            for qid, split, query in queries
-        ],
-    )
-    tags = put(
-        store,
-        "tags",
-        [{"qid": qid, "tokens": []} for qid, _, _ in queries],
-        (annotations,),
-        spacy_model="/home/anna/models/tagger",
-    )
+    windows = {"duration": 12.1, "windows": [[0.1, 4.25]]}
+    rows = [annotation(qid, query, split, vid=f"v{qid}", **windows) for qid, split, query in queries]
+    annotations = put(store, "annotations", rows)
+    tokens = [{"qid": qid, "tokens": []} for qid, _, _ in queries]
+    tags = put(store, "tags", tokens, (annotations,), spacy_model="/home/anna/models/tagger")
     chosen = [("a1", 1), ("a1", 2), ("a1", 3), ("b1", 1), ("b1", 2)]
-    masks = put(
-        store,
-        "masks",
-        [
-            {"qid": qid, "level": level, "ratio": 0.5, "masked_query": f"<mask> {level}", "slots": []}
-            for qid, level in chosen
-        ],
-        (annotations, tags),
-        base_url="https://me:geheim@host/v1",
-    )
-    return put(
-        store,
-        "negatives",
-        [
-            {
-                "qid": qid,
-                "level": level,
-                "query": qid,
-                "negative": f"Jemand schließt {qid} {level}.",
-                "words": ["schließt"],
-                "provider": "corpus",
-                "model": "m",
-                "similarity": 0.1 * level,
-                "plausibility": None,
-                "checks": [],
-            }
-            for qid, level in chosen
-        ],
-        (annotations, tags, masks),
-    )
+    masked = [
+        {"qid": qid, "level": level, "ratio": 0.5, "masked_query": f"<mask> {level}", "slots": []}
+        for qid, level in chosen
+    ]
+    masks = put(store, "masks", masked, (annotations, tags), base_url="https://me:geheim@host/v1")
+    texts = [(qid, level, f"Jemand schließt {qid} {level}.") for qid, level in chosen]
+    negatives = [negative(*place, words=["schließt"], similarity=0.1 * place[1]) for place in texts]
+    return put(store, "negatives", negatives, (annotations, tags, masks))
 
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:

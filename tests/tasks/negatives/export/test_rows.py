@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,41 +21,22 @@ from penumbra.flows.commands import app
 from penumbra.flows.commands.terminal import print_json_lines
 from penumbra.tasks.negatives.export import SCHEMA, SENTENCE_FORMATS, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
+from tests.rows import annotation, negative
 
-SHINE = ["qid", "query", "duration", "vid", "relevant_windows", "masked_queries", "recomposed_queries"]
 Row = dict[str, Any]
 
 
-def annotation(qid: str) -> Row:
-    return {
-        "qid": qid,
-        "vid": qid[:2],
-        "split": "train",
-        "query": f"query {qid} 🐶",
-        "duration": 12.5,
-        "windows": [[0.5, 4.25]],
-        "novel": [],
-        "saliency": None,
-    }
+def query(qid: str, text: str = "") -> Row:
+    return annotation(qid, text or f"query {qid} 🐶", duration=12.5, windows=[[0.5, 4.25]])
 
 
 def masked(qid: str, level: int, text: str = "masked") -> Row:
     return {"qid": qid, "level": level, "ratio": 0.25 * level, "masked_query": f"{text} {qid} {level}", "slots": []}
 
 
-def negative(qid: str, level: int) -> Row:
-    return {
-        "qid": qid,
-        "level": level,
-        "query": f"query {qid} 🐶",
-        "negative": f"negative {qid} {level}",
-        "words": ["cup"],
-        "provider": "corpus",
-        "model": "m",
-        "similarity": 0.8765432,
-        "plausibility": None,
-        "checks": [],
-    }
+def chosen(qid: str, level: int, **others: Any) -> Row:
+    usual = {"words": ["cup"], "model": "m", "similarity": 0.8765432}
+    return negative(qid, level, f"negative {qid} {level}", f"query {qid} 🐶", **{**usual, **others})
 
 
 def build(
@@ -69,21 +51,24 @@ def build(
 def built(store: Store) -> Store:
     """Two parts; of c2 the second level has no negative, d2 has none at all. Newer masks lie beside."""
     qids = [["a1", "b1"], ["c2", "d2", "e2"]]
-    chosen = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
-    annotations = build(store, "annotations", [[annotation(qid) for qid in part] for part in qids])
+    levels = {"a1": (1, 2, 3), "b1": (3, 2, 1), "c2": (1, 3), "d2": (), "e2": (1, 2, 3)}
+    annotations = build(store, "annotations", [[query(qid) for qid in part] for part in qids])
     masks = build(
         store, "masks", [[masked(qid, level) for qid in part for level in (1, 2, 3)] for part in qids], (annotations,)
     )
-    negatives = [[negative(qid, level) for qid in part for level in chosen[qid]] for part in qids]
+    negatives = [[chosen(qid, level) for qid in part for level in levels[qid]] for part in qids]
     build(store, "negatives", negatives, (annotations, masks))
     build(store, "masks", [[masked("a1", 1, "newer")]], version=2)
     return store
 
 
-def test_shines_rows(built: Store) -> None:
+def test_shines_rows(built: Store, shared: Path) -> None:
     rows = list(export_rows(built, "scenes", "shine"))
     assert [row["qid"] for row in rows] == ["a1", "b1", "e2"], "only queries with all levels, in the annotations' order"
-    assert all(list(row) == SHINE for row in rows)
+    with (shared / "data" / "charades-cg" / "shine_release_first200.jsonl").open() as lines:
+        release = json.loads(next(lines))
+    assert all(list(row) == list(release) for row in rows)
+    assert [type(value) for value in rows[0].values()] == [type(value) for value in release.values()]
     assert rows[1] == {
         "qid": "b1",
         "query": "query b1 🐶",
@@ -93,14 +78,6 @@ def test_shines_rows(built: Store) -> None:
         "masked_queries": ["masked b1 1", "masked b1 2", "masked b1 3"],
         "recomposed_queries": ["negative b1 1", "negative b1 2", "negative b1 3"],
     }
-
-
-def test_the_keys_are_those_of_the_authors_release(built: Store, shared: Path) -> None:
-    with (shared / "data" / "charades-cg" / "shine_release_first200.jsonl").open() as lines:
-        theirs = json.loads(next(lines))
-    ours = next(export_rows(built, "scenes", "shine"))
-    assert list(ours) == list(theirs)
-    assert [type(value) for value in ours.values()] == [type(value) for value in theirs.values()]
 
 
 def test_one_negative_a_row(built: Store) -> None:
@@ -138,24 +115,18 @@ def test_what_is_written_is_read_back(
     assert capsys.readouterr().out == text
 
 
-def test_without_negatives_the_error_tells_what_there_is(store: Store) -> None:
-    build(store, "masks", [[masked("a1", 1)]])
-    with pytest.raises(ArtifactError, match=r"no scenes/negatives .*there is: scenes/masks"):
-        next(export_rows(store, "scenes", "shine"))
-
-
 def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> None:
-    build(store, "negatives", [[negative("a1", 1)]])
+    build(store, "negatives", [[chosen("a1", 1)]])
     with pytest.raises(ArtifactError, match="does not name its annotations and masks"):
         next(export_rows(store, "scenes", "shine"))
 
 
 def test_whole_sentences_are_exported_but_where_masks_are_told(store: Store) -> None:
-    annotations = build(store, "annotations", [[annotation("a1")]])
-    build(store, "negatives", [[negative("a1", 1)]], (annotations,))
+    annotations = build(store, "annotations", [[query("a1")]])
+    build(store, "negatives", [[chosen("a1", 1)]], (annotations,))
     for format_ in SENTENCE_FORMATS:
         [row] = export_rows(store, "scenes", format_)
-        assert (row["masked_query"], row["negative"]) == (None, negative("a1", 1)["negative"])
+        assert (row["masked_query"], row["negative"]) == (None, "negative a1 1")
     for format_ in ("shine", "hf"):
         with pytest.raises(
             ArtifactError, match=r"holds whole sentences.*choose another --format \(jsonl, csv, parquet\)"
@@ -199,9 +170,9 @@ def test_a_table_holds_the_rows_of_the_json_lines(built: Store, tmp_path: Path, 
 
 
 def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tmp_path: Path) -> None:
-    annotations = build(store, "annotations", [[annotation("a1") | {"query": "=1+1 opens, the door"}]])
+    annotations = build(store, "annotations", [[query("a1", "=1+1 opens, the door")]])
     masks = build(store, "masks", [[masked("a1", 1)]], (annotations,))
-    evil = negative("a1", 1) | {"negative": '@SUM(A1) "quoted"', "words": ["-cmd", "Tür"], "similarity": -0.25}
+    evil = chosen("a1", 1, words=["-cmd", "Tür"], similarity=-0.25) | {"negative": '@SUM(A1) "quoted"'}
     build(store, "negatives", [[evil]], (annotations, masks))
     file = tmp_path / "out.csv"
     assert CliRunner().invoke(app, ["export", "scenes", "--format", "csv", "--output", str(file)]).exit_code == 0
@@ -213,14 +184,14 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert (entry.qid, entry.level, entry.query, entry.text) == ("a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"')
 
 
-def test_a_file_stays_where_there_is_nothing_to_write(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet", "shine"])
+def test_a_file_stays_if_there_is_nothing_to_write(store: Store, tmp_path: Path, format_: str) -> None:
     build(store, "masks", [[masked("a1", 1)]])
-    for format_ in ("jsonl", "csv", "parquet", "shine"):
-        file = tmp_path / f"out.{format_}"
-        file.write_text("precious")
-        done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
-        assert "no scenes/negatives" in str(done.exception)
-        assert file.read_text() == "precious"
+    file = tmp_path / f"out.{format_}"
+    file.write_text("precious")
+    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
+    assert re.search("no scenes/negatives .*there is: scenes/masks", str(done.exception))
+    assert file.read_text() == "precious"
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet"])
