@@ -13,7 +13,6 @@ from difflib import SequenceMatcher
 from functools import cached_property, partial
 from itertools import combinations, pairwise
 from operator import attrgetter, itemgetter
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
@@ -58,21 +56,11 @@ class Choosing(Parameters):
         "are training queries as well; compositions: also what the novel splits hold out; all: also the training "
         "queries that are test queries, although their absence gives negatives away.",
     )
-    causal_model: str = Field(
-        "",
-        description="A causal language model (a name on the hub or a folder) that measures how natural a candidate "
-        "reads; without one, trigram models of the training queries do.",
-    )
 
     @property
     def checks(self) -> tuple[str, ...]:
         """The names of the checks of a candidate's words and text."""
         return ALWAYS if self.guard == "queries" else (*ALWAYS, *HELD_OUT)
-
-    def files(self) -> dict[str, str]:
-        """Return the digest of the language model, if it is a file or a folder."""
-        path = Path(self.causal_model)
-        return {"causal model": file_digest(path)} if self.causal_model and path.exists() else {}
 
 
 # -- the choice among candidates --------------------------------------------------------------------------------------
@@ -259,7 +247,7 @@ class Chooser:
         cls, annotations: Artifact, tags: Artifact, dictionary: Artifact, choosing: Choosing, encoding: Encoding
     ) -> "Chooser":
         """Return a chooser that has read all queries of a data set."""
-        plausibility = Plausibility(choosing.causal_model)
+        plausibility = Plausibility()
 
         def queries() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
             for annotated, tagged in zip_parts(annotations, tags):
@@ -347,8 +335,7 @@ class Chooser:
                 words[candidate.text] = filled = list(tokens)
                 for slot, word in zip(choice.query.masked.levels[level - 1], candidate.words, strict=True):
                     filled[slot.token] = word
-        scores = self.plausibility.score(list(words), list(words.values())).round(4) if words else ()
-        return dict(zip(words, map(float, scores), strict=True))
+        return self.plausibility.score(words)
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
@@ -402,10 +389,6 @@ class ChosenNegatives(Stage):
         """See `rows_for_display`."""
         return rows_for_display(rows)
 
-    def inputs(self) -> dict[str, str]:
-        """Return the digest of the language model's files."""
-        return self.choosing.files()
-
     @cached_property
     def chooser(self) -> Chooser:
         """The chooser of all parts."""
@@ -413,9 +396,8 @@ class ChosenNegatives(Stage):
 
     def part(self, piece: int) -> Part:
         """Choose the negatives of one part."""
-        return self.chooser.part(
-            *read_part(piece, self.annotations, self.tags, self.masks, self.embeddings, *self.fills)
-        )
+        read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
+        return self.chooser.part(*read_part(piece, *read))
 
 
 def choose_negatives(

@@ -94,10 +94,6 @@ class SentenceNegatives(Stage):
         """Return the source and the settings of the checks that have not their default."""
         return {**self.source, **self.choosing.model_dump(mode="json", exclude_defaults=True)}
 
-    def inputs(self) -> dict[str, str]:
-        """Return the digest of the language model's files."""
-        return self.choosing.files()
-
     @cached_property
     def chooser(self) -> Chooser:
         """The chooser, whose checks are applied."""
@@ -173,10 +169,9 @@ class SentenceNegatives(Stage):
         """Add how much more natural than its query each negative reads: a difference of mean log-probabilities."""
         words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
         words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
-        scores = self.chooser.plausibility.score(list(words), list(words.values())).round(4) if words else ()
-        natural = dict(zip(words, scores, strict=True))
+        natural = self.chooser.plausibility.score(words)
         for row in rows:
-            row["plausibility"] = float(natural[row["negative"]] - natural[row["query"]])
+            row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
 
 
 def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
@@ -280,9 +275,9 @@ class ImportedNegatives(SentenceNegatives):
         return {**super().parameters(), "file": self.path.name}
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of all files; raise `NegativesError` if the file of negatives can't be read."""
+        """Return the digest of the file; raise `NegativesError` if the file of negatives can't be read."""
         try:
-            return {**super().inputs(), "negatives": file_digest(self.path)}
+            return {"negatives": file_digest(self.path)}
         except OSError as error:
             raise NegativesError(f"{self.path} can't be read ({error.strerror}): name it with file=…") from None
 

@@ -12,7 +12,6 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.features.report import write_report as features_page
 from penumbra.tasks.features.video import features_table
 from penumbra.tasks.grounding.ablation import Results, grids
-from penumbra.tasks.negatives.quality.page import BELOW_CHANCE
 from penumbra.tasks.negatives.quality.page import write_page as quality_page
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.report import write_report as run_page
@@ -99,13 +98,6 @@ def test_quality(store: Store) -> None:
 def test_an_ablation_s_failures() -> None:
     results = Results(grids()["losses"], seeds=1, failures={BAD: BAD})
     assert safe(results.table())
-
-
-@pytest.mark.parametrize(("value", "explained"), [(0.45, True), (0.5, False), (0.7, False)])
-def test_a_blind_auc_below_a_coin_s_is_explained(store: Store, value: float, explained: bool) -> None:
-    rows = [{"level": 1, "provider": "all", "metric": metric, "value": value} for metric in ("rows", "blind_auc")]
-    page = quality_page(rows, store.manifest(build(store, "quality", [])), "/tmp/it")
-    assert (BELOW_CHANCE in page) == explained
 
 
 def test_an_ablation_ends_with_its_best_row() -> None:

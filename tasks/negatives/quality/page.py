@@ -41,12 +41,6 @@ MEASURES = {
 SHARES: tuple[str, ...] = ("hierarchy", "template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original")
 SHARES += ("paraphrases", "attested_relations", "ten_commonest", "yield")
 SUMMARY = ("blind_auc", "plausibility", "attested_relations", "similarity", "paraphrases")
-CHANCE = 0.5
-BELOW_CHANCE = (
-    "A blind AUC below 0.5 is as good as 0.5: the text does not tell negatives from queries. A classifier is evaluated "
-    "on queries of other videos than it is fitted to. If there is nothing to learn it fits noise, which in few queries "
-    "points the other way: a word that is more frequent in the negatives here is less frequent there."
-)
 
 
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
@@ -122,22 +116,6 @@ def _similarity_chart(figures: FiguresByName) -> str:
     return dots("cosine to the query", bars, 0, 1, 0.25).image() if bars else ""
 
 
-def _auc_chart(figures: FiguresByName) -> str:
-    """Return a chart of blind AUC by provider, classifier and level."""
-    bars = []
-    for provider in providers_of(figures):
-        for colour, metric in enumerate(("blind_auc", "blind_auc.characters")):
-            for level in _levels(figures):
-                value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
-                if value is not None:
-                    label = provider.removeprefix(CONTROL) + (f", level {level}" if level else "")
-                    bars.append(Bar(f"{label}, {('words', 'characters')[colour]}", value, low, high, colour))
-    if not bars:
-        return ""
-    explained = [BELOW_CHANCE] if any(bar.value < CHANCE for bar in bars) else []
-    return "\n\n".join([dots("blind AUC", bars, 0.4, 1, 0.1).image(), *explained])
-
-
 def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str) -> str:
     """Return the page in markdown."""
     figures = figures_by_name(rows)
@@ -145,7 +123,6 @@ def write_page(rows: Sequence[Mapping[str, Any]], manifest: Manifest, path: str)
     sections = [
         ("", "".join(f"- {plain(note)}\n" for note in manifest.notes)),
         (summary[0], markdown_table(*summary[1])),
-        ("Blind AUC", _auc_chart(figures)),
         ("Cosine to the query", _similarity_chart(figures)),
         *((f"Every figure: {plain(provider)}", markdown_table(*table)) for provider, table in tables),
     ]

@@ -1,20 +1,18 @@
 """The choice of negatives: each check can refuse, levels fall and keep each other's words, nothing gets lost."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from spacy.language import Language
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives import selection
 from penumbra.tasks.negatives.checks import LeakageFilter
 from penumbra.tasks.negatives.fills import masked_queries
 from penumbra.tasks.negatives.in_video_negatives import Pairing, largest_iou, pair_part
-from penumbra.tasks.negatives.plausibility import Plausibility, causal_log_probability
+from penumbra.tasks.negatives.plausibility import Plausibility
 from penumbra.tasks.negatives.providers import MaskedQuery, Slot
 from penumbra.tasks.negatives.providers.corpus import CorpusProvider
 from penumbra.tasks.negatives.selection import Candidate, Candidates, Chooser, Choosing, Query, choose
@@ -23,7 +21,6 @@ from penumbra.tasks.text.embeddings import Encoding, Vectors
 from penumbra.tasks.text.masks import mask_part
 from penumbra.tasks.text.tags import tag_texts
 from tests.rows import annotation, filled, token
-from tests.tiny_llama import build
 
 TEXT = "person opens door."
 WORDS = {
@@ -307,22 +304,11 @@ def test_corpus_keeps_words_from_level_to_level_and_human_text_is_plausible(nlp:
     plausibility = Plausibility()
     for i, tokens in enumerate(parsed):
         plausibility.add(f"v{i}", tokens)
-    texts = ["person washes the cup .", "person sofa the washes ."]
-    natural, odd = plausibility.score(texts, [text.split() for text in texts])
+    scores = plausibility.score(
+        {text: text.split() for text in ("person washes the cup .", "person sofa the washes .")}
+    )
+    natural, odd = scores.values()
     assert natural > odd
-
-
-@pytest.mark.slow
-def test_a_causal_model_reads_texts_in_any_order(tmp_path: Path) -> None:
-    tiny_llama = build(tmp_path)
-    texts = ["person opens the door.", "person", "a person closes the small door of the kitchen."]
-    scores = causal_log_probability(texts, str(tiny_llama))
-    assert (scores < 0).all()
-    assert causal_log_probability(texts[::-1], str(tiny_llama))[::-1] == pytest.approx(scores, abs=1e-5)
-    alone = causal_log_probability(texts[:1], str(tiny_llama))
-    assert alone == pytest.approx(scores[:1], abs=1e-5), "padding changes nothing"
-    with pytest.raises(PenumbraError, match="nothing-here"):
-        causal_log_probability(["a"], str(tmp_path / "nothing-here"))
 
 
 # -- negatives of the same video --------------------------------------------------------------------------------------
