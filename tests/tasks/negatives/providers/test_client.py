@@ -278,6 +278,7 @@ def test_a_wrong_key_is_no_refused_query_though_gemini_has_status_400(server: Pr
     assert client.statistics.sent <= hosted.IN_FLIGHT
 
 
+@pytest.mark.usefixtures("prefect_server")  # it is asked for a Secret block
 def test_a_missing_key_is_an_error_that_names_the_variable(
     name: str, server: ProtocolServer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
