@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -427,6 +428,9 @@ def test_interrupted_requests_are_sent_again_as_they_were_and_charged_once(
     server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
     with pytest.raises(TimeoutError):
         openai.ask(asked, within=2)
+    deadline = time.monotonic() + 20
+    while len(server.requests(outcome="client closed")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)  # the service notices a closed connection a moment later
     assert len(server.requests(outcome="client closed")) == 2
     server.script()
     client = openai.ask(asked[::-1], queries_a_request=queries_a_request)
