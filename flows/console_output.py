@@ -1,58 +1,20 @@
-"""What a terminal shows of a run: a line for each finished stage and, below them, a live line for each running one."""
+"""The live display of a run: a line for each finished stage and, below them, a live line for each running one."""
 
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
-from penumbra.tasks.progress import HERE, ProgressEvent, State, log_shown_by
+from penumbra.tasks.progress import ProgressEvent, State, log_shown_by
 
 HEADER = f"  {'stage':<26}{'in':>9}{'out':>9}{'rejected':>10}{'seconds':>10}"
 MARKS = {State.made: ("✓", "green"), State.reused: ("=", "cyan")}
 PREFECTS_FIRST_LINE = "Beginning flow run"
-
-
-@dataclass
-class StageProgress:
-    """How much of a stage is done, from the progress records of its parts."""
-
-    parts: tuple[int, int] = (0, 0)  # done, and all
-    counts: dict[int | None, ProgressEvent] = field(default_factory=dict)  # the newest of each part being made
-    ended: set[int | None] = field(default_factory=set)  # parts that workers have made: they report before the run does
-
-    def update(self, event: ProgressEvent) -> None:
-        """Take in a progress record."""
-        if event.state is State.part_done:
-            self.ended.add(event.part)
-            self.counts.pop(event.part, None)
-        elif event.total and not event.unit:
-            self.parts = event.done, event.total
-            self.counts.pop(HERE, None)
-        elif event.total and not event.aside:  # a count aside is no measure of the part
-            self.counts[event.part] = event
-
-    @property
-    def share(self) -> float | None:
-        """Share of the stage that is done, None before anything is known."""
-        shares = {part: event.done / event.total for part, event in self.counts.items()}
-        if None in shares:  # the count of the whole stage
-            return shares[None]
-        if not self.parts[1]:
-            return sum(shares.values()) / len(shares) if shares else None
-        return min(1.0, (max(self.parts[0], len(self.ended)) + sum(shares.values())) / self.parts[1])
-
-    def __str__(self) -> str:
-        """Describe the part that is being made, and the count inside it."""
-        done, total = max(self.parts[0], len(self.ended)), self.parts[1]
-        words = [f"part {min(done + 1, total)} of {total}"] if total > 1 else []
-        if len(self.counts) == 1:
-            words += [f"{event.done:,} of {event.total:,} {event.unit}" for event in self.counts.values()]
-        return " · ".join(words)
 
 
 class StageBars(Progress):
@@ -63,7 +25,9 @@ class StageBars(Progress):
             SpinnerColumn(),
             TextColumn("{task.description:<20}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=12),
-            TextColumn("{task.fields[counts]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.fields[parts]} {task.fields[count]}", table_column=Column(no_wrap=True, overflow="ellipsis")
+            ),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             refresh_per_second=5,
@@ -84,24 +48,40 @@ class DisplayHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.bars = StageBars(console)
-        self._stages: dict[str, tuple[TaskID, StageProgress]] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._several = set[str]()  # stages of several parts
         self._has_header = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record."""
         event: ProgressEvent | None = getattr(record, "progress_event", None)
-        if event:
-            self._show(event)
+        if event and event.state is State.running:
+            self._update(event)
+        elif event:
+            self._close(event)
         elif not record.getMessage().startswith(PREFECTS_FIRST_LINE):
             style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
             self._print(Text(logging.Formatter().format(record), style))
 
-    def _show(self, event: ProgressEvent) -> None:
-        if event.state in (State.running, State.part_done):
-            self._update(event)
-            return
-        if event.stage in self._stages:
-            self.bars.remove_task(self._stages.pop(event.stage)[0])
+    def _update(self, event: ProgressEvent) -> None:
+        """Show the part of a stage and what is counted in it; the bar is of the parts if there are several."""
+        if event.stage not in self._tasks:
+            self._tasks[event.stage] = self.bars.add_task(event.stage, total=None, parts="", count="", text="")
+        task, fields = self._tasks[event.stage], dict[str, Any]()
+        if event.text:
+            fields["text"] = event.text
+        if event.unit:
+            fields["count"] = f"{event.done:,} of {event.total:,} {event.unit}"
+        elif event.total > 1:
+            fields["parts"] = f"part {min(event.done + 1, event.total)} of {event.total}"
+            self._several.add(event.stage)
+        if event.total and not (event.unit and event.stage in self._several):
+            fields |= {"total": event.total, "completed": event.done}
+        self.bars.update(task, **fields)
+
+    def _close(self, event: ProgressEvent) -> None:
+        if event.stage in self._tasks:
+            self.bars.remove_task(self._tasks.pop(event.stage))
         if event.state in MARKS:
             if not self._has_header:
                 self._print(Text(HEADER, "dim"))
@@ -109,18 +89,6 @@ class DisplayHandler(logging.Handler):
             self._print(summary_line(event))
         elif event.state is State.failed:
             self._print(Text(f"✗ {event.stage}", "red"))
-
-    def _update(self, event: ProgressEvent) -> None:
-        if event.stage not in self._stages:
-            task = self.bars.add_task(event.stage, total=None, counts="", text="")
-            self._stages[event.stage] = task, StageProgress()
-        task, progress = self._stages[event.stage]
-        progress.update(event)
-        if event.text:
-            self.bars.update(task, text=event.text)
-        if progress.share is not None:
-            self.bars.update(task, total=1.0, completed=progress.share)
-        self.bars.update(task, counts=str(progress))
 
     def _print(self, line: Text) -> None:
         self.bars.console.print(line, soft_wrap=True)

@@ -11,16 +11,14 @@ that end (`candidates`).
 
 import inspect
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
 from functools import reduce
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, shorten
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -28,6 +26,7 @@ from pydantic_core import PydanticUndefined
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
+from penumbra.artifacts.markdown import truncated
 from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of
 from penumbra.tasks.parameter_group import merge
 
@@ -50,11 +49,7 @@ full-pipeline:
 """
 
 
-# Every parameter of a flow
-
-
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of a flow, or a group of parameters."""
 
     path: str  # as users type it
@@ -118,20 +113,14 @@ def resolve_parameter_paths(
     """
     parameters, top = parameters_of(flow), inspect.signature(flow.fn).parameters
     resolved = {key: value for key, value in changes.items() if key in top}
+    _check_names(flow.name, resolved, parameters)
     model = _model_of_run(merge(dict(deployed or {}), resolved)) if "model" in top else ""
     for key, value in changes.items():
         if key not in top:
             resolved = merge(resolved, nested(_path_of(key, parameters, model).split("."), value))
     if isinstance(resolved.get("model"), dict) and model != next(it.model for it in parameters if it.model):
         resolved["model"] = {"name": model, **resolved["model"]}
-    is_group = {it.path: it.is_group for it in parameters}
-    unknown = next(_unknown(resolved, is_group, ""), None)
-    if unknown:
-        by_end = {it.path.rpartition(".")[2]: it.path for it in reversed(parameters)}
-        ends = get_close_matches(unknown.rpartition(".")[2], by_end, 1)
-        nearest = ("." in unknown and get_close_matches(unknown, is_group, 1)) or [by_end[end] for end in ends]
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
-        raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow.name} --help lists them")
+    _check_names(flow.name, resolved, parameters)
     return resolved
 
 
@@ -159,14 +148,27 @@ def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
     return next(iter(outer), key)
 
 
-def _unknown(values: Mapping[str, Any], is_group: Mapping[str, bool], group: str) -> Iterator[str]:
-    """Yield the values of parameters that do not exist."""
+def _check_names(flow: str, values: Mapping[str, Any], parameters: list[Parameter], group: str = "") -> None:
+    """Raise `ParameterError` with the nearest name for a parameter that does not exist, or a group without names."""
+    is_group = {it.path: it.is_group for it in parameters}
     for name, value in values.items():
         path = f"{group}{name}"
         if path not in is_group:
-            yield ".".join([path, *list(value)[:1]]) if isinstance(value, dict) else path
-        elif is_group[path] and isinstance(value, dict):
-            yield from _unknown(value, is_group, f"{path}.")
+            unknown = ".".join([path, *list(value)[:1]]) if isinstance(value, dict) else path
+            hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(is_group)))
+            raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
+        if is_group[path] and isinstance(value, dict):
+            _check_names(flow, value, parameters, f"{path}.")
+        elif is_group[path] and value is not None:
+            meant = f"{path}.name={value}" if f"{path}.name" in is_group else f"{path}.NAME={value}"
+            hint = f"did you mean {truncated(meant, WIDTH)}? penumbra run {flow} --help {path} lists them"
+            raise ParameterError(f"{path} is a group of parameters: {hint}")
+
+
+def _nearest(unknown: str, paths: list[str]) -> list[str]:
+    by_end = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    ends = get_close_matches(unknown.rpartition(".")[2], by_end, 1)
+    return ("." in unknown and get_close_matches(unknown, paths, 1)) or [by_end[end] for end in ends]
 
 
 def nested(path: list[str], value: Any) -> dict[str, Any]:
@@ -217,6 +219,23 @@ def parameters_in(file: Path) -> dict[str, Any]:
     return _split_at_dots(_read(file, label), label)
 
 
+def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text."""
+    parameters: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not all(name.split(".")):
+            raise ParameterError(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        if not isinstance(value, str | int | float | bool | list | dict | None):
+            value = text  # dates stay text
+        parameters = merge(parameters, nested(name.split("."), value))
+    return parameters
+
+
 def _read(file: Path, label: str) -> Mapping[str, Any]:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
@@ -250,14 +269,11 @@ def overview(flow: str) -> str:
         f"penumbra run {flow} --help GROUP, with any of these groups, or all.",
     ]
     groups = {it.path: it for it in parameters if it.is_group and it.path.count(".") < 2}
-    for path, group in groups.items():
-        inner = tuple(f"{other}." for other in groups if other.startswith(f"{path}."))
-        names = [it.path for it in parameters if it.path.startswith(f"{path}.") and not it.is_group]
-        line = f"{path}: {_summary(group)}"
-        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 1].rsplit(" ", 1)[0] + "…")
-        lines += _names(path, [name for name in names if not name.startswith(inner)])
-    lines.append(f"flow: The parameters of {flow} itself.")
-    lines += _names("", [it.path for it in parameters if not it.is_group and "." not in it.path])
+    for path, group in [*groups.items(), ("", None)]:
+        lines.append(shorten(f"{path}: {_summary(group)}", WIDTH, placeholder="…") if group else "Others:")
+        inner = [it for it in parameters if it.path.rpartition(".")[0] == path and it.path not in groups]
+        names = ", ".join(dict.fromkeys(it.path.rpartition(".")[2] + ".*" * it.is_group for it in inner))
+        lines += [fill(names, WIDTH, initial_indent="    ", subsequent_indent="    ")] if names else []
     return "\n".join(lines)
 
 
@@ -268,53 +284,38 @@ def _summary(group: Parameter) -> str:
     return (inspect.getdoc(classes[0]) or "").splitlines()[0]
 
 
-def _names(group: str, paths: list[str]) -> list[str]:
-    """Return the names in lines of the usual width; those of a group within the group are only counted."""
-    names = [path.removeprefix(f"{group}.") for path in dict.fromkeys(paths)]
-    counts = Counter(name.rpartition(".")[0] for name in names)
-    words = [name for name in names if "." not in name]
-    words += [f"{inner}.* ({count})" for inner, count in counts.items() if inner]
-    return [fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    ")] if words else []
-
-
 def in_full(flow: str, name: str) -> str:
     """Return a group's parameters, or `all`, each with its type, default and description, in lines of 80 columns.
 
     Raises `ParameterError` with the nearest name if the flow has no such group.
     """
     parameters = parameters_of(flow_of(flow))
-    own = [it for it in parameters if "." not in it.path and not it.is_group] if name == "flow" else []
-    wanted = own or [it for it in parameters if name == "all" or f".{name}." in f".{it.path}."]
+    wanted = [it for it in parameters if name == "all" or f".{name}." in f".{it.path}."]
     if not any(not it.is_group for it in wanted):
         groups = {end: it.path for it in parameters if it.is_group for end in (it.path, it.path.rpartition(".")[2])}
-        near = get_close_matches(name, groups, 1)
-        hint = f"did you mean {groups[near[0]]}? " if near else ""
+        hint = "".join(f"did you mean {groups[near]}? " for near in get_close_matches(name, groups, 1))
         raise ParameterError(f"{flow} has no group {name}: {hint}penumbra run {flow} --help lists them")
     # Each parameter once, with the names of all members of a union that have it with the same default.
-    alike: dict[str, list[Parameter]] = {}
+    models: dict[tuple[str, ...], list[str]] = {}
     for it in wanted:
-        alike.setdefault(repr((it.path, it.annotation, it.default, it.description)), []).append(it)
-    return "\n".join(
-        [
-            f"Parameters of {flow}, as --param NAME=VALUE, and their defaults;",
-            "the data set's deployment may set others.",
-            *(line for several in alike.values() for line in _in_full(several)),
-        ]
-    )
+        models.setdefault(_explanation(it), []).extend([it.model] if it.model else [])
+    lines = [f"Parameters of {flow}, as --param NAME=VALUE, and their defaults;"]
+    lines.append("the data set's deployment may set others.")
+    for (first, text), having in models.items():
+        lines.append(first)
+        text = (f"Of {', '.join(having)}. " if having else "") + text
+        lines += [fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else []
+    return "\n".join(lines)
 
 
-def _in_full(alike: list[Parameter]) -> list[str]:
-    it = alike[0]
+def _explanation(it: Parameter) -> tuple[str, str]:
+    """Return the line of a parameter or a group, and its description."""
     if it.is_group:
-        return ["", fill(f"{it.path}: {_summary(it)}", WIDTH)]
+        return "\n" + fill(f"{it.path}: {_summary(it)}", WIDTH), ""
     unset = it.default in (PydanticUndefined, inspect.Parameter.empty)
     default = "" if unset else f" = {json.dumps(it.default, default=str, ensure_ascii=False)}"
-    models = ", ".join(other.model for other in alike if other.model)
-    text = (f"Of {models}. " if models else "") + it.description
-    lines = [
-        fill(f"{it.path}: {type_name(it.annotation)}{default}", WIDTH, initial_indent="  ", subsequent_indent=INDENT)
-    ]
-    return lines + ([fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else [])
+    line = f"{it.path}: {type_name(it.annotation)}{default}"
+    return fill(line, WIDTH, initial_indent="  ", subsequent_indent=INDENT), it.description
 
 
 def type_name(annotation: Any) -> str:

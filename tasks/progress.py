@@ -4,7 +4,7 @@
         ...
 
 Progress is reported as records of a log of its own, which carry a `ProgressEvent` as `record.progress_event`. The live
-display of a terminal handles them; the Prefect UI does not show them, and without a display they cost a comparison.
+display of a terminal handles them; the Prefect UI does not show them.
 """
 
 import logging
@@ -22,7 +22,6 @@ from penumbra.artifacts.errors import PenumbraError
 
 LOG = logging.getLogger("penumbra.progress")
 EVERY = 0.2  # seconds between two events of one count
-HERE = -1  # number of the part that this process makes; its parts are made one after the other
 
 T = TypeVar("T")
 
@@ -31,7 +30,6 @@ class State(Enum):
     """State of a stage."""
 
     running = auto()
-    part_done = auto()
     failed = auto()
     closed = auto()
     reused = auto()
@@ -40,10 +38,9 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """An event of a stage: `done` of `total` parts, or with a `unit` that many units of `part` (None: of the stage).
+    """An event of a stage: `done` of `total` parts, or with a `unit`, that many units of the part that is being made.
 
-    Units that are counted `aside` do not measure the progress of the part. `counts` are units in, units out and
-    seconds of a finished stage.
+    `counts` are units in, units out and seconds of a finished stage.
     """
 
     stage: str
@@ -51,8 +48,6 @@ class ProgressEvent:
     done: int = 0
     total: int = 0
     unit: str = ""
-    part: int | None = None
-    aside: bool = False
     text: str = ""
     counts: tuple[int, int, float] = (0, 0, 0.0)
 
@@ -61,40 +56,36 @@ class ProgressEvent:
         return {"progress_event": self}
 
 
-_SCOPE: ContextVar[tuple[str, int | None]] = ContextVar("scope", default=("", None))
+_STAGE: ContextVar[str] = ContextVar("stage", default="")
 
 
 @contextmanager
-def progress_scope(stage: str, part: int | None = None) -> Iterator[None]:
-    """Attribute what is counted inside to a stage, or to one part of it that a worker makes."""
-    token, state = _SCOPE.set((stage, part)), State.failed if part is None else State.part_done
-    LOG.info("%s", stage, extra=ProgressEvent(stage, part=part).as_log_extra())
+def progress_scope(stage: str, in_worker: bool = False) -> Iterator[None]:
+    """Attribute what is counted inside to a stage; a worker does not report when the stage begins and ends."""
+    token, state = _STAGE.set(stage), State.failed
     try:
         yield
-        state = State.closed if part is None else State.part_done
+        state = State.closed
     finally:
-        LOG.info("%s: %s", stage, state.name, extra=ProgressEvent(stage, state, part=part).as_log_extra())
-        _SCOPE.reset(token)
+        _STAGE.reset(token)
+        if not in_worker:
+            LOG.info("%s: %s", stage, state.name, extra=ProgressEvent(stage, state).as_log_extra())
 
 
 def stage_log_extra(text: str) -> dict[str, Any]:
     """Return the `extra` of a log line that a live display shows at its stage instead of among its lines."""
-    stage, part = _SCOPE.get()
-    return ProgressEvent(stage, part=part, text=text).as_log_extra() if stage else {}
+    stage = _STAGE.get()
+    return ProgressEvent(stage, text=text).as_log_extra() if stage else {}
 
 
-def counting(
-    unit: str, total: int, *, before: int = 0, whole: bool = False, aside: bool = False
-) -> Callable[[int], None]:
+def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
     """Return a function that takes the number of further units done, and reports at most every `EVERY` seconds.
 
-    `before` units were done before. A count of the `whole` stage is one of its parts in a worker. `aside` is as in
-    `ProgressEvent`.
+    `before` units were done before.
     """
-    stage, part = _SCOPE.get()
+    stage = _STAGE.get()
     if not stage or not LOG.isEnabledFor(logging.INFO):
         return lambda number: None
-    place = part if part is not None else None if whole else HERE
     done, last = before, -EVERY
 
     def tick(number: int) -> None:
@@ -103,7 +94,7 @@ def counting(
         now = monotonic()
         if now - last >= EVERY or done >= total:
             last = now
-            event = ProgressEvent(stage, done=done, total=total, unit=unit, part=place, aside=aside)
+            event = ProgressEvent(stage, done=done, total=total, unit=unit)
             LOG.info("%s: %d of %d %s", stage, done, total, unit, extra=event.as_log_extra())
 
     tick(0)
@@ -152,9 +143,9 @@ _DISPLAY: ContextVar[logging.Handler | None] = ContextVar("display", default=Non
 
 @contextmanager
 def log_shown_by(handler: logging.Handler) -> Iterator[None]:
-    """Hand log lines and progress, those of workers too, to the handler of a live display instead of the console."""
-    console, root, token = _console_handlers(), logging.getLogger(), _DISPLAY.set(handler)
-    _replace_console(handler)
+    """Pass log lines and progress, those of workers too, to the handler of a live display instead of the console."""
+    root, token = logging.getLogger(), _DISPLAY.set(handler)
+    console = _replace_console(handler)
     try:
         yield
     finally:
@@ -163,11 +154,13 @@ def log_shown_by(handler: logging.Handler) -> Iterator[None]:
         root.handlers = [*(it for it in root.handlers if it is not handler), *console]
 
 
-def _replace_console(handler: logging.Handler) -> None:
+def _replace_console(handler: logging.Handler) -> list[logging.Handler]:
+    """Put a handler in the place of Prefect's console handlers; return these."""
     root, console = logging.getLogger(), _console_handlers()
     handler.addFilter(_shown_in_terminal)
     root.handlers = [*(it for it in root.handlers if it not in console), handler]
     LOG.setLevel(logging.INFO)
+    return console
 
 
 @contextmanager

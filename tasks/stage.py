@@ -366,7 +366,7 @@ def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made
     This is not inlined in the task, which travels by value, with copies of the module's variables that it names. All
     parts that a worker makes of a stage share one object, so that what they share is computed once.
     """
-    with _LOCK, progress_scope(stage.label, index):
+    with _LOCK, progress_scope(stage.label, in_worker=True):
         store = Store(artifact.root)
         record = store.record(artifact, index)
         if record:

@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
-from penumbra.flows.commands import completion
-from penumbra.flows.commands.terminal import print_json_lines, print_line, print_table, warn, write_text
+from penumbra.flows.commands.terminal import data_sets, print_json_lines, print_line, print_table, warn, write_text
 
-WithNegatives = Annotated[
-    str, typer.Argument(autocompletion=completion.data_sets, help="A data set whose negatives are built.")
-]
+WithNegatives = Annotated[str, typer.Argument(autocompletion=data_sets, help="A data set whose negatives are built.")]
 
 
 def browse(

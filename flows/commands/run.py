@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penumbra.flows.commands import completion
-from penumbra.flows.commands.terminal import parse_parameters, print_line, print_table, resumable, write_text
+from penumbra.flows.commands.terminal import data_sets, print_line, print_table, resumable, write_text
 from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
 
@@ -23,38 +22,30 @@ class RunCommand(TyperCommand):
     """The command `run`, whose help also lists the parameters of a flow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the flow's name for completion; answer `FLOW --help GROUP` before the arguments are read."""
-        end = args.index("--help") if "--help" in args else len(args)
-        words = [word for word in args[:end] if not word.startswith("-")]
-        ctx.obj = next((word for word in words if word in FLOWS), next(iter(words), None))
-        if end < len(args) and ctx.obj:
-            typer.echo(self._help_of(ctx, ctx.obj, next(iter(args[end + 1 :]), None)))
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
-    def _help_of(self, ctx: Any, flow: str, group: str | None) -> str:
+        """Answer `FLOW --help GROUP` before the arguments are read."""
+        words = [word for word in args[: args.index("--help")] if word[0] != "-"] if "--help" in args else []
+        if not words:
+            return super().parse_args(ctx, args)
         from penumbra.flows.parameters import in_full, overview
 
-        if group:
-            return in_full(flow, group)
+        group = next(iter(args[args.index("--help") + 1 :]), None)
         options = ", ".join(option.opts[-1] for option in self.get_params(ctx) if option.opts[0].startswith("-"))
-        return f"{self.get_usage(ctx)}\nOptions ({ctx.command_path} --help): {options}\n\n{overview(flow)}"
+        head = f"{self.get_usage(ctx)}\nOptions ({ctx.command_path} --help): {options}\n\n"
+        typer.echo(in_full(words[0], group) if group else head + overview(words[0]))
+        ctx.exit()
 
 
 def run(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", autocompletion=completion.flows, help=", ".join(FLOWS))],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", autocompletion=lambda: list(FLOWS), help=", ".join(FLOWS))],
     dataset: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET", autocompletion=completion.data_sets, help="charades-cg, scenes, your own …, or a preset"
+            metavar="DATASET", autocompletion=data_sets, help="charades-cg, scenes, your own …, or a preset"
         ),
     ],
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            autocompletion=completion.parameters,
-            help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated.",
-        ),
+        typer.Option(help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of parameters; --param beats it.")] = None,
     log: Annotated[
@@ -82,7 +73,7 @@ def run(
 
         start_early()
     from penumbra.flows.local_run import FAILS_FIRST, log_price, plan_flow, run_flow
-    from penumbra.flows.parameters import parameters_in
+    from penumbra.flows.parameters import parameters_in, parse_parameters
 
     trackers = [name for name in log or () if name != PREFECT]
     typed = parse_parameters([*(param or ()), *([f"training.log=[{','.join(trackers)}]"] if trackers else ())])
@@ -125,6 +116,7 @@ def ablation(
     not made again. If a row fails, the others go on, and the exit code is 1.
     """
     from penumbra.flows.local_run import prepare, run_flow
+    from penumbra.flows.parameters import parse_parameters
     from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, listing, plan, table_text
     from penumbra.tasks.grounding.runs import RunError
 

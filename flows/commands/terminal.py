@@ -1,4 +1,4 @@
-"""What the commands share: where output goes, `--param`, and how a run that is interrupted ends."""
+"""What the commands share: where output goes, and how a run that is interrupted ends."""
 
 import json
 import os
@@ -71,26 +71,12 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
         raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
 
 
-def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text."""
-    import yaml
+def data_sets() -> list[str]:
+    """Return the names of data sets, for the completion of a shell."""
+    from penumbra.artifacts.locations import data_folder
 
-    from penumbra.flows.parameters import nested
-    from penumbra.tasks.parameter_group import merge
-
-    parameters: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not all(name.split(".")):
-            raise typer.BadParameter(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        if not isinstance(value, str | int | float | bool | list | dict | None):
-            value = text  # dates stay text
-        parameters = merge(parameters, nested(name.split("."), value))
-    return parameters
+    folders = data_folder().iterdir() if data_folder().is_dir() else ()
+    return ["scenes", *sorted(folder.name for folder in folders if folder.is_dir() and folder.name[0] not in "._")]
 
 
 @contextmanager

@@ -210,7 +210,7 @@ class VideoFeatures(Stage):
         if not files:
             yield iter(())
             return
-        store, tick = Store(), counting("videos", len(files), whole=True)
+        store, tick = Store(), counting("videos", len(files))
         batch_size, frames = self.videos.batch_size, self.encoder.frames
         ahead, resizing = BATCHES_AHEAD * batch_size * frames, self.encoder.processing.resizing
         pool = DecoderPool(self.videos.workers or decoders, self.interval / frames, resizing, ahead)

@@ -139,10 +139,10 @@ async def _report_progress(clients: Sequence[Client]) -> None:
     """Log every few seconds how far each client is; the display of a run shows a bar for each."""
     while True:
         await asyncio.sleep(REPORT_EVERY)
-        for number, client in enumerate(clients):
+        for client in clients:
             name, done, total = client.service.name, client.statistics.done, client.statistics.total or 1
             line = client.statistics.line(name)
-            event = ProgressEvent("ask", done=done, total=total, unit="queries", part=number, text=line)
+            event = ProgressEvent("ask", done=done, total=total, unit="queries", text=line)
             logger().info(line, extra=event.as_log_extra())
 
 

@@ -67,11 +67,8 @@ def load_encoder(sentence_model: str) -> Any:
         ) from None
 
 
-def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vectors:
-    """Return unit vectors (texts, dimension), whose dot products are cosines.
-
-    `aside` says that progress is not that of the current part (see `penumbra.tasks.progress`).
-    """
+def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
+    """Return unit vectors (texts, dimension), whose dot products are cosines."""
     model = load_encoder(encoding.sentence_model)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
@@ -81,7 +78,7 @@ def encode(texts: Sequence[str], encoding: Encoding, aside: bool = True) -> Vect
     sections = range(encoding.batch_size, len(texts), encoding.batch_size)
     parts = np.array_split(np.argsort(-lengths, kind="stable"), sections)
     batches = [pad_batch(part.tolist(), encoding.batch_size) for part in parts]
-    tick = counting("texts", len(texts), aside=aside)
+    tick = counting("texts", len(texts))
     vectors = np.empty((len(texts), model.get_embedding_dimension()), dtype=np.float32)
     with fast_cpu_matmul(model.device):
         for batch in batches:
@@ -97,7 +94,7 @@ def embed_part(annotations: pa.Table, encoding: Encoding) -> Part:
     """Encode the distinct training queries of one part, sorted."""
     training = annotations.filter(pa.compute.equal(annotations["split"], "train"))
     texts = sorted(set(training["query"].to_pylist()))
-    vectors = encode(texts, encoding, aside=False)
+    vectors = encode(texts, encoding)
     rows = pa.table(
         {
             "text": pa.array(texts, pa.string()),

@@ -14,8 +14,8 @@ from pathlib import Path
 from prefect.settings import PREFECT_API_URL
 from rich.console import Console
 
-from penumbra.flows.console_output import DisplayHandler, StageProgress
-from penumbra.tasks.progress import ProgressEvent, State
+from penumbra.flows.console_output import DisplayHandler
+from penumbra.tasks.progress import ProgressEvent
 
 PROGRAM = """
 import os, sys, time
@@ -128,29 +128,6 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     assert lines.index("penumbra: no brick is left") < lines.index("the end")
     for ours in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
         assert ours not in drawn, drawn
-
-
-def test_the_share_of_a_stage_adds_up_from_its_parts() -> None:
-    here = StageProgress()
-    assert here.share is None
-    here.update(ProgressEvent("fills", done=5, total=10, unit="queries", part=-1))
-    assert here.share == 0.5
-    here.update(ProgressEvent("fills", done=1, total=2))
-    assert here.share == 0.5
-    here.update(ProgressEvent("fills", done=1, total=4, unit="queries", part=-1))
-    assert (here.share, str(here)) == (0.625, "part 2 of 2 · 1 of 4 queries")
-    here.update(ProgressEvent("fills", done=90, total=100, unit="texts", part=-1, aside=True))
-    assert here.share == 0.625, "a count aside is no measure"
-
-    workers = StageProgress()
-    for part in (0, 1):
-        workers.update(ProgressEvent("tags", done=5, total=10, unit="texts", part=part))
-    workers.update(ProgressEvent("tags", done=0, total=4))
-    assert workers.share == 0.25
-    workers.update(ProgressEvent("tags", State.part_done, part=0))
-    assert workers.share == 0.375, "before the run knows of it"
-    workers.update(ProgressEvent("tags", done=1, total=4))
-    assert workers.share == 0.375
 
 
 def test_the_live_lines_fit_a_narrow_terminal() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -14,10 +13,9 @@ from penumbra.artifacts.locations import DEPLOYMENTS
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.commands import app
-from penumbra.flows.commands.terminal import parse_parameters
 from penumbra.flows.full_pipeline import full_pipeline
 from penumbra.flows.local_run import plan_flow, prepare
-from penumbra.flows.parameters import deployment_parameters, parameters_of, resolve_parameter_paths
+from penumbra.flows.parameters import deployment_parameters, parameters_of, parse_parameters, resolve_parameter_paths
 from penumbra.flows.registry import FLOWS, ParameterError, flow_of
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.grounding.training.presets import presets
@@ -68,7 +66,7 @@ def test_every_model_and_every_data_set_has_its_deployments() -> None:
 )
 def test_values_are_yaml_or_else_text(pair: str, expected: dict[str, object]) -> None:
     assert parse_parameters([pair]) == expected
-    with pytest.raises(typer.BadParameter):
+    with pytest.raises(ParameterError):
         parse_parameters(["filling.candidates"])
 
 

@@ -170,7 +170,7 @@ class Trainer:
             group["lr"] = learning_rate * group["scale"]
         world, number = self.accelerator.num_processes, self.accelerator.process_index
         batches = [rows[number::world] for rows in self.data.batches(config.seed, self.epoch) if len(rows) >= world]
-        tick = counting("steps", config.epochs * len(batches), before=self.epoch * len(batches), whole=True)
+        tick = counting("steps", config.epochs * len(batches), before=self.epoch * len(batches))
         pending: list[dict[str, Tensor]] = []
         sums: dict[str, float] = {}
         for place, rows in enumerate(batches, 1):
