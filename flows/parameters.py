@@ -301,10 +301,9 @@ def in_full(flow: str, name: str) -> str:
         models.setdefault(_explanation(it), []).extend([it.model] if it.model else [])
     lines = [f"Parameters of {flow}, as --param NAME=VALUE, and their defaults;"]
     lines.append("the data set's deployment may set others.")
-    for (first, text), having in models.items():
-        lines.append(first)
-        text = (f"Of {', '.join(having)}. " if having else "") + text
-        lines += [fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else []
+    for (first, description), having in models.items():
+        text = (f"Of {', '.join(having)}. " if having else "") + description
+        lines += [first, *([fill(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)] if text else [])]
     return "\n".join(lines)
 
 

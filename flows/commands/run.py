@@ -24,15 +24,17 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Answer `FLOW --help GROUP` before the arguments are read."""
         words = [word for word in args[: args.index("--help")] if word[0] != "-"] if "--help" in args else []
-        if not words:
-            return super().parse_args(ctx, args)
+        if words:
+            self._print_parameters(ctx, words[0], next(iter(args[args.index("--help") + 1 :]), None))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def _print_parameters(self, ctx: Any, flow: str, group: str | None) -> None:
         from penumbra.flows.parameters import in_full, overview
 
-        group = next(iter(args[args.index("--help") + 1 :]), None)
         options = ", ".join(option.opts[-1] for option in self.get_params(ctx) if option.opts[0].startswith("-"))
         head = f"{self.get_usage(ctx)}\nOptions ({ctx.command_path} --help): {options}\n\n"
-        typer.echo(in_full(words[0], group) if group else head + overview(words[0]))
-        ctx.exit()
+        typer.echo(in_full(flow, group) if group else head + overview(flow))
 
 
 def run(
