@@ -1,7 +1,4 @@
-"""`penumbra doctor`: what works on this machine, and what to do about the rest.
-
-Nothing is downloaded. The only server that is called is that of PREFECT_API_URL.
-"""
+"""`penumbra doctor`: checks of this machine. It downloads nothing and calls no server but that of PREFECT_API_URL."""
 
 import os
 import shutil
@@ -26,15 +23,10 @@ KEYS = {"OPENAI_API_KEY": "provider openai", "GEMINI_API_KEY": "provider gemini"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 UNEXPECTED = "correct what it names; if it names nothing of yours, report it to the project"
 MARKS = {"works": "[green]✓[/]", "lacks": "[yellow]–[/]", "broken": "[red]✗[/]"}
-KNOWN_FAULTS = {  # of versions that pyproject.toml does not allow
-    "fastapi": "`prefect deploy` or the server itself fails",
-    "sqlalchemy": "Prefect's scheduler fails: no schedule ever runs",
-    "spacy": "the shipped pipeline may tag otherwise",
-}
 
 
 class State(StrEnum):
-    """The result of a check."""
+    """The state of a checked item."""
 
     WORKS = "works"
     LACKS = "lacks"  # something that the default way does not need
@@ -45,18 +37,19 @@ class State(StrEnum):
 class Finding:
     """One line of the report; `remedy` is '' if there is nothing to do."""
 
-    what: str
-    told: str
+    item: str
+    result: str
     state: State = State.WORKS
     remedy: str = ""
 
 
 def doctor(
     as_json: Annotated[
-        bool, typer.Option("--json", help="A list with what, told, state (works, lacks or broken) and remedy of each.")
+        bool,
+        typer.Option("--json", help="A list with item, result, state (works, lacks or broken) and remedy of each."),
     ] = False,
 ) -> None:
-    """Python, packages, folders, keys, devices, models, ports: what works here, and what to do about the rest.
+    """Check Python, packages, folders, keys, devices, models and ports, and print what to do.
 
     A dash marks what the default way does not need; exit 1 if something that it needs is broken.
     """
@@ -66,8 +59,8 @@ def doctor(
         print_json([asdict(finding) for finding in findings])
         raise typer.Exit(1 if broken else 0)
     for finding in findings:
-        console.print(f"{MARKS[finding.state]} {finding.what:<17} ", end="")
-        print_line(finding.told + (f"\n  {'':<17} → {finding.remedy}" if finding.remedy else ""))
+        console.print(f"{MARKS[finding.state]} {finding.item:<17} ", end="")
+        print_line(finding.result + (f"\n  {'':<17} → {finding.remedy}" if finding.remedy else ""))
     print_line(f"{broken} broken" if broken else "All that `penumbra run full-pipeline scenes` needs is here.")
     raise typer.Exit(1 if broken else 0)
 
@@ -91,10 +84,10 @@ def _packages() -> Iterator[Finding]:
             continue
         try:
             version = metadata.version(required.name)
-            fault = f"{version}: {KNOWN_FAULTS.get(required.name, 'was not tried with this version')}"
         except metadata.PackageNotFoundError:
-            version, fault = None, "is not installed"
-        if version is None or not required.specifier.contains(version, prereleases=True):
+            version = ""
+        if not version or not required.specifier.contains(version, prereleases=True):
+            fault = f"{version} is not a supported version" if version else "is not installed"
             yield Finding(required.name, fault, State.BROKEN, f"pip install '{required.name}{required.specifier}'")
 
 
@@ -102,22 +95,23 @@ def _folders() -> Iterator[Finding]:
     root = locations.artifacts_root()
     folders = [
         ("data sets", locations.data_folder(), "PENUMBRA_DATA", State.LACKS),
-        ("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN),
         ("training runs", locations.runs_folder(), "PENUMBRA_RUNS", State.BROKEN),
         ("paid answers", locations.answers_folder(), "PENUMBRA_ANSWERS", State.LACKS),
     ]
-    for what, folder, variable, if_unusable in folders:
-        if what == "artifacts" and "://" in root:
-            yield Finding(what, f"{without_secrets(root)} (not asked)")
-            continue
+    if "://" in root:
+        yield Finding("artifacts", f"{without_secrets(root)} (not asked)")
+    else:
+        folders.append(("artifacts", Path(root).expanduser(), "PENUMBRA_ARTIFACTS", State.BROKEN))
+    for item, folder, variable, if_unusable in folders:
         nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         free, remedy = shutil.disk_usage(nearest).free, f"name another folder with {variable}"
+        result = f"{folder}{'' if folder.is_dir() else ' (made when it is needed)'}, {free / GIB:.1f} GiB free"
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-            yield Finding(what, f"{folder} can't be written to", if_unusable, remedy)
-            continue
-        told = f"{folder}{'' if folder.is_dir() else ' (made when it is needed)'}, {free / GIB:.1f} GiB free"
-        is_full = free < LITTLE_SPACE
-        yield Finding(what, told, State.LACKS, f"free some space, or {remedy}") if is_full else Finding(what, told)
+            yield Finding(item, f"{folder} can't be written to", if_unusable, remedy)
+        elif free < LITTLE_SPACE:
+            yield Finding(item, result, State.LACKS, f"free some space, or {remedy}")
+        else:
+            yield Finding(item, result)
 
 
 def _keys() -> Iterator[Finding]:
@@ -187,8 +181,8 @@ def _server() -> Iterator[Finding]:
         check_server()
         yield Finding("PREFECT_API_URL", f"{server_address()} answers")
     except PenumbraError as error:
-        told, _, remedy = str(error).partition(": ")
-        yield Finding("PREFECT_API_URL", told, State.BROKEN, remedy)
+        result, _, remedy = str(error).partition(": ")
+        yield Finding("PREFECT_API_URL", result, State.BROKEN, remedy)
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_packages, _folders, _keys, _torch, _models, _server)

@@ -1,7 +1,6 @@
 """`penumbra browse`, `penumbra export` and `penumbra quality`: negatives as a page, as files, and their quality."""
 
 import sys
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -72,30 +71,16 @@ def export(
     licence: Annotated[
         str, typer.Option("--license", help="Licence on hf's card: an identifier of the Hub, as in cc-by-4.0.")
     ] = "unknown",
-    push: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME",
-            help="Send hf's folder to this data set of the Hugging Face Hub, a private one if it is new, with the "
-            "token HF_TOKEN.",
-        ),
-    ] = None,
 ) -> None:
     """Write the newest negatives in the format of SHINE's release, or with one negative in each row."""
     from penumbra.artifacts.store import Store
     from penumbra.tasks.negatives import export as files
 
-    if push and format_ is not Format.hf:
-        raise typer.BadParameter("--push sends the folder of --format hf")
-    if output is None and (format_ is Format.parquet or (format_ is Format.hf and not push)):
+    if output is None and format_ in (Format.parquet, Format.hf):
         raise typer.BadParameter(f"--format {format_} needs --output")
     store = Store()
-    if format_ is Format.hf:
-        with tempfile.TemporaryDirectory(prefix="penumbra-") as scratch:
-            folder = output or Path(scratch)
-            written = files.write_folder(store, dataset, folder, push or folder.name, licence, warn)
-            if push:
-                sys.stdout.write(files.push(folder, push, written) + "\n")
+    if output and format_ is Format.hf:
+        files.write_folder(store, dataset, output, output.name, licence, warn)
         return
     rows = files.export_rows(store, dataset, format_.value, warn)
     if output and format_ is Format.parquet:

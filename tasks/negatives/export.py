@@ -8,7 +8,6 @@ FOLDER/queries/SPLIT.parquet     every query with its windows
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -20,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
-from httpx2 import HTTPError
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.manifest import Artifact
@@ -274,32 +272,3 @@ def _public(value: Any) -> Any:
     if isinstance(value, str):
         return PurePath(value).name if value.startswith(("/", "~")) else without_secrets(value)
     return value
-
-
-def push(folder: Path, repository: str, files: list[str]) -> str:
-    """Send these files of a folder to a data set of the Hub, OWNER/NAME, and return its address.
-
-    A data set that does not exist is made, and is private. The token is that of `HF_TOKEN`, and no other.
-    """
-    token = os.environ.get("HF_TOKEN", "")
-    if not token:
-        raise PenumbraError(f"--push {repository} needs HF_TOKEN, a token of the Hub that may write")
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    hub = HfApi(token=token, library_name="penumbra")
-    try:
-        hub.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
-        hub.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            repo_type="dataset",
-            allow_patterns=files,
-            commit_message="Negatives exported by Penumbra",
-        )
-    except (HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled, OSError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise PenumbraError(f"--push {repository}: {without_secrets(reason.replace(token, '…'))}") from None
-    return f"{hub.endpoint}/datasets/{repository}"

@@ -20,17 +20,17 @@ doctor = import_module("penumbra.flows.commands.doctor")  # `commands.doctor` is
 
 def findings(monkeypatch: pytest.MonkeyPatch, *checks: Callable[[], Iterator[Finding]]) -> dict[str, Finding]:
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    return {finding.what: finding for finding in doctor.examine()}
+    return {finding.item: finding for finding in doctor.examine()}
 
 
 def test_here_all_that_the_default_way_needs_works() -> None:
     done = CliRunner().invoke(app, ["doctor", "--json"])
     assert done.exit_code == 0, done.output
-    reported = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    reported = {finding["item"]: finding for finding in json.loads(done.stdout)}
     for what in ("Python", "penumbra", "artifacts", "torch", "spaCy pipeline", "sentence encoder", "CLIP"):
         assert reported[what]["state"] != "broken"
     for finding in reported.values():
-        assert finding["state"] == "works" or finding["remedy"], f"{finding['what']} has a remedy"
+        assert finding["state"] == "works" or finding["remedy"], f"{finding['item']} has a remedy"
 
 
 def test_a_folder_that_can_t_be_written_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_folder_that_can_t_be_written_is_broken(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PENUMBRA_ARTIFACTS", "s3://me:geheim@bucket/folder")
     monkeypatch.setattr(doctor, "LITTLE_SPACE", 1 << 80)
     found = findings(monkeypatch, doctor._folders)
-    assert found["artifacts"].told == "s3://bucket/folder (not asked)"
+    assert found["artifacts"].result == "s3://bucket/folder (not asked)"
     assert found["data sets"].state is State.LACKS
     assert found["data sets"].remedy == "free some space, or name another folder with PENUMBRA_DATA"
 
@@ -55,7 +55,7 @@ def test_a_wrong_version_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "0.155.1" if name == "fastapi" else version(name))
     found = findings(monkeypatch, doctor._packages)
     assert found["fastapi"].state is State.BROKEN
-    assert found["fastapi"].told.startswith("0.155.1: `prefect deploy` or the server itself fails")
+    assert found["fastapi"].result == "0.155.1 is not a supported version"
     assert found["fastapi"].remedy == "pip install 'fastapi<0.151,>=0.139'"
 
 
@@ -63,7 +63,7 @@ def test_the_value_of_a_key_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OPENAI_API_KEY", "sk-geheim")
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     found = findings(monkeypatch, doctor._keys)
-    assert found["OPENAI_API_KEY"].told == "is set (provider openai)"
+    assert found["OPENAI_API_KEY"].result == "is set (provider openai)"
     assert found["GEMINI_API_KEY"].state is State.LACKS
     assert "geheim" not in str(found)
 
@@ -78,7 +78,7 @@ def test_a_taken_port_and_a_server_that_does_not_answer(monkeypatch: pytest.Monk
         found = findings(monkeypatch, doctor._server)
     assert [finding.state for name, finding in found.items() if name.startswith("port ")] == [State.LACKS]
     assert found["PREFECT_API_URL"].state is State.BROKEN
-    assert found["PREFECT_API_URL"].told == "no Prefect server answers at http://127.0.0.1:9/api (ConnectError)"
+    assert found["PREFECT_API_URL"].result == "no Prefect server answers at http://127.0.0.1:9/api (ConnectError)"
     assert found["PREFECT_API_URL"].remedy == "start it, or unset PREFECT_API_URL to run without one"
 
 

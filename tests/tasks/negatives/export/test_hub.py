@@ -1,30 +1,24 @@
-"""A folder for the Hub: `datasets` opens it, its card tells what it is, and `huggingface_hub` sends it."""
+"""A folder for the Hub: `datasets` opens it, its card tells what it is."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import Result
 from typer.testing import CliRunner
 
-from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.tasks.negatives.export import push, write_folder
-from tests.hub_server import hub
+from penumbra.tasks.negatives.export import write_folder
 from tests.rows import annotation, negative
 
 Row = dict[str, Any]
-TOKEN = "hf_geheimGeheimGeheim"
 OURS = {"README.md", "negatives/train.parquet", "queries/train.parquet", "queries/novel_word.parquet"}
 
 
@@ -133,73 +127,9 @@ def test_nothing_is_written_where_there_is_nothing(store: Store, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-Send = Callable[..., Result]
-
-
-@pytest.fixture
-def send(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Send:
-    """Export into a folder and push it to the Hub of an address; Git LFS, for Xet speaks to no stand-in."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def sent(address: str, folder: Path, token: str = TOKEN) -> Result:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setenv("HF_TOKEN", token)
-        said = ["export", "mine", "--format", "hf", "--push", "anna/cuts", "--output", str(folder)]
-        return CliRunner().invoke(app, said)
-
-    return sent
-
-
-def test_the_folder_is_sent_by_the_hubs_own_client(store: Store, built: Artifact, tmp_path: Path, send: Send) -> None:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    (folder / "diary.txt").write_text("of the user's own")
-    with hub(TOKEN) as service:
-        done = send(service.address, folder)
-    assert done.exit_code == 0, done.exception
-    assert done.stdout == f"{service.address}/datasets/anna/cuts\n"
-    assert [(it["name"], it["organization"], it["type"], it["visibility"]) for it in service.created] == [
-        ("cuts", "anna", "dataset", "private")
-    ]
-    assert service.files.keys() == OURS, "nothing else that lies there"
-    assert service.files == {name: (folder / name).read_bytes() for name in OURS}
-    assert pq.read_table(folder / "negatives" / "train.parquet").num_rows == 5
-    assert b'load_dataset("anna/cuts"' in service.files["README.md"]
-    assert not any(TOKEN.encode() in data for data in service.files.values())
-    assert TOKEN not in done.output
-
-
-def test_a_hub_that_refuses_is_one_line_without_the_token(built: Artifact, tmp_path: Path, send: Send) -> None:
-    with hub(TOKEN) as service:
-        wrong = send(service.address, tmp_path / "out", "hf_another")
-        service.refuses = 403
-        refused = send(service.address, tmp_path / "out")
-    gone = send("http://127.0.0.1:9", tmp_path / "out")
-    for told, reason in ((refused, "403 Forbidden"), (wrong, "401"), (gone, "Connection refused")):
-        assert isinstance(told.exception, PenumbraError)
-        line = str(told.exception)
-        assert line.startswith("--push anna/cuts: ")
-        assert reason in line
-        assert "\n" not in line
-        assert TOKEN not in line + told.output
-        assert "hf_another" not in line + told.output
-
-
-def test_without_a_token_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(PenumbraError, match="--push anna/cuts needs HF_TOKEN, a token of the Hub that may write"):
-        push(tmp_path, "anna/cuts", ["README.md"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [
-        (["--format", "parquet"], "--format parquet needs --output"),
-        (["--format", "hf"], "--format hf needs --output"),
-        (["--push", "a/b"], "--push sends the folder of --format hf"),
-    ],
+    [(["--format", "parquet"], "--format parquet needs --output"), (["--format", "hf"], "--format hf needs --output")],
 )
 def test_what_can_not_be_is_said(store: Store, arguments: list[str], told: str) -> None:
     done = CliRunner().invoke(app, ["export", "mine", *arguments])
