@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penumbra.models.grounding import ModelSettings
-
 # (start of an official name, start of ours), tried in order; "vid" and "txt" in ours then become "video" and "text"
 _STARTS = (
     (r"query_embed\.weight$", "queries"),
@@ -75,22 +73,6 @@ _INSIDE = (
 )
 _TEXT_ENCODER = "text_encoder.bert."  # MMN's DistilBERT, for which features of a text encoder stand here
 _POINTWISE = ("clip_projection.weight", "cell_iou.weight", "cell_contrast.weight")  # convolutions of one clip or cell
-_OPTIONS = {
-    "video_dim": "v_feat_dim",
-    "text_dim": "t_feat_dim",
-    "hidden": "hidden_dim",
-    "heads": "nheads",
-    "feed_forward": "dim_feedforward",
-    "encoder_layers": "enc_layers",
-    "decoder_layers": "dec_layers",
-    "queries": "num_queries",
-    "projections": "n_input_proj",
-    "dropout": "dropout",
-    "input_dropout": "input_dropout",
-    "longest_text": "max_q_l",
-    "text_positions": "use_txt_pos",
-}
-
 OPTION_CLASSES = ("argparse.Namespace", "easydict.EasyDict")
 
 
@@ -141,8 +123,8 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict(dict(weights))
 
 
-def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights (under our names) and options of an official checkpoint file.
+def read_official(path: str | Path) -> dict[str, Tensor]:
+    """Return the weights of an official checkpoint file, under our names.
 
     Raise `CheckpointError` if the file holds more than weights and options, or no weights.
     """
@@ -156,39 +138,4 @@ def read_official(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     weights = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no weights under 'model'")
-    options = content.get("opt", {})
-    return convert(weights), {**vars(options), **options} if isinstance(options, OrderedDict) else dict(options)
-
-
-def official_settings(
-    options: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None, **changes: Any
-) -> ModelSettings:
-    """Return the model settings of an official checkpoint: its options, and sizes that its weights (our names) tell."""
-    sizes = {ours: options[name] for ours, name in _OPTIONS.items() if name in options}
-    if options.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in options:  # Moment-DETR's, BM-DETR's
-        sizes["alignment"] = options["contrastive_hdim"]
-    return ModelSettings(**{**sizes, **(_sizes(weights) if weights else {}), **changes})
-
-
-def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the sizes that shapes tell; the number of heads is not among them."""
-    layer = "encoder.0.feed_forward.linear1.weight"
-    table = weights.get("queries", weights.get("anchors"))
-    if "video_projection.stages.0.norm.weight" not in weights or layer not in weights or table is None:
-        raise CheckpointError("weights of none of these models: there is no input projection, encoder or query")
-    aligned = weights.get("align_heads.video.weight")
-    return ({} if aligned is None else {"alignment": len(aligned)}) | {
-        "video_dim": len(weights["video_projection.stages.0.norm.weight"]),
-        "text_dim": len(weights["text_projection.stages.0.norm.weight"]),
-        "feed_forward": weights[layer].shape[0],
-        "hidden": weights[layer].shape[1],
-        "queries": len(table),
-        "encoder_layers": _count(weights, r"encoder\.(\d+)\."),
-        "decoder_layers": _count(weights, r"decoder\.layers\.(\d+)\."),
-        "projections": _count(weights, r"video_projection\.stages\.(\d+)\."),
-        "longest_text": len(weights["text_positions.table.weight"]),
-    }
-
-
-def _count(weights: Mapping[str, Tensor], pattern: str) -> int:
-    return len({matched[1] for name in weights if (matched := re.match(pattern, name))})
+    return convert(weights)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penumbra.models.fft_convolution import convolve
 from penumbra.models.moment_map import Kind, MomentMap, candidate_cells
 
 IOU_SCALE = 10.0  # of the cosine, before the sigmoid
@@ -191,7 +190,7 @@ class ProposalLayer(nn.Module):
 
     def forward(self, cells: Tensor) -> Tensor:
         """[videos, width, n, n] to [videos, out, m, m], in float32 after the convolution."""
-        cells = convolve(cells, self.convolution.weight, self.padding)
+        cells = functional.conv2d(cells, self.convolution.weight, padding=self.padding)
         with torch.autocast(cells.device.type, enabled=False):
             shift = self.convolution.bias
             normed: Tensor = self.norm(cells.float(), 0 if shift is None else shift.detach())

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.models.bm_detr import BMDETR
-from penumbra.models.checkpoints import convert, load_weights, official_settings
-from penumbra.models.grounding import Inputs
+from penumbra.models.checkpoints import convert, load_weights
+from penumbra.models.grounding import Inputs, ModelSettings
 from penumbra.models.loss_settings import LossSettings, MatchingCosts
 from penumbra.models.losses import Targets
 from penumbra.models.moment_detr import MomentDETR
@@ -23,6 +23,21 @@ from tests.losses import losses_of
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
 MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
 OUTPUTS, GRADIENTS, DRIFT = 1e-5, 2e-4, 1e-3
+OPTIONS = {  # names of `ModelSettings`, and those of the published options
+    "video_dim": "v_feat_dim",
+    "text_dim": "t_feat_dim",
+    "hidden": "hidden_dim",
+    "heads": "nheads",
+    "feed_forward": "dim_feedforward",
+    "encoder_layers": "enc_layers",
+    "decoder_layers": "dec_layers",
+    "queries": "num_queries",
+    "projections": "n_input_proj",
+    "dropout": "dropout",
+    "input_dropout": "input_dropout",
+    "longest_text": "max_q_l",
+    "text_positions": "use_txt_pos",
+}
 
 
 def golden_files(model: str) -> list[Path]:
@@ -50,8 +65,11 @@ class Golden:
         return {name: value.float() for name, value in self.under("sd.").items()}
 
     def model(self, **changes: Any) -> nn.Module:
-        settings = official_settings(self.config["args"], **{"frame_weights": "official", **changes})
-        model = MODELS[self.config["model"]](settings)
+        args = self.config["args"]
+        sizes = {ours: args[name] for ours, name in OPTIONS.items() if name in args} | {"frame_weights": "official"}
+        if args.get("contrastive_align_loss") or "lw_contrastive_loss_coef" in args:  # Moment-DETR's, BM-DETR's
+            sizes["alignment"] = args["contrastive_hdim"]
+        model = MODELS[self.config["model"]](ModelSettings(**{**sizes, **changes}))
         load_weights(model, convert(self.official_weights))
         return model
 

@@ -1,7 +1,4 @@
-"""A data set on the device: features in one tensor, batches gathered and padded without a loop over samples.
-
-The host keeps the lengths, too, so that a batch's longest video and text are known without waiting for the device.
-"""
+"""A data set on the device: features in one tensor, batches gathered and padded without a loop over samples."""
 
 import numpy as np
 import torch
@@ -16,28 +13,6 @@ ENDPOINTS = 2  # channels of a clip in addition to its features
 BATCHES_A_GROUP = 16  # sorted by length together: more pad less and mix less
 MULTIPLE = 4  # of clips and of words: batches by length then have few shapes (see `devices.fast_cpu_matmul`)
 MOST_WINDOWS = 5  # of a query with more, five are drawn anew for each batch
-
-
-class Ragged:
-    """Rows of many items in one tensor on the device; on a CPU the given tensor is not copied."""
-
-    def __init__(self, values: Tensor, offsets: Tensor, device: torch.device) -> None:
-        self.values = (values if len(values) else values.new_zeros(1, *values.shape[1:])).to(device)
-        self.starts, self.lengths = offsets[:-1].to(device), offsets.diff().to(device)
-        self.host_lengths = offsets.diff().numpy()
-
-    def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
-        """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
-        longest = int(self.host_lengths[rows].max())
-        return min(longest + -longest % multiple, int(self.host_lengths.max()))
-
-    def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
-        place = torch.arange(longest, device=items.device)
-        mask = place < self.lengths[items][..., None]
-        rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
-        padding = ~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim()))
-        return rows.masked_fill_(padding, 0), mask
 
 
 def endpoint_features(mask: Tensor) -> Tensor:
@@ -106,10 +81,10 @@ class DeviceData:
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
         self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
-        self.videos = Ragged(videos.values, videos.offsets, device)
-        self.texts = Ragged(texts.values, texts.offsets, device)
+        self.videos = videos.to(device)
+        self.texts = texts.to(device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
-        self.clips = Ragged(columns, examples.clip_offsets, device)
+        self.clips = Features(columns, examples.clip_offsets).to(device)
         names = ("video", "text", "hard", "hard_present", "windows", "window_count", "extremes")
         self.columns = {name: getattr(examples, name).to(device) for name in names}
         self.host = {name: getattr(examples, name).numpy() for name in ("video", "text", "hard")}

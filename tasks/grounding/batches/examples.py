@@ -8,6 +8,7 @@ fractions of all clips and are not clamped; QVHighlights' clips carry the sum of
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,89 +20,111 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 
-
-@dataclass(frozen=True)
-class PatchTensors:
-    """Patch features of many videos: frames `offsets[i]` to `offsets[i + 1]` belong to the i-th video.
-
-    values [frames, patches, width] are bytes, which times scale [frames] are states; seconds [frames] are their times.
-    """
-
-    values: Tensor
-    scale: Tensor
-    seconds: Tensor
-    offsets: Tensor
-
-    def gather(self, videos: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return states [batch, frames, patches, width], seconds and mask [batch, frames] of videos [batch]."""
-        starts, lengths = self.offsets[videos], self.offsets.diff()[videos]
-        place = torch.arange(max(1, int(lengths.max())))
-        mask = place < lengths[:, None]
-        index = torch.where(mask, starts[:, None] + place, 0)
-        values, scale, seconds = (part[index].to(device) for part in (self.values, self.scale, self.seconds))
-        return values * scale[..., None, None], seconds, mask.to(device)
-
-
-def load_patches(artifact: Artifact, index: Mapping[str, int]) -> PatchTensors | None:
-    """Return the patches of the videos in `index`; None if there are none."""
-    store, counts, shape = Store(), np.zeros(len(index) + 1, np.int64), (0, 0)
-    for part in store.parts(artifact, ["vid", "seconds"]):
-        for vid, seconds in zip(part["vid"].to_pylist(), part["seconds"].to_pylist(), strict=True):
-            if vid in index:
-                counts[index[vid] + 1] = len(seconds)
-    offsets = counts.cumsum()
-    frames = int(offsets[-1])
-    values, scale, times = np.zeros((0, 0, 0), np.int8), np.ones(frames, np.float32), np.zeros(frames, np.float32)
-    for part in store.parts(artifact):
-        for row in zip(*(part[name] for name in ("vid", "grid", "scale", "seconds", "patches")), strict=True):
-            vid, grid, own, seconds, data = row
-            if vid.as_py() not in index:
-                continue
-            states = np.frombuffer(data.as_buffer(), np.int8)
-            states = states.reshape(len(seconds), int(np.prod(grid.as_py())), -1)
-            if not values.size:
-                shape = states.shape[1:]
-                values = np.zeros((frames, *shape), np.int8)
-            place = slice(offsets[index[vid.as_py()]], offsets[index[vid.as_py()] + 1])
-            values[place], scale[place], times[place] = states, own.as_py(), seconds.as_py()
-    if not frames:
-        return None
-    return PatchTensors(*map(torch.from_numpy, (values, scale, times, offsets)))
-
-
 SMALLEST_NORM = 1e-5
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of many videos or texts: rows `offsets[i]` to `offsets[i + 1]` [channels] belong to the i-th one.
+    """Rows of many videos or texts in one tensor: rows `offsets[i]` to `offsets[i + 1]` belong to the i-th one.
 
-    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `patches` of the videos are loaded
-    for VDI's motion only.
+    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of each
+    encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered, as the published loaders do: so
+    features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
     """
 
     values: Tensor
     offsets: Tensor
-    index: dict[str, int]
+    index: dict[str, int] = field(default_factory=dict)
     clip_length: float = 0.0
-    patches: PatchTensors | None = None
+    encoders: tuple[int, ...] = ()
+    patches: "Patches | None" = None
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """First row of each video or text [n], on the device of the values."""
+        return self.offsets[:-1].to(self.values.device)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Number of rows of each video or text [n], on the device of the values."""
+        return self.offsets.diff().to(self.values.device)
+
+    @cached_property
+    def host_lengths(self) -> np.ndarray:
+        """Number of rows of each video or text [n]: a batch's longest is known without waiting for the device."""
+        return self.offsets.diff().numpy()
 
     @property
     def channels(self) -> int:
         """Width of a row."""
         return self.values.shape[1]
 
-    @property
-    def lengths(self) -> Tensor:
-        """Number of rows of each video or text [n]."""
-        return self.offsets.diff()
+    def to(self, device: torch.device) -> "Features":
+        """Return the features on the device, where they are copied to once; they have at least one row there."""
+        values = self.values if len(self.values) else self.values.new_zeros(1, *self.values.shape[1:])
+        return replace(self, values=values.to(device), patches=self.patches and self.patches.to(device))
+
+    def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
+        """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
+        longest = int(self.host_lengths[rows].max())
+        return min(longest + -longest % multiple, int(self.host_lengths.max()))
+
+    def gather(self, items: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
+        place = torch.arange(longest, device=items.device)
+        mask = place < self.lengths[items][..., None]
+        rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
+        rows = rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0)
+        if self.encoders:
+            parts = rows.float().split(self.encoders, -1)
+            rows = torch.cat([part / (part.norm(dim=-1, keepdim=True) + SMALLEST_NORM) for part in parts], -1)
+        return rows, mask
 
     def unusable(self) -> set[str]:
         """Return the names of videos or texts that hold a NaN or an infinity, or no row."""
-        bad_rows = ~torch.isfinite(self.values.float().sum(1))
+        bad_rows = ~torch.isfinite(self.values.sum(1, dtype=torch.float32))
         before = torch.cat((torch.zeros(1, dtype=torch.long), bad_rows.long().cumsum(0)))
         bad = (before[self.offsets[1:]] > before[self.offsets[:-1]]) | (self.lengths == 0)
         return {name for name, row in self.index.items() if bad[row]}
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches of many videos' frames: bytes `states` [frames, patches, width], which times `scale` [frames] are states."""
+
+    states: Features
+    scale: Features
+    seconds: Features
+
+    def to(self, device: torch.device) -> "Patches":
+        """Return the patches on the device."""
+        return Patches(self.states.to(device), self.scale.to(device), self.seconds.to(device))
+
+    def gather(self, videos: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Return states [batch, frames, patches, width], seconds and mask [batch, frames] of videos [batch]."""
+        items, longest = torch.from_numpy(videos).to(self.states.values.device), max(1, self.states.longest(videos))
+        states, mask = self.states.gather(items, longest)
+        scale, seconds = self.scale.gather(items, longest)[0], self.seconds.gather(items, longest)[0]
+        return states * scale[..., None, None], seconds, mask
+
+
+def load_patches(artifact: Artifact, index: Mapping[str, int]) -> Patches | None:
+    """Return the patches of the videos in `index`; None if there are none."""
+    store, columns = Store(), ["vid", "grid", "scale", "seconds", "patches"]
+    counts, states = np.zeros(len(index) + 1, np.int64), dict[int, tuple[Any, ...]]()
+    for part in store.parts(artifact):
+        for vid, grid, *own, data in zip(*(part[name] for name in columns), strict=True):
+            row = index.get(vid.as_py())
+            if row is not None:
+                scale, seconds = (np.array(column.as_py(), np.float32) for column in own)
+                counts[row + 1] = len(seconds)
+                shape = len(seconds), int(np.prod(grid.as_py())), -1
+                states[row] = np.frombuffer(data.as_buffer(), np.int8).reshape(shape), scale, seconds
+    if not counts.any():
+        return None
+    columns_of = zip(*(states[row] for row in sorted(states)), strict=True)
+    offsets = torch.from_numpy(counts.cumsum())
+    return Patches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in columns_of))
 
 
 def load_features(artifact: Artifact) -> Features:
@@ -113,15 +136,12 @@ def load_features(artifact: Artifact) -> Features:
     return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length or 0.0)
 
 
-def normalised(features: Features, longest: int | None, dtype: torch.dtype = torch.float32) -> Features:
-    """Return the first `longest` rows of each item, each divided by its norm plus 1e-5, as the published loaders do."""
+def normalised(features: Features, longest: int | None) -> Features:
+    """Return the first `longest` rows of each item, which are divided by their norm when they are gathered."""
     lengths = features.lengths if longest is None else features.lengths.clamp(max=longest)
-    kept = _rows(features.offsets[:-1], lengths)
-    values = features.values if longest is None else features.values[kept]
-    values = values.float()
-    values = (values / (values.norm(dim=1, keepdim=True) + SMALLEST_NORM)).to(dtype)
+    values = features.values if longest is None else features.values[_rows(features.offsets[:-1], lengths)]
     offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
-    return Features(values, offsets, features.index, features.clip_length)
+    return Features(values, offsets, features.index, features.clip_length, (features.channels,))
 
 
 def joined(sources: Sequence[Features]) -> Features:
@@ -139,7 +159,8 @@ def joined(sources: Sequence[Features]) -> Features:
     parts = [s.values[_rows(s.offsets[r], lengths)] for s, r in zip(sources, rows, strict=True)]
     offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
     index = {name: row for row, name in enumerate(names)}
-    return Features(torch.cat([part.float() for part in parts], 1), offsets, index, sources[0].clip_length)
+    encoders = tuple(channels for source in sources for channels in source.encoders)
+    return Features(torch.cat(parts, 1), offsets, index, sources[0].clip_length, encoders)
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:

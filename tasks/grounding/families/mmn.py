@@ -21,7 +21,6 @@ from penumbra.models.map_losses import MapTargets, MMNLosses, mmn_losses
 from penumbra.models.mmn import MapInputs, MapOutputs, MMNSettings
 from penumbra.models.moment_map import candidate_cells, candidate_overlap, candidate_windows, schedule, segment_means
 from penumbra.models.spans import suppress
-from penumbra.tasks.grounding.batches.device_data import Ragged
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig
 from penumbra.tasks.grounding.families.base import HardNegativeModel, Objective, Prediction, System, evaluating
@@ -100,8 +99,7 @@ class MapData:
     ) -> None:
         self.examples, self.device, self.sizes = examples, device, sizes
         self.batch_size, self.losses = batch_size, losses
-        self.videos = Ragged(videos.values, videos.offsets, device)
-        self.texts = Ragged(texts.values, texts.offsets, device)
+        self.videos, self.texts = videos.to(device), texts.to(device)
         self.cells = candidate_cells(sizes.clips, sizes.counts).to(device)
         windows = examples.windows.clamp(min=0).minimum(examples.duration.float()[:, None, None])  # end with the video
         present = torch.arange(windows.shape[1]) < examples.window_count[:, None]
@@ -114,7 +112,7 @@ class MapData:
         columns["duration"] = examples.duration.float()
         self.columns = {name: column.to(device) for name, column in columns.items()}
         listed = examples.in_video if losses.in_video else None
-        self.listed = None if listed is None else Ragged(listed, examples.in_video_offsets, device)
+        self.listed = None if listed is None else Features(listed, examples.in_video_offsets).to(device)
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
         self.every = [(video, np.array(rows)) for video, rows in rows_of.items()]  # rows of each video
         known = present.any(1)

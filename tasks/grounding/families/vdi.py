@@ -124,7 +124,7 @@ class VDIData(MapData):
         )
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
-        self.patches, self.clip_length = videos.patches if config.patches_of else None, videos.clip_length
+        self.patches, self.clip_length = self.videos.patches if config.patches_of else None, videos.clip_length
 
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
@@ -142,9 +142,8 @@ class VDIData(MapData):
         """Return patches and frames of videos [videos]; None without motion."""
         if self.patches is None:
             return None
-        host = torch.tensor(videos)
-        states, seconds, mask = self.patches.gather(host, self.device)
-        index = host.to(self.device, non_blocking=True)
+        states, seconds, mask = self.patches.gather(np.array(videos))
+        index = torch.tensor(videos).to(self.device, non_blocking=True)
         clip = (seconds / self.clip_length).long().minimum(self.videos.lengths[index][:, None] - 1)
         return Patches(self.videos.values[self.videos.starts[index][:, None] + clip].float(), states, mask)
 

@@ -94,7 +94,7 @@ def read_weights(source: str) -> dict[str, Tensor]:
     path = weights_path(source)
     try:
         if not path.is_dir():
-            return dict(read_official(path)[0])
+            return read_official(path)
     except CheckpointError as error:
         raise RunError(str(error)) from None
     best = read_best(path)

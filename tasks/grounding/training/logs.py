@@ -39,14 +39,10 @@ class Progress:
     left: float
     chosen_by: str = "sum"
 
-    def newest(self, split: str, name: str) -> float | None:
-        """Return a metric of this epoch, or None."""
-        rows = (row for row in reversed(self.history) if row["epoch"] == self.epoch)
-        return next((row["value"] for row in rows if (row["split"], row["name"]) == (split, name)), None)
-
     def line(self) -> str:
         """Return the state in one line."""
-        chosen, loss = self.newest("validation", "chosen_by"), self.newest("train", "total")
+        newest = {row["name"]: row["value"] for row in self.history if row["epoch"] == self.epoch}
+        chosen, loss = newest.get("chosen_by"), newest.get("total")
         metric = "R1@0.5 + R1@0.7 + mIoU" if self.chosen_by == "sum" else self.chosen_by
         judged = f", {metric} {chosen:.2f} (best {self.best:.2f})" if None not in (chosen, self.best) else ""
         losses = "" if loss is None else f": loss {loss:.4f}"
@@ -122,24 +118,15 @@ def _wandb(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     wandb = _package("wandb", "wandb")
     off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_meta", "x_disable_machine_info")
-    private = wandb.Settings(
-        console="off", silent=True, x_disable_stats=True, x_save_requirements=False, **dict.fromkeys(off, True)
-    )
+    private = {"console": "off", "silent": True, "x_disable_stats": True, "x_save_requirements": False}
+    chosen = wandb.Settings(**private, **dict.fromkeys(off, True))
+    project, config = os.environ.get("WANDB_PROJECT", "penumbra"), settings.model_dump(mode="json")
+    place = {"project": project, "group": dataset, "name": run, "id": folder.name, "dir": str(folder)}
     try:
-        opened = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "penumbra"),
-            name=run,
-            group=dataset,
-            id=folder.name,
-            resume="allow",
-            dir=str(folder),
-            config=settings.model_dump(mode="json"),
-            settings=private,
-        )
+        opened = wandb.init(**place, resume="allow", config=config, settings=chosen)
     except wandb.Error as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         remedy = "set WANDB_API_KEY, or WANDB_MODE=offline"
-        raise RunError(f"training.log=wandb: no run could be started ({reason}): {remedy}") from None
+        raise RunError(f"training.log=wandb: no run could be started ({error}): {remedy}") from None
 
     def write(step: int, values: Mapping[str, float]) -> None:
         if step >= opened.starting_step:  # the service has the earlier steps

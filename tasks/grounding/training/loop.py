@@ -138,8 +138,11 @@ class Trainer:
         self.model.to(accelerator.device).train()
         groups = self.system.parameters(self.model)
         self.optimiser = make_optimiser(groups, config.learning_rate, config.weight_decay, config.betas)
-        self.data = self._on_device(job.train)
-        self.validation = self._on_device(job.validation) if accelerator.is_main_process else None
+        features = job.videos.to(accelerator.device), job.texts.to(accelerator.device)  # one copy for both
+        self.data: TrainingData = self.system.data(job.train, *features, accelerator.device)
+        self.validation: TrainingData | None = None
+        if accelerator.is_main_process:
+            self.validation = self.system.data(job.validation, *features, accelerator.device)
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(config.seed * accelerator.num_processes + accelerator.process_index + 1)
@@ -147,9 +150,6 @@ class Trainer:
         self.resumed, self.started = self.epoch, time.perf_counter()
         objective, optimiser = accelerator.prepare(self.system.objective(self.model), self.optimiser)
         self.step = TrainingStep(objective, optimiser, config.clip_norm, accelerator.backward)
-
-    def _on_device(self, examples: Examples) -> TrainingData:
-        return self.system.data(examples, self.job.videos, self.job.texts, self.accelerator.device)
 
     # -- an epoch ----------------------------------------------------------------------------------------------
 

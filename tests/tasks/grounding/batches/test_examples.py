@@ -1,5 +1,6 @@
 """What training sees of a query: features, clips, windows, pairs; and features that can't be used."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,7 @@ import torch
 from torch import Tensor
 
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.device_data import (
-    DeviceData,
-    Ragged,
-    draw_pairs,
-    endpoint_features,
-    length_groups,
-)
+from penumbra.tasks.grounding.batches.device_data import DeviceData, draw_pairs, endpoint_features, length_groups
 from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, normalised, prepare
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
@@ -92,28 +87,35 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
 
 def test_rows_are_gathered_as_a_loop_would() -> None:
     found = features(["a", "b", "c"], [3, 1, 5], seed=0)
-    ragged = Ragged(found.values, found.offsets, CPU)
-    values, mask = ragged.gather(torch.tensor([[2, 1], [0, 2]]), 4)
+    values, mask = found.gather(torch.tensor([[2, 1], [0, 2]]), 4)
     assert values.shape == (2, 2, 4, 12)
     for place, item in (((0, 0), 2), ((0, 1), 1), ((1, 0), 0), ((1, 1), 2)):
         own = found.values[found.offsets[item] : found.offsets[item + 1]][:4]
         assert torch.equal(values[place][: len(own)], own)
         assert not values[place][len(own) :].any()
         assert mask[place].tolist() == [True] * len(own) + [False] * (4 - len(own))
-    assert ragged.longest(np.array([0, 1])) == 3
-    assert ragged.longest(np.array([0, 1]), multiple=4) == 4
-    assert ragged.longest(np.array([0, 1]), multiple=8) == 5
+    assert found.longest(np.array([0, 1])) == 3
+    assert found.longest(np.array([0, 1]), multiple=4) == 4
+    assert found.longest(np.array([0, 1]), multiple=8) == 5
 
 
-def test_endpoints_and_normalised_rows() -> None:
+def test_endpoints() -> None:
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
     assert endpoint_features(mask)[0].tolist() == [[0, 0.25], [0.25, 0.5], [0.5, 0.75], [0.75, 1.0]]
     assert endpoint_features(mask)[1].tolist() == [[0, 0.5], [0.5, 1.0], [0, 0], [0, 0]]
-    found = normalised(features(["a", "b"], [4, 2], seed=0), longest=3)
-    assert found.offsets.tolist() == [0, 3, 5]
-    torch.testing.assert_close(found.values.norm(dim=1), torch.ones(5), atol=1e-4, rtol=0)
-    source = features(["a", "b"], [4, 2], seed=0).values
-    torch.testing.assert_close(found.values[3:], source[4:] / (source[4:].norm(dim=1, keepdim=True) + 1e-5))
+
+
+def test_features_stay_halves_on_the_device_and_a_gathered_row_is_a_unit_vector_of_each_encoder() -> None:
+    raw = features(["a", "b"], [4, 2], seed=0)
+    halves = replace(raw, values=raw.values.half())
+    found = joined([normalised(halves, longest=3), normalised(halves, longest=None)])
+    assert (found.offsets.tolist(), found.values.dtype) == ([0, 3, 5], torch.float16)
+    shared = found.to(torch.device("meta"))
+    assert shared.to(torch.device("meta")).values is shared.values  # training and validation share one copy
+    unit = halves.values.float() / (halves.values.float().norm(dim=1, keepdim=True) + 1e-5)
+    gathered = found.to(CPU).gather(torch.tensor([1, 0]), 3)[0]
+    torch.testing.assert_close(gathered[0], torch.cat((unit[4:], torch.zeros(1, 12))).repeat(1, 2))
+    torch.testing.assert_close(gathered[1], unit[:3].repeat(1, 2))
 
 
 def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
