@@ -27,9 +27,9 @@ SMALLEST_NORM = 1e-5
 class Features:
     """Rows of many videos or texts in one tensor: rows `offsets[i]` to `offsets[i + 1]` belong to the i-th one.
 
-    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of each
-    encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered, as the published loaders do: so
-    features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
+    `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of
+    each encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered, as the published loaders do:
+    so features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
     """
 
     values: Tensor
@@ -37,7 +37,7 @@ class Features:
     index: dict[str, int] = field(default_factory=dict)
     clip_length: float = 0.0
     encoders: tuple[int, ...] = ()
-    patches: "Patches | None" = None
+    patches: "VideoPatches | None" = None
 
     @cached_property
     def starts(self) -> Tensor:
@@ -89,16 +89,16 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Patches:
-    """Patches of many videos' frames: bytes `states` [frames, patches, width], which times `scale` [frames] are states."""
+class VideoPatches:
+    """Patches of many videos' frames: `states` [frames, patches, width] in bytes, each frame with its scale."""
 
     states: Features
     scale: Features
     seconds: Features
 
-    def to(self, device: torch.device) -> "Patches":
+    def to(self, device: torch.device) -> "VideoPatches":
         """Return the patches on the device."""
-        return Patches(self.states.to(device), self.scale.to(device), self.seconds.to(device))
+        return VideoPatches(self.states.to(device), self.scale.to(device), self.seconds.to(device))
 
     def gather(self, videos: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Return states [batch, frames, patches, width], seconds and mask [batch, frames] of videos [batch]."""
@@ -108,7 +108,7 @@ class Patches:
         return states * scale[..., None, None], seconds, mask
 
 
-def load_patches(artifact: Artifact, index: Mapping[str, int]) -> Patches | None:
+def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches | None:
     """Return the patches of the videos in `index`; None if there are none."""
     store, columns = Store(), ["vid", "grid", "scale", "seconds", "patches"]
     counts, states = np.zeros(len(index) + 1, np.int64), dict[int, tuple[Any, ...]]()
@@ -124,7 +124,7 @@ def load_patches(artifact: Artifact, index: Mapping[str, int]) -> Patches | None
         return None
     columns_of = zip(*(states[row] for row in sorted(states)), strict=True)
     offsets = torch.from_numpy(counts.cumsum())
-    return Patches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in columns_of))
+    return VideoPatches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in columns_of))
 
 
 def load_features(artifact: Artifact) -> Features:

@@ -171,7 +171,7 @@ class VDISystem(MMNSystem[VDIConfig]):
         """See `System.data`; only the strings of `texts` are used. Raise `FeatureError` for another CLIP's patches."""
         encoder = load(Clip(encoder=self.config.clip_encoder, device="cpu"))
         side, width = patch_sizes(encoder)
-        if videos.patches is not None and videos.patches.values.shape[1:] != (side**2, width):
+        if videos.patches is not None and videos.patches.states.values.shape[1:] != (side**2, width):
             raise FeatureError(f"patch_features are of another CLIP than {encoder.name}: {side}² patches of {width}")
         names: Sequence[str] = sorted(texts.index, key=texts.index.__getitem__)
         parts = sorted({part for pair in examples.parts for part in pair} - texts.index.keys())
