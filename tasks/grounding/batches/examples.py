@@ -76,7 +76,7 @@ class Features:
         rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
         rows = rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0)
         if self.encoders:
-            parts = rows.float().split(self.encoders, -1)
+            parts = torch.split(rows.float(), list(self.encoders), dim=-1)
             rows = torch.cat([part / (part.norm(dim=-1, keepdim=True) + SMALLEST_NORM) for part in parts], -1)
         return rows, mask
 
