@@ -102,8 +102,7 @@ def quality_of(
         return None
     from penumbra.tasks.negatives.quality.report import report_quality
 
-    annotations, tags, embeddings, _ = queries
-    return report_quality(negatives, fills, annotations, tags, embeddings, settings.encoding, settings.judging)
+    return report_quality(negatives, fills, queries.annotations, queries.tags, settings.encoding, settings.judging)
 
 
 def ask_hosted(

@@ -1,10 +1,10 @@
 """The checks that a candidate must pass.
 
-`LeakageFilter` knows what of the test splits must not be shown in training: their queries, and the compositions and
-words that they hold out. Compositional splits label what is new in a test query: a pair of words that no training
-sentence has together, or a word that none has. Labels that a training sentence contradicts ("person", "box") are
-errors of the labelling parser and are ignored. Nor is a test query a leak that is, word for word, a training query:
-two fifths of Charades-CG's training queries are also queries of its trivial test split.
+`LeakageFilter` holds what training must not show of the test splits: their queries, and the compositions and words that
+they hold out. Compositional splits label what is new in a test query: a pair of words that no training sentence has
+together, or a word that none has. Labels that a training sentence contradicts ("person", "box") are errors of the
+labelling parser and are ignored. A test query that is also a training query, word for word, is no leak: two fifths of
+Charades-CG's training queries are also queries of its trivial test split.
 """
 
 import re
@@ -38,6 +38,7 @@ class LeakageFilter:
         self._pairs: dict[str, set[str]] = defaultdict(set)  # the held-out compositions
         self._words: set[str] = set()
         self._tests: set[str] = set()
+        self.is_labelled = False  # whether a test split labels what is new in it
         training: set[str] = set()
         for row, tokens in rows:
             for token in tokens:
@@ -48,6 +49,7 @@ class LeakageFilter:
             else:
                 self._tests.add(normal_form(row["query"]))
             for label in row["novel"]:
+                self.is_labelled = True
                 words = [word.lower() for word in label["words"]]
                 if len(words) == 2:
                     self._pairs[words[0]].add(words[1])
@@ -70,6 +72,10 @@ class LeakageFilter:
     def lemmatised(self, text: str) -> str:
         """Return a text with one lemma for each word: the same for "opens the doors" and "open the door"."""
         return " ".join([min(self.forms.get(word, (word,))) for word in WORD.findall(text.lower())])
+
+    def has_only_known_words(self, text: str) -> bool:
+        """Return whether the training split has every word of a text."""
+        return self.vocabulary.issuperset(WORD.findall(text.lower()))
 
     def leaks(self, text: str) -> bool:
         """Return whether a text is a query of a test split."""
@@ -112,7 +118,7 @@ class Checks:
         is_offered = all(map(self._is_on_offer, slots, words))
         yield "vocabulary", "" if is_offered else "word is not on offer for its slot"
         # a fill may join the text that follows it ("light's")
-        is_known = self.leakage.vocabulary.issuperset(WORD.findall(text.lower()))
+        is_known = self.leakage.has_only_known_words(text)
         yield "known_words", "" if is_known else "has a word that the training split lacks"
         # at level 1 nothing else may change
         pairs = zip(slots, words, strict=True) if level == 1 else ()

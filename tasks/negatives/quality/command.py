@@ -13,7 +13,7 @@ from penumbra.artifacts.store import MANIFEST, NAME, Store
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.quality.negatives import ArtifactNegatives, FileNegatives, dataset_named, dataset_of_file
-from penumbra.tasks.negatives.quality.page import Table, figures_by_name, provider_table, providers_of
+from penumbra.tasks.negatives.quality.page import Table, figure_tables, figures_by_name
 from penumbra.tasks.negatives.quality.report import make_quality, page_of
 from penumbra.tasks.text.embeddings import Encoding
 
@@ -66,8 +66,7 @@ def evaluate_reference(reference: str, dataset: str | None, settings: Mapping[st
         data = dataset_named(store, dataset) if dataset else negatives.dataset()
         fills = negatives.fills if negatives.artifact.stage == "negatives" else []
     artifact = make_quality(negatives, fills, data, Encoding(), config)
-    figures = figures_by_name(store.table(artifact).to_pylist())
-    tables = [(provider, provider_table(figures, provider)) for provider in providers_of(figures)]
+    tables = figure_tables(figures_by_name(store.table(artifact).to_pylist()))
     return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
 
 

@@ -13,8 +13,7 @@ sentences that the provider did not draw from.
 n-gram model lets "person wash a picture" pass, for its neighbours fit; its verb-object relation does not.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any
@@ -34,7 +33,6 @@ ALL, AS_DRAWN, CONTROL, QUERIES = "all", "as drawn: ", "control: ", "originals"
 EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
 PARAPHRASE = 0.90
-PERCENTILES = (5, 25, 50, 75, 95)
 DECIMALS = 6  # further digits depend on the number of threads
 FOLDS = 5
 MIN_ROWS = 50  # of a provider at a level; fewer train no classifier
@@ -120,32 +118,27 @@ def is_total(metric: str) -> bool:
 
 
 def put_measures(measures: pa.Table, reference: Reference, figures: Figures) -> Columns:
-    """Add the figures of the table `measures`; return its columns."""
+    """Add the figures of the table `measures`; return the columns of those that are shares."""
     slots, ones = _numbers(measures, "slots"), np.ones(len(measures), dtype=np.int8)
     known = measures["template_kept"].is_valid().cast(pa.int8()).to_numpy()
     columns: Columns = {"template_kept": (_numbers(measures, "template_kept"), known)}
-    columns |= {name: (_numbers(measures, name), ones) for name in ("closed_vocabulary", "length")}
+    columns["closed_vocabulary"] = _numbers(measures, "closed_vocabulary"), ones
     columns |= {name: (_numbers(measures, name), slots) for name in ("same_slot_class", "equal_to_original")}
-    places = Places(measures, figures.videos)
-    figures.put_columns(places, columns)
+    figures.put_columns(Places(measures, figures.videos), columns)
     put_equalities(measures, reference, figures)
-    for level, name, chosen in places.groups():
-        words = Counter(pc.list_flatten(measures["words"].take(pa.array(chosen))).to_pylist())
-        if words:
-            slots_filled, commonest = words.total(), words.most_common(10)
-            figures.put(level, name, "distinct_fills", len(words))
-            figures.put(level, name, "distinct_fills_a_slot", len(words) / slots_filled)
-            figures.put(level, name, "ten_commonest", sum(count for _, count in commonest) / slots_filled)
     return columns
 
 
 def put_equalities(measures: pa.Table, reference: Reference, figures: Figures) -> None:
     """Add the numbers of rows that equal a query or show what is held out."""
-    equalities = {
-        "copies": _numbers(measures, "copy"),
-        "false_negatives": _numbers(measures, "false_negative"),
-        "false_negatives.lemmatised": _numbers(measures, "false_negative_lemmatised"),
+    names = {
+        "copies": "copy",
+        "false_negatives": "false_negative",
+        "false_negatives.lemmatised": "false_negative_lemmatised",
     }
+    if reference.leakage.is_labelled:
+        names |= {"held_out.compositions": "held_out_composition", "held_out.words": "held_out_word"}
+    equalities = {metric: _numbers(measures, column) for metric, column in names.items()}
     if reference.tests:
         trained, splits = _numbers(measures, "trained"), measures["test_splits"].to_pylist()
         tested = np.array([bool(several) for several in splits], dtype=np.int8)
@@ -153,9 +146,6 @@ def put_equalities(measures: pa.Table, reference: Reference, figures: Figures) -
         for split in reference.tests:
             of_split = np.array([split in several for several in splits], dtype=np.int8)
             equalities[f"leaks.{split}"] = of_split * (1 - trained)
-    if reference.is_labelled:
-        equalities["held_out.compositions"] = _numbers(measures, "held_out_composition")
-        equalities["held_out.words"] = _numbers(measures, "held_out_word")
     ones, places = np.ones(len(measures), dtype=np.int8), Places(measures, figures.videos)
     for level, name, chosen in places.groups():
         figures.put(level, name, "rows", len(chosen))
@@ -171,16 +161,12 @@ def _numbers(rows: pa.Table, name: str) -> Numbers:
 
 
 def put_similarity(qids: Sequence[str], cosines: Floats, places: Places, figures: Figures) -> None:
-    """Add mean and percentiles of the cosines to the query, paraphrases, and whether cosines fall by level."""
+    """Add the mean cosine to the query, the share of paraphrases, and whether cosines fall from level to level."""
+    if not len(cosines):
+        return
     ones = np.ones(len(cosines), dtype=np.int8)
     paraphrases = (cosines > PARAPHRASE).astype(np.int8)
     figures.put_columns(places, {"similarity": (cosines, ones), "paraphrases": (paraphrases, ones)})
-    for level, name, chosen in places.groups():
-        figures.put(level, name, "rows_with_similarity", len(chosen))
-        for percent in PERCENTILES:
-            figures.put(level, name, f"similarity.p{percent:02d}", float(np.percentile(cosines[chosen], percent)))
-    if not len(cosines):
-        return
     queries = np.unique(np.array(qids), return_inverse=True)[1]
     order = np.lexsort((places.levels, queries))  # stable: rows of one level stay in their order
     queries, codes, videos = queries[order], places.codes[order], places.videos[order]
@@ -245,54 +231,32 @@ def put_blind_auc(rows: Sequence[Negative], unit: str, figures: Figures) -> None
             figures.put(level, name, "blind_auc" if unit == "words" else f"blind_auc.{unit}", area)
 
 
-class LanguageModels:
-    """Kneser-Ney models of the human texts of a reference."""
-
-    def __init__(self, reference: Reference) -> None:
-        self.reference = reference
-        self.models = [KneserNey.of(words_of(text) for text in human.sentences) for human in reference.human]
-
-    def score(self, texts: Sequence[tuple[str, str]]) -> Floats:
-        """Return log-probability and tokens (texts, 2) of texts of videos, under the model for each video."""
-        scores = np.zeros((len(texts), 2))
-        indices = np.array([self.reference.human_index(vid) for vid, _ in texts], dtype=np.int64)
-        for number, model in enumerate(self.models):
-            mine = np.flatnonzero(indices == number)
-            if len(mine):
-                words = [words_of(texts[int(i)][1]) for i in mine]
-                scores[mine] = np.stack(model.log_probabilities(words), axis=1)
-        return scores
+def log_probabilities(texts: Sequence[tuple[str, str]], reference: Reference) -> Floats:
+    """Return the mean log-probability of a token of each text of a video, under models of the human text."""
+    scores = np.zeros(len(texts))
+    indices = np.array([reference.human_index(vid) for vid, _ in texts], dtype=np.int64)
+    for number in np.unique(indices):
+        model = KneserNey.of(words_of(text) for text in reference.human[number].sentences)
+        mine = np.flatnonzero(indices == number)
+        scores[mine] = model.log_probability([words_of(texts[int(i)][1]) for i in mine])
+    return scores
 
 
 def put_plausibility(
-    rows: Sequence[Negative], randoms: Sequence[Negative], models: LanguageModels, figures: Figures
+    rows: Sequence[Negative], randoms: Sequence[Negative], reference: Reference, figures: Figures
 ) -> None:
     """Add plausibility in comparison with these random fills, of the rows that have one."""
     fills = {(row.qid, row.level): row.negative for row in randoms}
     filled = [row for row in rows if (row.qid, row.level) in fills]
-    places = Places(filled, figures.videos)
+    texts = [(r.vid, text) for r in filled for text in (r.negative, fills[r.qid, r.level], r.query)]
+    means, places = log_probabilities(texts, reference).reshape(-1, 3), Places(filled, figures.videos)
     for level, name, chosen in places.groups():
-        mine = [filled[index] for index in chosen]
-        sides = [
-            [(row.vid, text) for row, text in zip(mine, texts, strict=True)]
-            for texts in (
-                [row.negative for row in mine],
-                [fills[row.qid, row.level] for row in mine],
-                [row.query for row in mine],
-            )
-        ]
-        scores = map(models.score, sides)
-        means = np.stack([score[:, 0] / score[:, 1] for score in scores], axis=1)
         estimate = figures.resamples.estimate(
-            places.videos[chosen], means, lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1])
+            places.videos[chosen],
+            means[chosen],
+            lambda mean: (mean[..., 0] - mean[..., 1]) / (mean[..., 2] - mean[..., 1]),
         )
         figures.put(level, name, "plausibility", estimate)
-
-
-def put_log_probability(rows: Sequence[Negative], models: LanguageModels, figures: Figures) -> None:
-    """Add the mean natural log-probability of a token."""
-    sums = models.score([(row.vid, row.negative) for row in rows])
-    figures.put_columns(Places(rows, figures.videos), {"log_probability": (sums[:, 0], sums[:, 1])})
 
 
 def attested(negative: Tokens, query: Tokens, human: set[Relation]) -> tuple[int, int]:
@@ -310,10 +274,4 @@ def put_relations(
         human = reference.human[reference.human_index(row.vid)].relations
         query = [] if row.provider == QUERIES else parsed[row.query]
         counts[index] = attested(parsed[row.negative], query, human)
-    columns = {"attested_relations": (counts[:, 0], counts[:, 1]), "new_relations": (counts[:, 1], np.ones(len(rows)))}
-    figures.put_columns(Places(rows, figures.videos), columns)
-
-
-def texts_of(rows: Iterable[Negative]) -> set[str]:
-    """Return all texts of some rows."""
-    return {text for row in rows for text in (row.query, row.negative)}
+    figures.put_columns(Places(rows, figures.videos), {"attested_relations": (counts[:, 0], counts[:, 1])})

@@ -22,12 +22,11 @@ STAGE = "measures"
 
 def measure(row: Negative, reference: Reference) -> dict[str, Any]:
     """Return a row of `measures`."""
-    words = words_of(row.negative)
     fills = fills_of(row.masked, row.negative) if row.masked is not None else None
     form, own = normal_form(row.negative), normal_form(row.query)
     forms, lemmatised_forms = reference.forms_of_video(row.vid)
-    lemmatised, lemmas = reference.lemmatised(row.negative), reference.lemmas(row.negative)
-    slots, counts = reference.slots(row), dict[str, int]()
+    leakage, slots, counts = reference.leakage, reference.slots(row), dict[str, int]()
+    lemmatised, (has_pair, has_word) = leakage.lemmatised(row.negative), leakage.held_out(row.negative)
     if fills and slots and len(fills) == len(slots):
         pairs, offer = list(zip(fills, slots, strict=True)), reference.dictionary.offer
         counts["slots"] = len(pairs)
@@ -42,15 +41,15 @@ def measure(row: Negative, reference: Reference) -> dict[str, Any]:
         "template_kept": None if row.masked is None else fills is not None,
         "words": fills or (),
         **counts,
-        "length": len(words),
-        "closed_vocabulary": all(word in reference.vocabulary for word in words),
+        "length": len(words_of(row.negative)),
+        "closed_vocabulary": leakage.has_only_known_words(row.negative),
         "copy": form == own,
         "false_negative": form != own and form in forms,
-        "false_negative_lemmatised": lemmatised in lemmatised_forms or lemmatised == reference.lemmatised(row.query),
+        "false_negative_lemmatised": lemmatised in lemmatised_forms or lemmatised == leakage.lemmatised(row.query),
         "test_splits": [split for split, tested in reference.tests.items() if form in tested],
         "trained": form in reference.trained,
-        "held_out_composition": reference.has_held_out_pair(lemmas),
-        "held_out_word": bool(reference.held_out_words & lemmas),
+        "held_out_composition": has_pair,
+        "held_out_word": has_word,
         "similarity": row.similarity,
     }
 

@@ -52,15 +52,7 @@ class AnnotatedDataset:
     name: str
     annotations: Artifact | None = None
     tags: Artifact | None = None
-    embeddings: Artifact | None = None
     tables: list[tuple[pa.Table, pa.Table]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, store: Store, annotations: Artifact, tags: Artifact) -> "AnnotatedDataset":
-        """Return the data set of these artifacts, with the newest embeddings of its queries if there are any."""
-        several = [m for m in store.find(annotations.dataset, "embeddings") if annotations in m.parents]
-        embeddings = store.reference(several[-1]) if several else None
-        return cls(store, annotations.dataset, annotations, tags, embeddings)
 
     def annotated(self) -> Iterable[tuple[pa.Table, pa.Table]]:
         """Return the tables `annotations` and `tags`, part by part."""
@@ -99,7 +91,8 @@ class ArtifactNegatives:
 
     def dataset(self) -> AnnotatedDataset:
         """Return the data set that the negatives were made from."""
-        return AnnotatedDataset.of(self.store, self.ancestors["annotations"][0], self.ancestors["tags"][0])
+        annotations = self.ancestors["annotations"][0]
+        return AnnotatedDataset(self.store, annotations.dataset, annotations, self.ancestors["tags"][0])
 
     def parts(self, queries: Collection[str] | None = None) -> Iterator[list[Negative]]:
         """Yield the rows of each part, of all queries or of these."""
@@ -183,9 +176,9 @@ def dataset_named(store: Store, name: str) -> AnnotatedDataset:
             raise
         tags = store.newest(name, TAGS)
         annotations = next(p for p in store.manifest(tags).parents if p.stage == ANNOTATIONS)
-        return AnnotatedDataset.of(store, annotations, tags)
+        return AnnotatedDataset(store, name, annotations, tags)
     annotations = build(Annotations(dataset))
-    return AnnotatedDataset.of(store, annotations, build(Tags(annotations, Tagging())))
+    return AnnotatedDataset(store, name, annotations, build(Tags(annotations, Tagging())))
 
 
 def dataset_of_file(store: Store, negatives: FileNegatives) -> AnnotatedDataset:

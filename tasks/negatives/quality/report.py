@@ -1,8 +1,8 @@
 """Stage `quality`: the quality report of an artifact of negatives, or of anyone's file, as a table of figures.
 
 Counts see every row. Blind AUC by words and plausibility see at most 10,000 queries, and what needs a parser or the
-sentence encoder a smaller sample. Queries are drawn by their ids: the same ones, whatever their order. Two controls are
-evaluated by the same measures: random fills of the same masks, and the nearest other query.
+sentence encoder a smaller sample. Queries are drawn by their ids: the same ones, whatever their order. A control is
+evaluated by the same measures: random fills of the same masks.
 """
 
 import heapq
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.manifest import Artifact, Part
@@ -25,7 +24,6 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
-from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
@@ -37,32 +35,28 @@ from penumbra.tasks.negatives.quality.figures import (
     QUERIES,
     Columns,
     Figures,
-    LanguageModels,
     Places,
     put_blind_auc,
     put_equalities,
-    put_log_probability,
     put_measures,
     put_plausibility,
     put_relations,
     put_similarity,
-    texts_of,
 )
 from penumbra.tasks.negatives.quality.measures import Measures, measure_all
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, FileNegatives, Negative
 from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
-from penumbra.tasks.text.embeddings import Encoding, encode, vectors_by_text
+from penumbra.tasks.text.embeddings import Encoding, encode
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
 STAGE = "quality"
 SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
-CONTROL_DIVISOR = 3  # random fills are encoded and parsed for a third of the sample: their figures are far from others
-RANDOM, NEAREST = f"{CONTROL}random fills", f"{CONTROL}nearest query"
+CONTROL_DIVISOR = 3  # random fills are parsed for a third of the sample: their figures are far from others
+RANDOM = f"{CONTROL}random fills"
 LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is of one level
-Vectors = dict[str, NDArray[np.float32]]
 Source = ArtifactNegatives | FileNegatives
 
 
@@ -94,113 +88,47 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
             yield replace(row, negative=text, provider=RANDOM, slots=slots, similarity=None)
 
 
-def own_queries(rows: Iterable[Negative]) -> list[Negative]:
-    """Return every query once, as its own negative: what the best fills could come to."""
-    first: dict[str, Negative] = {}
-    for row in rows:
-        first.setdefault(row.qid, row)
-    return [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first.values()]
-
-
-def nearest_queries(
-    rows: Iterable[Negative], vectors: Vectors, candidates: Iterable[Vectors], reference: Reference
-) -> Iterator[Negative]:
-    """Yield for every query the nearest training query that is none of its video's.
-
-    Args:
-        rows: the negatives, whose queries are meant
-        vectors: of the queries
-        candidates: vectors of training queries, part by part
-        reference: the data set
-
-    """
-    wanted = own_queries(rows)
-    own = np.stack([vectors[row.query] for row in wanted]) if wanted else np.zeros((0, 0), dtype=np.float32)
-    nearest: list[tuple[float, str]] = [(-np.inf, "")] * len(wanted)
-    for part in candidates:
-        texts = sorted(part)
-        if not texts or not wanted:
-            continue
-        forms = [normal_form(text) for text in texts]
-        cosines = own @ np.stack([part[text] for text in texts]).T
-        for number in np.flatnonzero(cosines.max(axis=1) > [cosine for cosine, _ in nearest]):
-            row = wanted[number]
-            closed = reference.forms_of_video(row.vid)[0] | {normal_form(row.query)}
-            order = np.argsort(-cosines[number], kind="stable")
-            first = next((place for place in order if forms[place] not in closed), None)
-            if first is not None and cosines[number, first] > nearest[number][0]:
-                nearest[number] = float(cosines[number, first]), texts[first]
-    for row, (cosine, text) in zip(wanted, nearest, strict=True):
-        if text:
-            yield replace(row, negative=text, provider=NEAREST, similarity=cosine)
-
-
 @dataclass
 class Evaluation:
-    """Evaluates samples of negatives and of controls by the same measures."""
+    """Evaluates samples of negatives and of random fills by the same measures."""
 
     reference: Reference
     data: AnnotatedDataset
     encoding: Encoding
     figures: Figures
 
-    def embedded(self) -> Iterator[pa.Table]:
-        """Yield the parts of the stage `embeddings`, if they are of this encoder."""
-        for part in self.data.store.parts(self.data.embeddings) if self.data.embeddings else ():
-            if self.encoding.sentence_model in part["encoder"].to_pylist()[:1]:
-                yield part
+    def put_cosines(self, rows: Sequence[Negative]) -> None:
+        """Encode the rows and their queries, and add the figures of their cosines."""
+        texts = sorted({text for row in rows for text in (row.query, row.negative)})
+        vectors = dict(zip(texts, encode(texts, self.encoding), strict=True))
+        cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in rows], dtype=np.float64)
+        put_similarity([row.qid for row in rows], cosines, Places(rows, self.figures.videos), self.figures)
 
-    def encode(self, texts: set[str]) -> Vectors:
-        """Return a unit vector for each text."""
-        known: Vectors = {}
-        wanted = pa.array(texts, pa.string())
-        for part in self.embedded():
-            known |= vectors_by_text(part.filter(pc.is_in(part["text"], wanted)))
-        missing = sorted(texts - known.keys())
-        return known | dict(zip(missing, encode(missing, self.encoding), strict=True))
+    def put_all_relations(self, *several: Sequence[Negative]) -> None:
+        """Parse these rows, and add the shares of attested relations."""
+        texts = sorted({text for rows in several for row in rows for text in (row.query, row.negative)})
+        model = SHIPPED_PIPELINE
+        if self.data.tags:
+            model = str(self.data.store.manifest(self.data.tags).parameters["spacy_model"])
+        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
+        for rows in several:
+            put_relations(rows, parsed, self.reference, self.figures)
 
-    def similarity(self, rows: Sequence[Negative], vectors: Vectors) -> None:
-        """Add the figures of the cosines: those that are known, and the others of these vectors."""
-        cosines = [
-            float(vectors[row.query] @ vectors[row.negative]) if row.similarity is None else row.similarity
-            for row in rows
-        ]
-        places = Places(rows, self.figures.videos)
-        put_similarity([row.qid for row in rows], np.array(cosines, dtype=np.float64), places, self.figures)
-
-    def read(self, rows: Sequence[Negative], sample: Sequence[Negative], language: LanguageModels) -> None:
-        """Add the log-probability of the rows, and the relations of the sample."""
-        put_log_probability(rows, language, self.figures)
-        tags, texts = self.data.tags, sorted(texts_of(sample))
-        model = self.data.store.manifest(tags).parameters["spacy_model"] if tags else SHIPPED_PIPELINE
-        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(str(model))), strict=True))
-        put_relations(sample, parsed, self.reference, self.figures)
-
-    def samples(self, rows: Sequence[Negative], sample: int, has_similarity: bool) -> int:
-        """Add the figures of a sample and of the controls; return the number of rows of the sample."""
+    def put_samples(self, rows: Sequence[Negative], sample: int, has_similarity: bool) -> int:
+        """Add the figures of a sample and of the control; return the number of rows of the sample."""
         qids = {row.qid for row in rows}
         few_qids, control_qids = draw(qids, sample), draw(qids, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
         few = [row for row in rows if row.qid in few_qids]
         randoms = list(random_fills(rows, self.reference))
-        controls = [row for row in randoms if row.qid in control_qids]
-        vectors = self.encode(texts_of([*few, *controls]))
         if not has_similarity:
-            self.similarity(few, vectors)
-        language = LanguageModels(self.reference)
+            self.put_cosines(few)
         put_blind_auc(rows, "words", self.figures)
         put_blind_auc(few, "characters", self.figures)
-        put_plausibility(rows, randoms, language, self.figures)
-        self.read(rows, few, language)
-        queries = {row.query: vectors[row.query] for row in few}
-        training = chain([queries], map(vectors_by_text, self.embedded()))
-        nearest = list(nearest_queries(few, vectors, training, self.reference))
-        for negatives, some in ((randoms, controls), (nearest, nearest)):
-            put_measures(measure_all(negatives, self.reference), self.reference, self.figures)
-            self.similarity(some, vectors)
-            put_blind_auc(negatives, "words", self.figures)
-            self.read(negatives, some, language)
-        own = own_queries(few)
-        self.read(own, own, language)
+        put_blind_auc(randoms, "words", self.figures)
+        put_plausibility(rows, randoms, self.reference, self.figures)
+        first = {row.qid: row for row in reversed(few)}.values()
+        own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
+        self.put_all_relations(few, [row for row in randoms if row.qid in control_qids], own)
         return len(few)
 
 
@@ -214,7 +142,7 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
             "plausibility and relations are judged by other folds of the training queries, which the filler "
             "may have drawn from",
         ]
-    if not reference.is_labelled:
+    if not reference.leakage.is_labelled:
         notes.append(f"{name} has no labels of novel compositions or words: held-out ones are not judged")
     unknown = {
         "template_kept": "have no masked query: template is not judged",
@@ -326,13 +254,12 @@ class Quality(Stage):
             put_equalities(renamed, reference, figures)
         known = measures.filter(measures["similarity"].is_valid())
         if len(known):
-            cosines = known["similarity"].to_numpy()
-            put_similarity(known["qid"].to_pylist(), cosines, Places(known, videos), figures)
+            put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), Places(known, videos), figures)
         queries = measures["qid"].unique().to_pylist()
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
         wanted = draw(queries, most) if most < len(queries) else None
         rows = list(chain.from_iterable(self.negatives.parts(wanted)))
-        sampled = Evaluation(reference, data, self.encoding, figures).samples(rows, config.sample, bool(len(known)))
+        sampled = Evaluation(reference, data, self.encoding, figures).put_samples(rows, config.sample, bool(len(known)))
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
@@ -367,13 +294,12 @@ def report_quality(
     fills: Sequence[Artifact],
     annotations: Artifact,
     tags: Artifact,
-    embeddings: Artifact,
     encoding: Encoding,
     config: QualityConfig,
 ) -> Artifact:
     """Evaluate the negatives of a run, and publish the report."""
     store = Store()
-    data = AnnotatedDataset(store, negatives.dataset, annotations, tags, embeddings)
+    data = AnnotatedDataset(store, negatives.dataset, annotations, tags)
     quality = make_quality(ArtifactNegatives(store, negatives), fills, data, encoding, config, run)
     _publish(quality)
     return quality

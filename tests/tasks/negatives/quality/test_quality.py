@@ -90,11 +90,9 @@ def test_a_shine_file_is_evaluated_against_the_data_set_that_has_its_queries(
     assert figures[1, "all", "held_out.compositions"] == 1, "wash box, by its lemmas"
     assert figures[1, "all", "equal_to_original"] == 0
     assert 0 <= figures[0, "all", "hierarchy.low"] <= figures[0, "all", "hierarchy"] <= 1
-    assert figures[1, "control: random fills", "template_kept"] == 1
+    assert 0 <= figures[1, "control: random fills", "attested_relations"] <= 1
     assert figures[1, "file", "rows"] == 24, "also under the one provider's name"
-    assert figures[0, "control: nearest query", "similarity"] > 0.5
     assert (1, "all", "blind_auc") not in figures, "24 rows train no classifier"
-    assert "![cosine to the query](data:image" in report.page
     assert evaluate(shine)[0] == figures, "the data set is found, and the figures are the same"
 
 
