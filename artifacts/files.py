@@ -29,7 +29,7 @@ from typing import Any
 import filelock
 import fsspec
 
-from penumbra.artifacts.errors import ArtifactError, without_secrets
+from penumbra.artifacts.errors import ArtifactError, PenumbraError, without_secrets
 from penumbra.artifacts.locations import digests_file
 from penumbra.artifacts.processes import cores
 
@@ -228,6 +228,26 @@ class JsonFolder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._files.remove(f"{self._folder}/{name}.json")
+
+
+@contextmanager
+def draft_of(output: Path) -> Iterator[Path]:
+    """Yield a draft that replaces the file `output` at the end, and is removed if the block inside fails.
+
+    A pipe or a device is written directly. Raises `PenumbraError` if the file can't be written.
+    """
+    is_file = output.is_file() or not output.exists()
+    target = output.resolve() if is_file else output
+    draft = target.with_name(f".{target.name}.{os.getpid()}") if is_file else target
+    try:
+        yield draft
+        if is_file:
+            draft.replace(target)
+    except OSError as error:
+        raise PenumbraError(f"--output {output} can't be written ({error.strerror or error})") from None
+    finally:
+        if is_file:
+            draft.unlink(missing_ok=True)
 
 
 def file_digest(path: Path) -> str:

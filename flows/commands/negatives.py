@@ -107,9 +107,9 @@ def quality(
     sample: Annotated[
         int | None, typer.Option(help="Queries for figures that need a parser or an encoder; 0: all. Default: 600.")
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="Write tables and charts as markdown, too.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the tables as markdown, too.")] = None,
 ) -> None:
-    """Evaluate the quality of any negatives: each figure by level and provider, with intervals and two controls."""
+    """Evaluate the quality of any negatives: each figure by level and provider, with intervals and a control."""
     from penumbra.tasks.negatives.quality.command import evaluate_reference
 
     report = evaluate_reference(negatives, dataset, {"sample": sample})

@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penumbra.artifacts.errors import PenumbraError
-
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
@@ -58,17 +56,16 @@ def print_json_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> Non
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
-    """Write text as UTF-8 to a file, or to standard output if there is none."""
+    """Write text as UTF-8 to a file, which stays as it was if that fails, or to standard output if there is none."""
     if output is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
         sys.stdout.writelines(lines)
         return
-    try:
-        with output.open("w", encoding="utf-8") as stream:
-            stream.writelines(lines)
-    except OSError as error:
-        raise PenumbraError(f"--output {output} can't be written ({error.strerror})") from None
+    from penumbra.artifacts.files import draft_of
+
+    with draft_of(output) as draft, draft.open("w", encoding="utf-8") as stream:
+        stream.writelines(lines)
 
 
 def data_sets() -> list[str]:

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path, PurePath
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.artifacts.files import draft_of
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.schemas import SCHEMAS
@@ -36,6 +38,7 @@ SCHEMA = pa.schema([(name, TYPES.get(name, pa.string())) for name in COLUMNS])
 ROWS = 50_000  # in memory at once
 NEGATIVES, QUERIES = "negatives", "queries"
 QUERY_COLUMNS = ["qid", "vid", "query", "duration", "windows"]
+QUERY_SCHEMA = pa.schema([SCHEMAS["annotations"].field(column) for column in QUERY_COLUMNS])
 CARD = """---
 {head}---
 
@@ -92,9 +95,8 @@ def export_rows(store: Store, dataset: str, format_: str, warn: Warn = lambda li
     """Return the rows of the newest negatives of a data set, in the order of its annotations.
 
     `shine` gives the keys of the authors' release in their order, for queries that have all three levels; any other
-    format one negative in each row, whose masked query is None if it is a whole sentence. `warn` is told at the end how
-    many training queries are left out. Raises `ArtifactError` if that is all of them, before any row is asked for: no
-    file is overwritten with nothing.
+    format one negative in each row, whose masked query is None if it is a whole sentence. `warn` receives at the end
+    how many training queries are left out. Raises `ArtifactError` if that is all of them, before any row is asked for.
     """
     rows = _rows(store, dataset, format_, warn)
     return chain(list(islice(rows, 1)), rows)
@@ -117,26 +119,21 @@ def _rows(store: Store, dataset: str, format_: str, warn: Warn) -> Iterator[Row]
         masked = {(row["qid"], row["level"]): row["masked_query"] for table in masks for row in table.to_pylist()}
         filled = {(row["qid"], row["level"]): row for row in chosen.to_pylist()}
         for query in annotations.to_pylist():
-            levels = [level for level in LEVELS if (query["qid"], level) in filled]
-            several = [(masked.get((query["qid"], level)), filled[query["qid"], level]) for level in levels]
-            is_complete = len(levels) == len(LEVELS)
+            places = [(query["qid"], level) for level in LEVELS if (query["qid"], level) in filled]
             queries += query["split"] == "train"
-            incomplete += query["split"] == "train" and not is_complete
-            if format_ != "shine":
-                for mask, negative in several:
-                    row = {"qid": query["qid"], "vid": query["vid"], "query": query["query"], "masked_query": mask}
-                    row |= negative | {"query": query["query"], "similarity": shortest_float(negative["similarity"])}
-                    yield {name: row[name] for name in COLUMNS}
-            elif is_complete:
+            incomplete += query["split"] == "train" and len(places) < len(LEVELS)
+            if format_ == "shine" and len(places) == len(LEVELS):
                 yield {
-                    "qid": query["qid"],
-                    "query": query["query"],
-                    "duration": query["duration"],
-                    "vid": query["vid"],
+                    **{name: query[name] for name in ("qid", "query", "duration", "vid")},
                     "relevant_windows": query["windows"],
-                    "masked_queries": [mask for mask, _ in several],
-                    "recomposed_queries": [negative["negative"] for _, negative in several],
+                    "masked_queries": [masked[place] for place in places],
+                    "recomposed_queries": [filled[place]["negative"] for place in places],
                 }
+            for place in places if format_ != "shine" else ():
+                similarity = shortest_float(filled[place]["similarity"])
+                row = filled[place] | {"vid": query["vid"], "query": query["query"], "similarity": similarity}
+                row["masked_query"] = masked.get(place)
+                yield {name: row[name] for name in COLUMNS}
     if incomplete == queries and not store.manifest(negatives).rows:
         raise ArtifactError(f"{negatives.path} holds no negative: penumbra run build-negatives {dataset} says why")
     if incomplete:
@@ -153,7 +150,7 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield rows as CSV: no cell is a formula for a spreadsheet, and lists are JSON."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
-    for cells in chain([SCHEMA.names], ([row[name] for name in SCHEMA.names] for row in rows)):
+    for cells in chain([COLUMNS], ([row[name] for name in COLUMNS] for row in rows)):
         texts = [json.dumps(cell, ensure_ascii=False) if isinstance(cell, list) else cell for cell in cells]
         writer.writerow([inert(text) if isinstance(text, str) else text for text in texts])
         yield line.getvalue()
@@ -161,23 +158,18 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def write_parquet(rows: Iterable[Mapping[str, Any]], file: Path) -> None:
-    """Write rows of `export_rows` as Parquet; no file is left if they, or writing, fail."""
+    """Write rows of `export_rows` as Parquet; the file stays as it was if they, or writing, fail."""
     left = iter(rows)
     batches = iter(lambda: list(islice(left, ROWS)), [])
-    _write_tables((pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches), SCHEMA, file)
+    with draft_of(file) as draft:
+        _write_tables((pa.Table.from_pylist(batch, schema=SCHEMA) for batch in batches), SCHEMA, draft)
 
 
 def _write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path) -> None:
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        with draft.open("wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-            for table in tables:
+    with file.open("wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for table in tables:
+            if len(table):  # `datasets` reads no file with an empty row group
                 writer.write_table(table)
-        draft.replace(file)
-    except OSError as error:
-        raise PenumbraError(f"--output {file} can't be written ({error.strerror or error})") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 # -- a folder for the Hub ---------------------------------------------------------------------------------------------
@@ -188,48 +180,49 @@ def write_folder(
 ) -> list[str]:
     """Write the newest negatives of a data set as `datasets` reads them, and return the names of the files.
 
-    `name` is what the card says to load; `warn` is as in `export_rows`. Raises what that raises.
+    `name` is what the card says to load; `warn` is as in `export_rows`. Raises what that raises. All files are written
+    before the first one replaces an older one.
     """
     notes: list[str] = []
     rows = export_rows(store, dataset, "hf", notes.append)
     negatives = store.newest(dataset, NEGATIVES)
-    files: dict[str, dict[str, str]] = {NEGATIVES: {"train": f"{NEGATIVES}/train.parquet"}, QUERIES: {}}
+    annotations = next(it for it in store.manifest(negatives).parents if it.stage == "annotations")
+    splits = dict.fromkeys(split for part in store.parts(annotations, ["split"]) for split in part["split"].to_pylist())
+    named = {re.sub(r"\W", "_", split): split for split in splits}  # `datasets` takes letters, digits, underscores
+    files = {NEGATIVES: {"train": f"{NEGATIVES}/train.parquet"}, QUERIES: {n: f"{QUERIES}/{n}.parquet" for n in named}}
+    names = ["README.md", *(file for paths in files.values() for file in paths.values())]
+    draft = folder / f".draft-{os.getpid()}"
     try:
         for config in files:
-            (folder / config).mkdir(parents=True, exist_ok=True)
+            (draft / config).mkdir(parents=True)
+            (folder / config).mkdir(exist_ok=True)
+        write_parquet(rows, draft / files[NEGATIVES]["train"])
+        for split, file in files[QUERIES].items():
+            parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
+            queries = (part.filter(pc.equal(part["split"], named[split])).select(QUERY_COLUMNS) for part in parts)
+            _write_tables((table.cast(QUERY_SCHEMA) for table in queries), QUERY_SCHEMA, draft / file)
+        (draft / "README.md").write_text(_card(store, negatives, name, licence, files, notes), encoding="utf-8")
+        for file in reversed(names):  # the card last
+            (draft / file).replace(folder / file)
     except OSError as error:
-        raise PenumbraError(f"--output {folder} can't be written ({error.strerror}): name a folder") from None
-    write_parquet(rows, folder / files[NEGATIVES]["train"])
-    annotations = next(it for it in store.manifest(negatives).parents if it.stage == "annotations")
-    schema = pa.schema([SCHEMAS["annotations"].field(column) for column in QUERY_COLUMNS])
-    splits = dict.fromkeys(split for part in store.parts(annotations, ["split"]) for split in part["split"].to_pylist())
-    for split in splits:
-        named = re.sub(r"\W", "_", split)  # `datasets` takes letters, digits and underscores
-        files[QUERIES][named] = f"{QUERIES}/{named}.parquet"
-        parts = store.parts(annotations, ["split", *QUERY_COLUMNS])
-        queries = (part.filter(pc.equal(part["split"], split)).select(QUERY_COLUMNS).cast(schema) for part in parts)
-        _write_tables(queries, schema, folder / files[QUERIES][named])
-    card = _write_card(store, negatives, name, licence, files, notes)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+        raise PenumbraError(f"--output {folder} can't be written ({error.strerror or error}): name a folder") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     for note in notes:
         warn(note)
-    return ["README.md", *(file for paths in files.values() for file in paths.values())]
+    return names
 
 
-def _write_card(
+def _card(
     store: Store, negatives: Artifact, name: str, licence: str, files: dict[str, dict[str, str]], notes: list[str]
 ) -> str:
     """Return README.md as the Hub shows it; `files` are those of each split by configuration."""
     manifest = store.manifest(negatives)
     title = f"{manifest.dataset}: hierarchical hard negatives for temporal grounding"
-    configs = [
-        {
-            "config_name": config,
-            "default": config == NEGATIVES,
-            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
-        }
-        for config, splits in files.items()
-    ]
+    configs = []
+    for config, splits in files.items():
+        data_files = [{"split": split, "path": path} for split, path in splits.items()]
+        configs.append({"config_name": config, "default": config == NEGATIVES, "data_files": data_files})
     head: Row = {"pretty_name": title, "license": licence, "language": ["en"]}
     head |= {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"], "configs": configs}
     made = [manifest, *(store.manifest(it) for several in store.ancestors(negatives).values() for it in several)]

@@ -83,13 +83,13 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, str]]:
             yield from _table_rows(path, csv.DictReader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True))
             return
         for number, line in enumerate(lines, 1):
-            if not _is_text(line):
-                yield number, None, NOT_TEXT
-            elif line.strip():
-                try:
+            try:
+                if not _is_text(line):
+                    yield number, None, NOT_TEXT
+                elif line.strip():
                     yield number, json.loads(line), ""
-                except (ValueError, RecursionError):
-                    yield number, None, "row is no JSON"
+            except (ValueError, RecursionError):
+                yield number, None, "row is no JSON"
 
 
 def _table_rows(path: Path, rows: "csv.DictReader[str]") -> Iterator[tuple[int, Any, str]]:
@@ -116,30 +116,31 @@ def _is_text(value: Any) -> bool:
 
 def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
-    line = f"line {number}"
+    line, qid = f"line {number}", ""
     if not fault and not isinstance(row, Mapping):
         fault = "row is no object"
     if not fault and not all(_is_text(value) for value in row.values() if isinstance(value, str)):
         fault = NOT_TEXT
+    if not fault:
+        qid, several = "" if row.get("qid") is None else str(row["qid"]), row.get(SHINE)
+        is_single = "level" in row and bool({"negative", "query"} & row.keys())
+        if not qid or not (is_single or SHINE in row):
+            fault = "row lacks its qid, its level or its negative"
+        elif several is None and is_single:
+            query, negative = ("query", "negative") if "negative" in row else ("positive", "query")
+            yield _entry(number, row, row["level"], row.get(negative), row.get(query), row.get("masked_query"))
+            return
+        elif not isinstance(several, list) or not several:
+            fault = f"{SHINE} is {'empty' if several == [] else 'no list'}"
+        elif row.get("negative") is not None:
+            fault = f"row has both {SHINE} and a negative"
     if fault:
-        yield Entry(line, fault=fault)
+        yield Entry(line, qid, fault=fault)
         return
-    qid, several = "" if row.get("qid") is None else str(row["qid"]), row.get(SHINE)
-    is_single = "level" in row and bool({"negative", "query"} & row.keys())
-    if not qid or not (is_single or SHINE in row):
-        yield Entry(line, qid, fault="row lacks its qid, its level or its negative")
-    elif several is None and is_single:
-        query, negative = ("query", "negative") if "negative" in row else ("positive", "query")
-        yield _entry(number, row, row["level"], row.get(negative), row.get(query), row.get("masked_query"))
-    elif not isinstance(several, list) or not several:
-        yield Entry(line, qid, fault=f"{SHINE} is {'empty' if several == [] else 'no list'}")
-    elif row.get("negative") is not None:
-        yield Entry(line, qid, fault=f"row has both {SHINE} and a negative")
-    else:
-        masked = row.get("masked_queries")
-        masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
-        for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
-            yield _entry(number, row, level, text, row.get("query"), mask)
+    masked = row.get("masked_queries")
+    masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
+    for level, (text, mask) in enumerate(zip(several, masked, strict=True), 1):
+        yield _entry(number, row, level, text, row.get("query"), mask)
 
 
 def _entry(line: int, row: Mapping[str, Any], level: Any, text: Any, query: Any, masked: Any) -> Entry:

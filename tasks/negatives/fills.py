@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from prefect.runtime import flow_run
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
-from penumbra.artifacts.schemas import SCHEMAS, table_of
+from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
@@ -34,11 +34,6 @@ def training_tokens(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[lis
     """Yield the tokens of every training query; `tagged` yields annotations and tags by part."""
     for annotations, tags in tagged:
         yield from tags.filter(pc.equal(annotations["split"], "train"))["tokens"].to_pylist()
-
-
-def training_sentences(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Iterator[list[str]]:
-    """Yield the lower-cased words of every training query."""
-    return ([token["text"].lower() for token in query] for query in training_tokens(tagged))
 
 
 def make_provider(
@@ -84,26 +79,20 @@ def fill_part(tags: pa.Table, masks: pa.Table, provider: Provider, candidates: i
         for (qid, level), problem in failed.items()
         if (qid, level) not in filled
     ]
-    texts = [None if f.problem else put_words(queries[f.qid], f.level, f.words) for f in fills]
+    rows = [
+        vars(fill)
+        | {
+            "provider": provider.name,
+            "model": fill.model or provider.model,
+            "prompt": provider.prompt,
+            "negative": None if fill.problem else put_words(queries[fill.qid], fill.level, fill.words),
+            "status": FAILED if fill.problem else FILLED,
+            "problem": fill.problem or None,
+        }
+        for fill in fills
+    ]
     paid = math.fsum(fill.cost_usd for fill in fills if not fill.cached)
-    columns = {
-        "qid": [fill.qid for fill in fills],
-        "level": [fill.level for fill in fills],
-        "provider": [provider.name] * len(fills),
-        "model": [fill.model or provider.model for fill in fills],
-        "prompt": [provider.prompt] * len(fills),
-        "words": [fill.words for fill in fills],
-        "negative": texts,
-        "status": [FAILED if fill.problem else FILLED for fill in fills],
-        "problem": [fill.problem or None for fill in fills],
-        "attempts": [fill.attempts for fill in fills],
-        "prompt_tokens": [fill.prompt_tokens for fill in fills],
-        "completion_tokens": [fill.completion_tokens for fill in fills],
-        "cost_usd": [fill.cost_usd for fill in fills],
-        "cached": [fill.cached for fill in fills],
-    }
-    table = pa.table(columns, schema=SCHEMAS[STAGE])
-    return Part(table, len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
+    return Part(table_of(STAGE, rows), len(filled) + len(rejected), len(filled), rejected, cost_usd=paid)
 
 
 @dataclass(frozen=True)

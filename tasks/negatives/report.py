@@ -7,13 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, markdown_table
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.fills import FILLED, provider_name
+from penumbra.tasks.negatives.fills import provider_name
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, run, side_effect_task
@@ -93,24 +92,24 @@ def _sentence_outcome(store: Store, made: Negatives) -> str:
 
 
 def write_report(store: Store, made: Negatives) -> str:
-    """Return the report in markdown: outcome, examples, figures by level, providers, stages and refusals."""
+    """Return the report in markdown: outcome, examples, figures by level, stages and refusals."""
     manifests = [store.manifest(artifact) for artifact in made.stages]
+    names = {artifact.key: provider_name(store, artifact) for artifact in made.fills}
     refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
-    stages = [
-        (m.stage, m.unit, f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}", code(m.key))
-        for m in manifests
-    ]
-    complete, examples, levels, checks = _count_negatives(store, made)
+    stages = []
+    for m in manifests:
+        counts = (f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}")
+        cost = f"{m.cost_usd:.4f}" if m.cost_usd else "–"
+        stages.append((m.stage, names.get(m.key, m.unit), *counts, cost, code(m.key)))
+    complete, examples, levels = _count_negatives(store, made)
     manifest = store.manifest(made.negatives)
     outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"
-    last = ["## Checks that they pass, of which none is enforced", checks]
     if made.masks:
         taken = store.manifest(made.masks).taken
         outcome = (
             f"**{manifest.rows:,} negatives for {taken:,} training queries; {complete:,} queries "
             f"({complete / max(1, taken):.1%}) have all three levels.**"
         )
-        last = ["## Providers", _provider_table(store, made.fills)]
     return "\n\n".join(
         [
             f"# {made.annotations.dataset}: hard negatives{'' if made.masks else ' that are whole sentences'}",
@@ -119,71 +118,37 @@ def write_report(store: Store, made: Negatives) -> str:
             markdown_table(("level", "sentence"), examples),
             "## Figures by level",
             levels,
-            *last,
             "## Stages",
-            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "key"), stages),
+            markdown_table(("stage", "counted in", "in", "out", "rejected", "seconds", "USD", "key"), stages),
             f"## Rejected: {store.manifest(made.rejected).rows:,}",
             markdown_table(("reason", "count"), refused.most_common()) if refused else "Nothing was rejected.",
         ]
     )
 
 
-def _count_negatives(store: Store, made: Negatives) -> tuple[int, list[tuple[Any, ...]], str, str]:
-    """Return the number of queries with all levels, examples, and tables of the figures and of the checks by level."""
-    complete, examples = 0, list[tuple[Any, ...]]()
+def _count_negatives(store: Store, made: Negatives) -> tuple[int, list[tuple[Any, ...]], str]:
+    """Return the number of queries with all levels, examples, and a table of the figures by level.
+
+    Checks are counted for whole sentences, for which none is enforced.
+    """
+    complete, examples, counts = 0, list[tuple[Any, ...]](), Counter[tuple[int, str]]()
     rows, cosines = Counter[int](), defaultdict[int, float](float)
-    providers, checks = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for part in store.parts(made.negatives):
         by_query: dict[str, list[dict[str, Any]]] = {}
         for row in part.to_pylist():
             by_query.setdefault(row["qid"], []).append(row)
-            level = row["level"]
-            rows[level] += 1
-            cosines[level] += row["similarity"]
-            providers[level, row["provider"]] += 1
-            checks.update((level, check) for check in row["checks"])
+            rows[row["level"]] += 1
+            cosines[row["level"]] += row["similarity"]
+            passed = [] if made.masks else [f"pass: {check}" for check in row["checks"]]
+            counts.update((row["level"], name) for name in (f"by {row['provider']}", *passed))
         for of_query in by_query.values():
             complete += len(of_query) == LEVELS
             if len(examples) < EXAMPLES * (LEVELS + 1) and (len(of_query) == LEVELS or not made.masks):
                 examples.append(("query", bold(of_query[0]["query"])))
                 examples += [(row["level"], mark_changes(row["query"], row["negative"])) for row in of_query]
-    figures = []
-    for level, count in sorted(rows.items()):
-        makers = ", ".join(f"{name} {number:,}" for (at, name), number in sorted(providers.items()) if at == level)
-        figures.append((level, f"{count:,}", f"{cosines[level] / count:.3f}", makers))
-    header = ("level", "negatives", "mean cosine to the query", "by provider")
-    names = sorted({name for _, name in checks})
-    lines = [(name, *(f"{checks[level, name] / rows[level]:.1%}" for level in sorted(rows))) for name in names]
-    titles = ("check", *(f"level {level}" for level in sorted(rows)))
-    return complete, examples, markdown_table(header, figures), markdown_table(titles, lines, cell=str)
-
-
-def _provider_table(store: Store, fills: Sequence[Artifact]) -> str:
-    """Return a line for each provider: fills, share filled, refusals, tokens and money."""
-    header = ("provider", "answered by", "fills", "yield", "asked again", "problems", "tokens", "USD")
-    columns = ["status", "problem", "model", "attempts", "prompt_tokens", "completion_tokens", "cost_usd"]
-    rows = []
-    for artifact in fills:
-        total, filled, again, tokens, cost = 0, 0, 0, 0, 0.0
-        models, problems = Counter[str](), Counter[str]()
-        for part in store.parts(artifact, columns):
-            failed = part.filter(pc.not_equal(part["status"], FILLED))
-            total, filled = total + len(part), filled + len(part) - len(failed)
-            again += pc.sum(pc.greater(part["attempts"], 1)).as_py() or 0
-            tokens += sum(pc.sum(part[name]).as_py() or 0 for name in ("prompt_tokens", "completion_tokens"))
-            cost += pc.sum(part["cost_usd"]).as_py() or 0.0
-            for counter, column in ((models, part["model"]), (problems, failed["problem"])):
-                counter.update({pair["values"]: pair["counts"] for pair in column.value_counts().to_pylist()})
-        rows.append(
-            (
-                provider_name(store, artifact),
-                ", ".join(model for model, _ in models.most_common(3)),
-                f"{filled:,}",
-                f"{filled / max(1, total):.1%}",
-                f"{again:,}",
-                "; ".join(f"{reason}: {count:,}" for reason, count in problems.most_common(5)) or "–",
-                f"{tokens:,}",
-                f"{cost:.4f}",
-            )
-        )
-    return markdown_table(header, rows)
+    levels = sorted(rows)
+    lines: list[tuple[str, ...]] = [("negatives", *(f"{rows[level]:,}" for level in levels))]
+    lines.append(("mean cosine to the query", *(f"{cosines[level] / rows[level]:.3f}" for level in levels)))
+    for name in sorted({name for _, name in counts}):
+        lines.append((name, *(f"{counts[level, name] / rows[level]:.1%}" for level in levels)))
+    return complete, examples, markdown_table(("figure", *(f"level {level}" for level in levels)), lines)

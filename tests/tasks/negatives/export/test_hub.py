@@ -85,6 +85,22 @@ def test_datasets_opens_the_folder(store: Store, built: Artifact, tmp_path: Path
     ]
 
 
+def test_no_row_group_is_empty(store: Store, tmp_path: Path) -> None:
+    """`datasets` cannot read a file with an empty one; here the first part has no query of the test split."""
+
+    def build(stage: str, rows: list[list[Row]], *parents: Artifact) -> Artifact:
+        parts = [Part(table_of(stage, several), len(several), len(several)) for several in rows]
+        return store.build(Work("mine", stage, 1, {}, parents), [lambda part=part: part for part in parts])  # type: ignore[misc]
+
+    annotations = build("annotations", [[annotation("a1", "a person runs.")], [annotation("b1", "he sits.", "test")]])
+    masks = [{"qid": "a1", "level": 1, "ratio": 0.5, "masked_query": "<mask>", "slots": []}]
+    build("negatives", [[negative("a1", 1, "a person jumps.")], []], annotations, build("masks", [masks, []]))
+    written(store, tmp_path / "out")
+    files = [pq.ParquetFile(path) for path in (tmp_path / "out").rglob("*.parquet")]
+    groups = [file.metadata.row_group(group).num_rows for file in files for group in range(file.num_row_groups)]
+    assert groups == [1, 1, 1]
+
+
 def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
     store: Store, built: Artifact, tmp_path: Path
 ) -> None:

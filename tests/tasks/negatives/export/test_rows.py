@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
@@ -194,7 +197,29 @@ def test_a_file_stays_if_there_is_nothing_to_write(store: Store, tmp_path: Path,
     assert file.read_text() == "precious"
 
 
-@pytest.mark.parametrize("format_", ["csv", "parquet"])
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet", "shine", "hf"])
+def test_an_export_that_fails_leaves_the_older_one_as_it_was(
+    built: Store, tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["export", "scenes", "--format", format_, "--output", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+
+    def content() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def parts(store: Store, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        for index, table in enumerate(read(store, artifact, columns)):
+            if index:
+                raise PenumbraError("the disk is gone")
+            yield table
+
+    older, read = content(), Store.parts
+    monkeypatch.setattr(Store, "parts", parts)
+    assert str(CliRunner().invoke(app, command).exception) == "the disk is gone"
+    assert content() == older
+
+
+@pytest.mark.parametrize("format_", ["csv", "parquet", "jsonl"])
 def test_a_file_that_can_not_be_written_is_one_line(built: Store, tmp_path: Path, format_: str) -> None:
     file = tmp_path / "nowhere" / "out"
     done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])

@@ -10,8 +10,8 @@ from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.dataset import SHIPPED
-from penumbra.tasks.negatives.fills import masked_queries, training_sentences
-from penumbra.tasks.negatives.providers import MaskedQuery
+from penumbra.tasks.negatives.fills import masked_queries, training_tokens
+from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
 from penumbra.tasks.negatives.providers.questions import Lists, WordLists, questions_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
@@ -46,7 +46,7 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
 
 
 def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> WordLists:
-    return WordLists(training_sentences([tagged]), dictionary, count, seed)
+    return WordLists(TrainingText(dictionary, training_tokens([tagged])).sentences(), dictionary, count, seed)
 
 
 @pytest.fixture(scope="module")
