@@ -8,6 +8,7 @@ FOLDER/queries/SPLIT.parquet     every query with its windows
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
