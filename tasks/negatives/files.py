@@ -116,7 +116,7 @@ def _is_text(value: Any) -> bool:
 
 def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
     """Yield the negatives of a row, or its fault."""
-    line, qid = f"line {number}", ""
+    qid, several = "", None
     if not fault and not isinstance(row, Mapping):
         fault = "row is no object"
     if not fault and not all(_is_text(value) for value in row.values() if isinstance(value, str)):
@@ -134,8 +134,8 @@ def _entries(number: int, row: Any, fault: str) -> Iterator[Entry]:
             fault = f"{SHINE} is {'empty' if several == [] else 'no list'}"
         elif row.get("negative") is not None:
             fault = f"row has both {SHINE} and a negative"
-    if fault:
-        yield Entry(line, qid, fault=fault)
+    if fault or not several:
+        yield Entry(f"line {number}", qid, fault=fault)
         return
     masked = row.get("masked_queries")
     masked = masked if isinstance(masked, list) and len(masked) == len(several) else [None] * len(several)
