@@ -60,15 +60,6 @@ class Bar(NamedTuple):
     quartiles: tuple[float, float] | None = None
 
 
-class Spans(NamedTuple):
-    """A row of a chart: spans [start, end] in seconds, a note beside them, and their colour (default: `SHADE`)."""
-
-    label: str
-    spans: Points
-    note: str = ""
-    colour: str = SHADE
-
-
 class Line(NamedTuple):
     """Points (x, y) of a panel; `style` selects colour and dashes."""
 
@@ -138,70 +129,35 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-class _Row(NamedTuple):
-    label: str
-    note: str
-    colour: str
-    boxes: Points = ()
-    opacity: float = 1.0
-    interval: tuple[float, float] | None = None
-    dot: float | None = None
-
-
-def _row_chart(
-    title: str, rows: Sequence[_Row], ends: tuple[float, float], ticks: Sequence[float], tick: str
-) -> Drawing:
-    """Return a chart with one line for each row; `tick` is the format of a tick."""
-    left = min(max(LABELS, 22 + CHARACTER * max((len(row.label) for row in rows), default=0)), LONGEST_LABELS)
-    bottom = TOP + LINE * len(rows) + 4
-
-    def x(value: float) -> float:
-        low, high = ends
-        return left + WIDE * (min(max(value, low), high) - low) / ((high - low) or 1.0)
-
-    body = [line([(x(it), TOP - 6), (x(it), bottom)]) for it in ticks]
-    body += [text(x(it), bottom + 15, tick.format(round(it, 6)), "middle", GREY) for it in ticks]
-    for number, row in enumerate(rows):
-        y = TOP + LINE * (number + 0.5)
-        body.append(text(left - 10, y + 4, row.label, "end", room=left - 20))
-        body += [
-            box(x(start), y - 8, max(1.5, x(end) - x(start)), LINE - 8, row.colour, row.opacity)
-            for start, end in row.boxes
-        ]
-        body += [line([(x(end), y) for end in row.interval], row.colour, 2)] if row.interval else []
-        body += [line([(x(row.dot), y)], row.colour, 9)] if row.dot is not None else []
-        body.append(text(left + WIDE + 12, y + 4, row.note, colour=GREY))
-    description = "; ".join(f"{row.label}: {row.note}" for row in rows)
-    return Drawing(title, round(left) + WIDE + NOTE, bottom + 22, body, description)
-
-
 def dots(title: str, several: Sequence[Bar], low: float, high: float, step: float) -> Drawing:
     """Return a chart of a dot for each row, its interval as a line and its quartiles as a box.
 
     The axis goes from `low` to `high` in steps, and further if values or intervals lie outside.
     """
-    rows = []
-    for bar in several:
-        boxes, interval = [bar.quartiles] if bar.quartiles else [], None
-        if bar.low is not None and bar.high is not None:
-            interval = bar.low, bar.high
-        rows.append(_Row(bar.label, f"{bar.value:.2f}", COLOURS[bar.colour % 6], boxes, 0.35, interval, bar.value))
     ends = [end for bar in several for end in (bar.value, bar.low, bar.high) if end is not None and math.isfinite(end)]
     first, last = math.floor(round(min([low, *ends]) / step, 6)), math.ceil(round(max([high, *ends]) / step, 6))
-    ticks = [number * step for number in range(first, last + 1)]
-    return _row_chart(title, rows, (ticks[0], ticks[-1]), ticks, "{:g}")
+    low, high = first * step, last * step
+    left = min(max(LABELS, 22 + CHARACTER * max((len(bar.label) for bar in several), default=0)), LONGEST_LABELS)
+    bottom = TOP + LINE * len(several) + 4
 
+    def x(value: float) -> float:
+        return left + WIDE * (min(max(value, low), high) - low) / ((high - low) or 1.0)
 
-def bars(title: str, several: Sequence[Bar], high: float, ticks: Sequence[float]) -> Drawing:
-    """Return a chart of a bar for each row, from 0 to `high` or the largest value; values are shares."""
-    rows = [_Row(bar.label, f"{bar.value:.1%}", COLOURS[bar.colour % 6], [(0.0, bar.value)]) for bar in several]
-    return _row_chart(title, rows, (0.0, max([high, *(bar.value for bar in several)])), ticks, "{:.0%}")
-
-
-def spans(title: str, several: Sequence[Spans], seconds: float) -> Drawing:
-    """Return a chart of spans of time for each row, on an axis from 0 to `seconds`."""
-    rows = [_Row(row.label, row.note, row.colour, row.spans) for row in several]
-    return _row_chart(title, rows, (0.0, seconds), ticks(0, seconds, 8), "{:g} s")
+    marks = [number * step for number in range(first, last + 1)]
+    body = [line([(x(it), TOP - 6), (x(it), bottom)]) for it in marks]
+    body += [text(x(it), bottom + 15, f"{round(it, 6):g}", "middle", GREY) for it in marks]
+    for number, bar in enumerate(several):
+        y, colour = TOP + LINE * (number + 0.5), COLOURS[bar.colour % 6]
+        body.append(text(left - 10, y + 4, bar.label, "end", room=left - 20))
+        if bar.quartiles:
+            start, end = map(x, bar.quartiles)
+            body.append(box(start, y - 8, max(1.5, end - start), LINE - 8, colour, 0.35))
+        if bar.low is not None and bar.high is not None:
+            body.append(line([(x(bar.low), y), (x(bar.high), y)], colour, 2))
+        body.append(line([(x(bar.value), y)], colour, 9))
+        body.append(text(left + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
+    description = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in several)
+    return Drawing(title, round(left) + WIDE + NOTE, bottom + 22, body, description)
 
 
 def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150, legend: bool = False) -> Drawing:

@@ -15,7 +15,7 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of, queries_of
-from penumbra.flows.evaluate_grounding import judge
+from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train, with_parts
@@ -24,7 +24,7 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
-from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
@@ -131,8 +131,8 @@ def run_row(label: str, started: list[Started], results: Results, place: str) ->
         with failures_noted(results, f"{label}, seed {seed}"):
             wait()
             metrics, _ = train(sources, settings)
-            judged = judge(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags), Choice())
-            runs.append(SeededRun(label, seed, metrics, judged.predictions, judged.evaluation))
+            run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags))
+            runs.append(SeededRun(label, seed, metrics, run.predictions, run.evaluation))
     return runs
 
 

@@ -30,7 +30,7 @@ from penumbra.flows.serve import addresses, given_credential, interrupt
 from penumbra.flows.server import host_names, listen
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.negator import Negator
-from penumbra.tasks.grounding.prediction.pictures import saliency_beside, window_frames, windows_beside
+from penumbra.tasks.grounding.prediction.pictures import saliency_by_text, window_frames
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.stage import chosen_run, name_of
 
@@ -72,8 +72,8 @@ def show(run: str, video: Path, sentence: str) -> str:
     for it in negatives:
         words = [(word, word != own) for word, own in zip(it.query.split(), query.split(), strict=False)]
         rows.append((f"level {it.level}", words, windows.get(f"level {it.level}", ()), it.problem))
-    drawings = [saliency_beside(results)] if results["query"].saliency else []
-    drawings += [windows_beside(results), *(window_frames(watched, window) for window in windows["query"])]
+    drawings = [saliency_by_text(results)] if results["query"].saliency else []
+    drawings += [window_frames(watched, window) for window in windows["query"]]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda drawing: Markup(drawing.svg())  # noqa: S704 (its texts are escaped)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from penumbra.tasks.grounding.batches.inputs import Sources, newest_tags
 from penumbra.tasks.grounding.configs import Choice, Ranking
 from penumbra.tasks.grounding.evaluation.figures import evaluate
 from penumbra.tasks.grounding.evaluation.predictions import predict_model, sources_of_run
-from penumbra.tasks.grounding.report import Judged, report_evaluation
+from penumbra.tasks.grounding.report import EvaluatedRun, report_evaluation
 from penumbra.tasks.grounding.training.stage import chosen_run
 
 
@@ -23,15 +23,16 @@ from penumbra.tasks.grounding.training.stage import chosen_run
 )
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None) -> State[Artifact]:
     """Predict with the best epoch of a run and evaluate it; `ranking` defaults to that of the run."""
-    annotations = read_annotations(dataset)
-    runs = [chosen_run(dataset.name, run) for run in (choice.run, choice.beside)[: 2 if choice.beside else 1]]
-    negatives, tags = Store().newest_if_any(dataset.name, "negatives"), newest_tags(annotations)
-    sources = [sources_of_run(metrics, annotations, negatives, tags) for metrics in runs]
-    judged = [judge(metrics, read, choice, ranking) for metrics, read in zip(runs, sources, strict=True)]
-    return completed_state(judged[0].evaluation, report_evaluation(judged[0], judged[1:]))
+    annotations, metrics = read_annotations(dataset), chosen_run(dataset.name, choice.run)
+    negatives = Store().newest_if_any(dataset.name, "negatives")
+    sources = sources_of_run(metrics, annotations, negatives, newest_tags(annotations))
+    run = evaluate_run(metrics, sources, choice.splits, ranking)
+    return completed_state(run.evaluation, report_evaluation(run))
 
 
-def judge(metrics: Artifact, sources: Sources, choice: Choice, ranking: Ranking | None = None) -> Judged:
-    """Predict with a run and evaluate it; this is the flow's DAG for one run."""
-    predictions = predict_model(metrics, sources, ranking, choice.splits)
-    return Judged(metrics, sources, predictions, evaluate(metrics, predictions, sources))
+def evaluate_run(
+    metrics: Artifact, sources: Sources, splits: tuple[str, ...] = (), ranking: Ranking | None = None
+) -> EvaluatedRun:
+    """Predict with a run and evaluate it; this is the flow's DAG."""
+    predictions = predict_model(metrics, sources, ranking, splits)
+    return EvaluatedRun(metrics, sources, predictions, evaluate(metrics, predictions, sources))

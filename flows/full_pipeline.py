@@ -8,7 +8,7 @@ from prefect import State
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.flows.build_negatives import negatives_of
-from penumbra.flows.evaluate_grounding import judge
+from penumbra.flows.evaluate_grounding import evaluate_run
 from penumbra.flows.extract_features import features_of
 from penumbra.flows.named_flow import completed_state, named_flow
 from penumbra.flows.train_grounding import train
@@ -16,7 +16,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.grounding.batches.inputs import sources_of
-from penumbra.tasks.grounding.configs import Choice, Inputs, Ranking, Training
+from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.report import report_evaluation
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, features_with_preset, with_preset
@@ -51,7 +51,7 @@ def full_pipeline(
             extracted = features_of(dataset, built.negatives, extraction)
             metrics, trained = train(sources_of(built, extracted), settings)
             sources = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
-            judged = judge(metrics, sources, Choice())
+            run = evaluate_run(metrics, sources)
             outcomes = (built.outcome, extracted.outcome, trained)
-            outcome = report_evaluation(judged, [], "full-pipeline", outcomes)
-    return completed_state(judged.evaluation, outcome, built.outcome)
+            outcome = report_evaluation(run, "full-pipeline", outcomes)
+    return completed_state(run.evaluation, outcome, built.outcome)

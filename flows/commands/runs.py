@@ -31,19 +31,12 @@ def list_runs(
     model: Annotated[
         str | None, typer.Option(help="Only this model's, as in qd_detr+shine; qd_detr is with and without SHINE.")
     ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            help="run, dataset, model, negatives, finished, seconds, size, or a figure, the best first: R1@0.5, or of "
-            "a split, as in 'test mIoU'. Default: finished."
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
     from penumbra.tasks.grounding.runs import SHOWN, listed
 
-    trained = listed(dataset, model, sort)
+    trained = listed(dataset, model)
     if as_json:
         print_json([run.described() for run in trained])
         return
@@ -54,7 +47,9 @@ def list_runs(
     for run in trained:
         when = f"{run.finished:%F %H:%M}" if run.finished else f"not: epoch {run.epoch} of {run.epochs or '?'}"
         figures = ("\n".join(column) for column in zip(*run.lines(), strict=True))
-        rows.append((run.run, run.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}"))
+        rows.append(
+            (run.run, run.metrics.dataset, run.model, run.negatives or "–", when, *figures, f"{run.size / 1e6:,.1f}")
+        )
     print_table(("run", "data set", "model", "negatives", "finished (UTC)", "split", *SHOWN, "MB"), rows)
 
 
@@ -72,7 +67,7 @@ def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> N
         parents = [parent.path for parent in manifest.parents] if manifest else []
         print_json(run.described() | {"settings": settings, "parents": parents, "files": files})
         return
-    print_line(f"{run.run} on {run.dataset}  {run.folder}")
+    print_line(f"{run.run} on {run.metrics.dataset}  {run.folder}")
     for setting, value in settings.items():
         print_line(f"  {setting} = {json.dumps(value, ensure_ascii=False)}")
     if manifest:
@@ -102,7 +97,7 @@ def rm(
     for run in [found_run(name, dataset) for name in names]:
         size = run.size
         remove(run, dry_run)
-        print_removed(f"{run.run} on {run.dataset}", size, dry_run)
+        print_removed(f"{run.run} on {run.metrics.dataset}", size, dry_run)
 
 
 def compare(

@@ -266,9 +266,6 @@ class Choice(Parameters):
         coerce_numbers_to_str=True,
         description="Key of the run's `metrics` artifact, or its first digits; default: newest.",
     )
-    beside: str | None = Field(
-        None, coerce_numbers_to_str=True, description="A second run that the report compares it with: before SHINE."
-    )
     splits: tuple[str, ...] = Field((), description="Splits to evaluate on; default: all but train.")
 
 

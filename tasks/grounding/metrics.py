@@ -10,7 +10,7 @@ this one and add a line to `SHIPPED`; another package adds one by an entry point
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -21,8 +21,7 @@ from penumbra.artifacts.errors import PenumbraError
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Chosen = Flags | slice  # which of N queries
-Figures = Callable[[Chosen], dict[str, float]]
+Scores = dict[str, Floats]  # scores [N] of the queries, by the name of the figure that is their mean
 Rows = Sequence[Sequence[float]]
 
 
@@ -123,28 +122,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Metric:
-    """One or several figures of a split.
+    """One or several figures of a split, each the mean over queries of a score.
 
-    `figures` returns a function from some of the queries to figures by name; `by_query` returns scores [N] by name,
-    whose means are the figures, for `penumbra compare` and ablations. `shown` are columns of tables for people. A
-    metric that is not `by_type` is computed of whole splits only. Raise `version` with every change.
+    `shown` figures are columns of tables for people, and `compared` ones are resampled by `penumbra compare` and by
+    ablations. A metric that is not `by_type` is computed of whole splits only. Raise `version` with every change.
     """
 
-    figures: Callable[[Split], Figures]
-    by_query: Callable[[Split], dict[str, Floats]] | None = None
+    scores: Callable[[Split], Scores]
     shown: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     by_type: bool = True
     version: int = 1
-
-
-def mean_of(name: str, scores: Callable[[Split], Floats], shown: bool = False, version: int = 1) -> Metric:
-    """Return a metric that is the mean of a score [N]."""
-
-    def figures(split: Split) -> Figures:
-        values = scores(split)
-        return lambda chosen: {name: float(values[chosen].mean())}
-
-    return Metric(figures, lambda split: {name: scores(split)}, (name,) if shown else (), version=version)
 
 
 # -- moment retrieval --------------------------------------------------------------------------------------------------
@@ -214,30 +202,18 @@ def _area(hits: Flags, listed: Flags, truths: np.ndarray) -> Floats:
     return area
 
 
-def retrieval_metrics(scores: QueryScores, rows: Chosen = slice(None)) -> dict[str, float]:
-    """Return recall, mean IoU and mean average precision in percent, unrounded, over some of the queries."""
-    figures = {
-        f"R{among}@{iou}": 100 * float(scores.recall(among, iou)[rows].mean())
-        for among in (1, 5)
-        for iou in (0.3, 0.5, 0.7)
-    }
-    precision = scores.precision[rows].mean(0)
-    figures["mIoU"] = 100 * float(scores.iou[rows].mean())
-    figures |= {f"mAP@{iou}": 100 * float(precision[IOUS.index(iou)]) for iou in (0.5, 0.75)}
-    return {**figures, "mAP": 100 * float(np.mean(precision))}
-
-
-def retrieval_by_query(split: Split) -> dict[str, Floats]:
-    """Return the scores [N] in percent that runs are compared by."""
-    scores = score_queries(split.windows)
-    recall = {f"R1@{iou}": 100.0 * scores.recall(1, iou) for iou in (0.5, 0.7)}
-    return {**recall, "mIoU": 100 * scores.iou, "mAP": 100 * scores.precision.mean(1)}
+def retrieval_scores(windows: Windows) -> Scores:
+    """Return the scores of recall, mean IoU and mean average precision in percent."""
+    scores = score_queries(windows)
+    recall = {f"R{n}@{iou}": 100.0 * scores.recall(n, iou) for n in (1, 5) for iou in (0.3, 0.5, 0.7)}
+    precision = {f"mAP@{iou}": 100 * scores.precision[:, IOUS.index(iou)] for iou in (0.5, 0.75)}
+    return {**recall, "mIoU": 100 * scores.iou, **precision, "mAP": 100 * scores.precision.mean(1)}
 
 
 RETRIEVAL = Metric(
-    figures=lambda split: partial(retrieval_metrics, score_queries(split.windows)),
-    by_query=retrieval_by_query,
+    scores=lambda split: retrieval_scores(split.windows),
     shown=("R1@0.3", "R1@0.5", "R1@0.7", "R5@0.5", "R5@0.7", "mIoU", "mAP"),
+    compared=("R1@0.5", "R1@0.7", "mIoU", "mAP"),
 )
 
 
@@ -247,46 +223,38 @@ CLIP_SECONDS = 2
 LEVELS = {"Fair": 2, "Good": 3, "VeryGood": 4}  # lowest score of an annotator that counts
 
 
-@dataclass(frozen=True)
-class Saliency:
-    """Saliency of N queries: predicted [N, L] (NaN is padding), annotators' scores [N, L, 3], clips [N]."""
-
-    predicted: Floats
-    scores: np.ndarray
-    length: np.ndarray
-
-
-def align_saliency(
+def highlight_scores(
     predicted: Sequence[Sequence[float]],
     durations: Sequence[float],
     clips: Sequence[Sequence[int]],
     scores: Sequence[Sequence[Sequence[int]]],
-) -> Saliency:
-    """Return arrays of predicted saliency and of the three annotators' scores (0 to 4) of the clips they judged."""
+) -> Scores:
+    """Return the scores of mean average precision and Hit@1 in percent, for each level.
+
+    Args:
+        predicted: saliency of each query's clips
+        durations: seconds of each query's video
+        clips: the clips that annotators judged
+        scores: the scores (0 to 4) of three annotators of each such clip
+
+    """
     length = np.array([int(duration / CLIP_SECONDS) for duration in durations])
     longest = max(int(length.max(initial=0)), max(map(len, predicted), default=0))
     labels = np.zeros((len(length), longest, 3), dtype=np.int64)
-    padded = np.full((len(length), longest), np.nan)
-    for row, (saliency, places, given) in enumerate(zip(predicted, clips, scores, strict=True)):
-        if not len(saliency):
+    saliency = np.full((len(length), longest), np.nan)
+    for row, (values, places, given) in enumerate(zip(predicted, clips, scores, strict=True)):
+        if not len(values):
             raise EvaluationError(f"query {row} has no saliency")
-        padded[row, : len(saliency)] = saliency
+        saliency[row, : len(values)] = values
         if len(places):
             labels[row, np.asarray(places)] = np.asarray(given)
-    return Saliency(padded, labels, length)
-
-
-def highlight_metrics(saliency: Saliency, rows: Chosen = slice(None)) -> dict[str, float]:
-    """Return mean average precision and Hit@1 in percent, unrounded, for each level."""
-    figures: dict[str, float] = {}
-    predicted, length = saliency.predicted[rows], saliency.length[rows]
-    highest = np.nan_to_num(predicted, nan=-np.inf).argmax(1)
+    highest = np.nan_to_num(saliency, nan=-np.inf).argmax(1)
+    figures = Scores()
     for name, least in LEVELS.items():
-        relevant = np.asarray(saliency.scores[rows] >= least)
-        judged = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
-        hit = judged & (highest < length)  # a clip after the labels' end is no hit
-        figures[f"HL-{name}-mAP"] = 100 * float(_highlight_precision(relevant, predicted, length).mean())
-        figures[f"HL-{name}-Hit1"] = 100 * float(hit.mean())
+        relevant = labels >= least
+        hit = relevant.any(2)[np.arange(len(highest)), highest] & (highest < length)  # the labels end with the video
+        figures[f"HL-{name}-mAP"] = 100 * _highlight_precision(relevant, saliency, length).mean(1)
+        figures[f"HL-{name}-Hit1"] = 100.0 * hit
     return figures
 
 
@@ -317,21 +285,20 @@ def _highlight_precision(relevant: np.ndarray, predicted: Floats, length: np.nda
     return np.where(positives == 0, 0.0, np.where(positives == length[:, None], 1.0, mean))
 
 
-def _highlights_of(split: Split) -> Figures:
-    """Return the highlight figures of a whole split; none unless every query has saliency labels."""
+def _highlights_of(split: Split) -> Scores:
+    """Return the highlight scores of a whole split; none unless every query has saliency labels."""
     truth = [split.annotations[qid] for qid in split.predictions]
     if not all(row["saliency"] for row in truth):
-        return lambda _: {}
-    saliency = align_saliency(
+        return {}
+    return highlight_scores(
         [row["saliency"] for row in split.predictions.values()],
         [row["duration"] for row in truth],
         [[clip["clip"] for clip in row["saliency"]] for row in truth],
         [[clip["scores"] for clip in row["saliency"]] for row in truth],
     )
-    return partial(highlight_metrics, saliency)
 
 
-HIGHLIGHTS = Metric(figures=_highlights_of, by_type=False)
+HIGHLIGHTS = Metric(_highlights_of, by_type=False)
 
 
 # -- SHINE's order of saliency -----------------------------------------------------------------------------------------
@@ -365,21 +332,16 @@ SHIPPED: dict[str, Metric] = {"retrieval": RETRIEVAL, "highlights": HIGHLIGHTS}
 
 @cache
 def all_metrics() -> dict[str, Metric]:
-    """Return the metrics by name, with those of other packages, which are imported only now."""
-    metrics = dict(SHIPPED)
-    for point in entry_points(group="penumbra.metrics"):
-        metric = point.load()
-        if not isinstance(metric, Metric):
-            raise EvaluationError(f"metric {point.name!r} is a {type(metric).__name__}, not a Metric")
-        if point.name in metrics:
-            raise EvaluationError(f"there are two metrics {point.name!r}: rename one of them")
-        metrics[point.name] = metric
-    return metrics
+    """Return the metrics by name, with those of other packages."""
+    return SHIPPED | {point.name: point.load() for point in entry_points(group="penumbra.metrics")}
 
 
-def scores_by_query(split: Split) -> dict[str, Floats]:
-    """Return the scores [N] of each query by figure: their mean is the figure."""
-    scores: dict[str, Floats] = {}
-    for metric in all_metrics().values():
-        scores |= metric.by_query(split) if metric.by_query else {}
-    return scores
+def means(scores: Scores, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
+    """Return the figures over some of the queries."""
+    return {name: float(values[rows].mean()) for name, values in scores.items()}
+
+
+def compared_scores(split: Split) -> Scores:
+    """Return the scores that runs are compared by."""
+    several = ((metric, metric.scores(split)) for metric in all_metrics().values() if metric.compared)
+    return {name: scores[name] for metric, scores in several for name in metric.compared}

@@ -14,11 +14,12 @@ import numpy as np
 
 from penumbra.tasks.grounding.metrics import (
     IOUS,
+    LEVELS,
     EvaluationError,
     Windows,
     align,
-    align_saliency,
-    highlight_metrics,
+    highlight_scores,
+    means,
     score_queries,
 )
 
@@ -46,54 +47,43 @@ def report(
         part = windows if high == np.inf else windows.keep((length > low) & (length <= high))
         figures[name] = _retrieval(part, recall_ious) if part.qids else {"MR-mAP": {}, "MR-R1": {}}
     if all("pred_saliency_scores" in row for row in submission) and all("saliency_scores" in row for row in truth):
-        figures |= _highlights(submission, truth)
+        saliency = {str(row["qid"]): row["pred_saliency_scores"] for row in submission}
+        labels = ([row[name] for row in truth] for name in ("duration", "relevant_clip_ids", "saliency_scores"))
+        found = means(highlight_scores([saliency[str(row["qid"])] for row in truth], *labels))
+        for level in LEVELS:
+            figures[f"HL-min-{level}"] = {f"HL-{k}": _printed(found[f"HL-{level}-{k}"]) for k in ("mAP", "Hit1")}
     return figures
-
-
-def printed(value: float) -> float:
-    """Return a value with two decimals, as the published evaluation prints it."""
-    return float(f"{value:.2f}")
 
 
 def _retrieval(windows: Windows, recall_ious: Sequence[float]) -> dict[str, dict[str, float]]:
     scores = score_queries(windows)
     precision = scores.precision.mean(0)
-    by_iou = {str(iou): printed(100 * value) for iou, value in zip(IOUS, precision, strict=True)}
-    recall = {str(iou): printed(100 * scores.recall(1, iou).mean()) for iou in recall_ious}
+    by_iou = {str(iou): _printed(100 * value) for iou, value in zip(IOUS, precision, strict=True)}
+    recall = {str(iou): _printed(100 * scores.recall(1, iou).mean()) for iou in recall_ious}
     return {
-        "MR-mAP": {**by_iou, "average": printed(100 * np.mean(precision))},
-        "MR-R1": {**recall, "average": printed(100 * scores.iou.mean())},
+        "MR-mAP": {**by_iou, "average": _printed(100 * np.mean(precision))},
+        "MR-R1": {**recall, "average": _printed(100 * scores.iou.mean())},
     }
 
 
-def _highlights(submission: Rows, truth: Rows) -> dict[str, dict[str, float]]:
-    saliency = {str(row["qid"]): row["pred_saliency_scores"] for row in submission}
-    columns = ([row[name] for row in truth] for name in ("duration", "relevant_clip_ids", "saliency_scores"))
-    figures = highlight_metrics(align_saliency([saliency[str(row["qid"])] for row in truth], *columns))
-    levels = sorted({name.split("-")[1] for name in figures})
-    return {
-        f"HL-min-{level}": {f"HL-{kind}": printed(figures[f"HL-{level}-{kind}"]) for kind in ("mAP", "Hit1")}
-        for level in levels
-    }
+def _printed(value: float) -> float:
+    return float(f"{value:.2f}")  # as the published evaluation prints it
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON-lines file; raise `EvaluationError` naming the file and line that is not valid."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise EvaluationError(f"{path} can't be read ({error})") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise EvaluationError(f"{path} line {number} is not JSON ({error.msg})") from None
-        if not isinstance(row, dict) or "qid" not in row:
-            raise EvaluationError(f"{path} line {number} has no qid")
-        rows.append(row)
+        if line.strip():
+            try:
+                row = json.loads(line)
+                rows.append({"qid": row["qid"], **row})
+            except (ValueError, KeyError, TypeError):
+                raise EvaluationError(f"{path} line {number} is no JSON object with a qid") from None
     return rows
 
 

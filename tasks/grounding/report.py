@@ -5,16 +5,14 @@ The file is `report.html` in the run's folder of checkpoints.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from penumbra.artifacts.charts import COLOURS, Bar, Drawing, Line, Panel, Spans, bars, panels, spans
+from penumbra.artifacts.charts import Drawing, Line, Panel, panels
 from penumbra.artifacts.document import Document, Section, Table
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import plain
@@ -24,12 +22,10 @@ from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.grounding.batches.examples import LEVELS, clip_range
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
-from penumbra.tasks.grounding.evaluation.compare import compare
-from penumbra.tasks.grounding.evaluation.figures import aligned, results
-from penumbra.tasks.grounding.evaluation.predictions import truth_end
+from penumbra.tasks.grounding.evaluation.figures import own_tables, results
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import SALIENCY_SPAN
-from penumbra.tasks.grounding.metrics import NAMES, EvaluationError, score_queries
+from penumbra.tasks.grounding.metrics import NAMES
 from penumbra.tasks.grounding.runs import ALL, run_folder
 from penumbra.tasks.grounding.training.curves import best_epoch, curves_of, curves_section, figures_in_words, headline
 from penumbra.tasks.grounding.training.presets import Settings, flat_settings
@@ -38,107 +34,53 @@ from penumbra.tasks.stage import logger, side_effect_task
 
 FILE = "report.html"
 CANDIDATES = 200  # held-out queries that are considered for SHINE's Figure 6
-SHOWN = 3  # windows of the run in Figure 7
-PLACES = (("best", 0.0), ("middle", 0.5), ("worst", 1.0))
 RESULTS = (
     "Figures are in per cent; a composition type counts the queries that have a novel one of it. A constant window is "
     "the best one of the training split, for all queries alike or by their verb; “another query” is what the run "
     "predicts if it is given a query of another video. A run that grounds lies well above all three."
 )
-Row = Mapping[str, Any]
+FIGURE_6 = "Saliency under a query and its negatives (SHINE, Figure 6)"
+Example = tuple[Mapping[str, Any], dict[str, str]]  # a row of `annotations`; the query and its negatives by name
 Saliency = Mapping[str, np.ndarray]  # [clips] by the name of a text
 
 
 @dataclass(frozen=True)
-class Example:
-    """A row of `annotations`, and the texts that its video is predicted with, by name."""
-
-    row: Row
-    texts: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """An evaluated run: its metrics, what it read, its predictions, and their figures."""
+class EvaluatedRun:
+    """A run with what it read, its predictions, and their figures."""
 
     metrics: Artifact
     sources: Sources
     predictions: Artifact
     evaluation: Artifact
 
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return name_of(Store().manifest(self.metrics))
-
-    @property
-    def figures(self) -> list[dict[str, Any]]:
-        """The rows of the evaluation."""
-        return list(Store().table(self.evaluation).to_pylist())
-
-    @cached_property
-    def run(self) -> tuple[nn.Module, Settings]:
-        """The run's best model and its settings."""
-        return load_run(self.metrics)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        """All queries of the data set, with the features that the run was trained on."""
-        return load(self.sources, self.run[1].inputs)
-
-    def saliency(self, examples: Sequence[Example]) -> list[Saliency]:
-        """Return the saliency of each example's video with each of its texts; empty for some models."""
-        rows = [
-            {**example.row, "qid": f"{number} {name}", "query": text}
-            for number, example in enumerate(examples)
-            for name, text in example.texts.items()
-        ]
-        by_text: list[dict[str, np.ndarray]] = [{} for _ in examples]
-        prepared, device = self.loaded.prepare(rows, "report"), device_of("auto")
-        if len(prepared):
-            model, settings = self.run
-            system = system_of(settings)
-            data = system.data(prepared, self.loaded.videos, self.loaded.texts, device)
-            for prediction in system.predict(model.to(device), data):
-                number, _, name = prediction.qid.partition(" ")
-                if len(prediction.saliency):
-                    by_text[int(number)][name] = prediction.saliency
-        return list(by_text)
-
 
 @side_effect_task("report")
 def report_training(metrics: Artifact) -> str:
     """Publish a run's curves and settings, and write the file unless an evaluation wrote it; return its outcome."""
-    document, file = training_document(metrics), run_folder(metrics) / FILE
-    publish_report(metrics.dataset, "train-grounding", document.markdown())
-    if not file.is_file():
-        _write(document, file)
-    logger().info("report: %s", file)
+    document = training_document(metrics)
+    _publish(document, metrics, "train-grounding", keep=True)
     return f"{document.title}: {document.headline or 'there were no validation queries'}"
 
 
 @side_effect_task("report")
-def report_evaluation(
-    judged: Judged, beside: list[Judged], flow: str = "evaluate-grounding", before: Sequence[str | None] = ()
-) -> str:
-    """Publish everything about an evaluated run, with others beside it and the outcomes of the stages `before` it.
-
-    Return its outcome.
-    """
-    document, file = evaluation_document(judged, beside), run_folder(judged.metrics) / FILE
-    outcomes = "".join(f"- {plain(outcome)}\n" for outcome in before if outcome)
-    earlier = f"\n\n## The way here\n\n{outcomes}" if outcomes else ""
-    publish_report(judged.metrics.dataset, flow, document.markdown() + earlier)
-    _write(document, file)
-    logger().info("report: %s", file)
+def report_evaluation(run: EvaluatedRun, flow: str = "evaluate-grounding", outcomes: Sequence[str | None] = ()) -> str:
+    """Publish everything about an evaluated run, with the outcomes of earlier stages; return its outcome."""
+    document = evaluation_document(run)
+    earlier = "".join(f"- {plain(outcome)}\n" for outcome in outcomes if outcome)
+    _publish(document, run.metrics, flow, f"\n\n## The way here\n\n{earlier}" if earlier else "")
     return f"{document.title}: {document.headline}"
 
 
-def _write(document: Document, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{FILE}.{os.getpid()}")
-    draft.write_text(document.html(), encoding="utf-8")
-    os.replace(draft, file)
+def _publish(document: Document, metrics: Artifact, flow: str, more: str = "", keep: bool = False) -> None:
+    """Publish a document with `more` Markdown, and write the file; `keep` leaves an existing file as it is."""
+    file = run_folder(metrics) / FILE
+    publish_report(metrics.dataset, flow, document.markdown() + more)
+    if not (keep and file.is_file()):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{FILE}.{os.getpid()}")
+        draft.write_text(document.html(), encoding="utf-8")
+        os.replace(draft, file)
+    logger().info("report: %s", file)
 
 
 def training_document(metrics: Artifact) -> Document:
@@ -169,86 +111,49 @@ def training_document(metrics: Artifact) -> Document:
     return Document(f"{name_of(manifest)} on {metrics.dataset}", " ".join(lead), sections, headline(curves_of(rows)))
 
 
-def evaluation_document(judged: Judged, beside: Sequence[Judged]) -> Document:
-    """Return the report of an evaluated run: results, SHINE's Figures 6 and 7, and the report of its training."""
-    runs, trained = [judged, *beside], training_document(judged.metrics)
-    charts = {run.name: ordering_chart(run.figures, run.name) for run in runs}
-    lack = "has none: it predicts no saliency with hard negatives, or no query has any."
-    missing = [f"{name} {lack}" for name, chart in charts.items() if not chart]
-    sections = [
-        _results_section(judged, beside),
-        Section("Order of saliency", missing, drawings=[chart for chart in charts.values() if chart]),
-        saliency_section(runs),
-        _windows_section(runs),
-        *trained.sections,
-    ]
-    others = f" Beside it: {', '.join(run.name for run in beside)}." if beside else ""
+def evaluation_document(run: EvaluatedRun) -> Document:
+    """Return the report of an evaluated run: results, SHINE's Figure 6, and the report of its training."""
+    trained, figures = training_document(run.metrics), Store().table(run.evaluation).to_pylist()
     by_split: dict[str, dict[str, float]] = {}
-    for row in judged.figures:
+    for row in figures:
         if row["subset"] == ALL:
             by_split.setdefault(row["split"], {})[row["metric"]] = row["value"]
     splits = [f"{words} on {split}" for split, row in by_split.items() if (words := figures_in_words(row))]
-    filled = [section for section in sections if section.text or section.tables or section.drawings]
-    return Document(trained.title, trained.lead + others, filled, "; ".join(splits))
-
-
-def _results_section(judged: Judged, beside: Sequence[Judged]) -> Section:
-    """Return the tables of figures of each run, and the differences between the runs with their intervals."""
-    text, tables = [RESULTS], [Table(*results(run.figures), run.name) for run in (judged, *beside)]
-    for other in beside:
-        try:
-            differences = compare(judged.metrics.dataset, other.metrics.key, judged.metrics.key)
-        except EvaluationError as error:
-            text.append(f"{other.name} can't be compared query by query: {error}.")
-            continue
-        lines = [
-            (split, metric, f"{by.mean:+.2f}", f"{by.low:+.2f} to {by.high:+.2f}", by.p_text)
-            for split, metric, by in differences
-        ]
-        caption = f"{judged.name} minus {other.name}, paired bootstrap over videos"
-        tables.append(Table(("split", "metric", "difference", "95 % interval", "p"), lines, caption))
-    return Section("Results", text, tables)
-
-
-def ordering_chart(figures: Sequence[Row], run: str) -> Drawing | None:
-    """Return how often saliency inside the moment (of MMN, its score) is in SHINE's order."""
-    orders = [row for row in figures if row["metric"].startswith("ordering")]
-    label = "ordering "
-    rows = [Bar(it["metric"].removeprefix(label).replace("ordering", "all of it"), it["value"] / 100) for it in orders]
-    title = f"{run}: share of queries for which the moment is rated in this order"
-    return bars(title, rows, 1.0, (0, 0.25, 0.5, 0.75, 1)) if rows else None
+    tables = [Table(*results(figures)), *(Table(*own) for own in own_tables(figures))]
+    sections = [Section("Results", [RESULTS], tables), saliency_section(run), *trained.sections]
+    return Document(trained.title, trained.lead, sections, "; ".join(splits))
 
 
 # -- SHINE's Figure 6: saliency of a query and its negatives -----------------------------------------------------------
 
 
-def saliency_section(runs: Sequence[Judged]) -> Section:
-    """Return Figure 6 for the query that the first run orders best, the middle one and the worst."""
-    title, own = "Saliency under a query and its negatives (SHINE, Figure 6)", runs[0]
-    kind, candidates = ordering_candidates(own.loaded, own.run[1])
-    if not candidates:
-        return Section(title, ["No query that was held out or trained on has hard negatives."])
-    saliency = own.saliency(candidates)
-    if not any(saliency):
-        return Section(title, [f"{own.name} predicts no saliency."])
-    clip_length = own.loaded.videos.clip_length
-    falls = [steepness(*pair, clip_length) for pair in zip(candidates, saliency, strict=True)]
-    chosen = list(pick(falls))
-    examples = [candidates[number] for _, number in chosen]
-    shown = [(run.name, run.saliency(examples), run.loaded.videos.clip_length) for run in reversed(runs)]
+def saliency_section(run: EvaluatedRun) -> Section:
+    """Return Figure 6 for the query whose texts the run orders best, for the middle one and for the worst."""
+    model, settings = load_run(run.metrics)
+    loaded = load(run.sources, settings.inputs)
+    kind, examples = ordering_examples(loaded, settings)
+    if not examples:
+        return Section(FIGURE_6, ["No query that was held out or trained on has hard negatives."])
+    saliency, seconds = predict_saliency(examples, loaded, model, settings), loaded.videos.clip_length
+    falls = [smallest_fall(*pair, seconds) for pair in zip(examples, saliency, strict=True)]
+    order = sorted(np.flatnonzero(np.isfinite(falls)).tolist(), key=lambda number: -falls[number])
+    if not order:
+        return Section(FIGURE_6, ["The run predicts no saliency."])
+    chosen = {order[-1]: "worst", order[len(order) // 2]: "middle", order[0]: "best"}
     drawings = []
-    for index, ((place, number), example) in enumerate(zip(chosen, examples, strict=True)):
-        ordered = f"{place} ordered, smallest fall {falls[number] + 0.0:+.3g}"
-        panels = [(name, by_example[index], seconds) for name, by_example, seconds in shown]
-        drawings.append(saliency_figure(f"{ordered}: “{example.row['query']}” ({example.row['qid']})", example, panels))
+    for number in sorted(chosen, key=order.index):
+        row = examples[number][0]
+        ordered = f"{chosen[number]} ordered, smallest fall {falls[number] + 0.0:+.3g}"
+        title = f"{ordered}: “{row['query']}” ({row['qid']})"
+        drawings.append(saliency_figure(title, examples[number], saliency[number], seconds))
     note = (
-        f"Of {len(candidates):,} {kind} queries with three negatives, by the smallest of the four falls of mean "
+        f"Of {len(examples):,} {kind} queries with three negatives, by the smallest of the four falls of mean "
         "saliency inside the moment, from the query to a random text: above 0 the order is right. The moment is shaded."
     )
-    return Section(title, [note], drawings=drawings)
+    return Section(FIGURE_6, [note], drawings=drawings)
 
 
-def ordering_candidates(loaded: Loaded, settings: Settings) -> tuple[str, list[Example]]:
+def ordering_examples(loaded: Loaded, settings: Settings) -> tuple[str, list[Example]]:
     """Return "held-out" or, if there are none, "training" queries with all hard negatives.
 
     The random text is the next query of another video.
@@ -264,92 +169,55 @@ def ordering_candidates(loaded: Loaded, settings: Settings) -> tuple[str, list[E
         others = (other for other in several[number + 1 :] + several[:number] if other["vid"] != row["vid"])
         other, levels = next(others, None), loaded.negatives[row["qid"]]
         texts = {NAMES[0]: row["query"], **{NAMES[level]: levels[level] for level in range(1, LEVELS + 1)}}
-        examples.append(Example(row, texts | ({NAMES[-1]: other["query"]} if other else {})))
+        examples.append((row, texts | ({NAMES[-1]: other["query"]} if other else {})))
     return "held-out" if validation else "training", examples
 
 
-def steepness(example: Example, saliency: Saliency, clip_length: float) -> float:
+def predict_saliency(
+    examples: Sequence[Example], loaded: Loaded, model: nn.Module, settings: Settings
+) -> list[Saliency]:
+    """Return the saliency of each example's video with each of its texts; empty for models that predict none."""
+    rows = [
+        {**row, "qid": f"{number} {name}", "query": text}
+        for number, (row, texts) in enumerate(examples)
+        for name, text in texts.items()
+    ]
+    saliency: list[dict[str, np.ndarray]] = [{} for _ in examples]
+    prepared, device, system = loaded.prepare(rows, "report"), device_of("auto"), system_of(settings)
+    if len(prepared):
+        data = system.data(prepared, loaded.videos, loaded.texts, device)
+        for prediction in system.predict(model.to(device), data):
+            number, _, name = prediction.qid.partition(" ")
+            if len(prediction.saliency):
+                saliency[int(number)][name] = prediction.saliency
+    return list(saliency)
+
+
+def smallest_fall(example: Example, saliency: Saliency, clip_length: float) -> float:
     """Return the smallest fall of mean saliency inside the moment from a text to the next; NaN if a text is missing."""
-    if any(name not in saliency for name in example.texts):
+    row, texts = example
+    if any(name not in saliency for name in texts):
         return float("nan")
     clips = len(saliency[NAMES[0]])
     inside = np.zeros(clips, bool)
-    for start, end in example.row["windows"]:
+    for start, end in row["windows"]:
         first, last = clip_range(start, end, clips, clip_length)
         inside[first : last + 1] = True
     means = [float(saliency[name][inside].mean()) for name in NAMES if name in saliency]
     return float(np.min(-np.diff(means))) if len(means) > 1 else float("nan")
 
 
-def pick(values: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield the place and the number of the best, middle and worst value, each number once; NaN is left out."""
-    order = sorted((n for n, value in enumerate(values) if np.isfinite(value)), key=lambda number: -values[number])
-    seen = set[int]()
-    for name, share in PLACES if order else ():
-        number = order[round(share * (len(order) - 1))]
-        if number not in seen:
-            seen.add(number)
-            yield name, number
-
-
-def saliency_figure(title: str, example: Example, runs: Sequence[tuple[str, Saliency, float]]) -> Drawing:
-    """Return Figure 6 of a query: a panel for each run (name, saliency by text, seconds of a clip)."""
-
-    def lines(saliency: Saliency, seconds: float) -> Iterator[Line]:
-        for style, name in enumerate(NAMES):
-            if name in saliency:
-                points = [((clip + 0.5) * seconds, float(value)) for clip, value in enumerate(saliency[name])]
-                yield Line(f"{name}: {example.texts[name]}", points, style)
-
-    row = example.row
-    several = [
-        Panel(name, list(lines(saliency, s)), 0, row["duration"], "s", row["windows"], least=SALIENCY_SPAN)
-        for name, saliency, s in runs
-        if saliency
+def saliency_figure(title: str, example: Example, saliency: Saliency, clip_length: float) -> Drawing:
+    """Return Figure 6 of a query: a line for each text, with the moment shaded."""
+    row, texts = example
+    lines = [
+        Line(
+            f"{name}: {texts[name]}",
+            [((clip + 0.5) * clip_length, float(value)) for clip, value in enumerate(saliency[name])],
+            style,
+        )
+        for style, name in enumerate(NAMES)
+        if name in saliency
     ]
-    return panels(title, several, columns=len(several), height=230, legend=True)
-
-
-# -- SHINE's Figure 7: predicted and true windows ----------------------------------------------------------------------
-
-
-def _windows_section(runs: Sequence[Judged]) -> Section:
-    """Return Figure 7 for the best, the middle and the worst query of each split by the first run."""
-    annotations = {row["qid"]: row for row in runs[0].loaded.rows}
-    columns = ["split", "qid", "windows"]
-    predictions = [
-        {row["qid"]: row for part in Store().parts(run.predictions, columns) for row in part.to_pylist()}
-        for run in runs
-    ]
-    end = truth_end(Store().manifest(runs[0].predictions))
-    drawings = []
-    for split, place, qid, overlap in overlap_examples(predictions[0], annotations, end):
-        row = annotations[qid]
-        shown = [(run.name, rows[qid]) for run, rows in zip(runs, predictions, strict=True) if qid in rows]
-        drawings.append(windows_figure(f"{split}, {place}, IoU {overlap:.2f}: “{row['query']}” ({qid})", row, shown))
-    note = "The queries of each split with the highest, the middle and the lowest IoU of the first window."
-    return Section("Predicted and true windows (SHINE, Figure 7)", [note] if drawings else [], drawings=drawings)
-
-
-def overlap_examples(
-    predictions: Mapping[str, Row], annotations: Mapping[str, Row], end: float | None
-) -> Iterator[tuple[str, str, str, float]]:
-    """Yield split, place, qid and IoU of the first window, of rows of `predictions`; see `Ranking.truth_ends`."""
-    for split in dict.fromkeys(row["split"] for row in predictions.values()):
-        judged = [row for row in predictions.values() if row["split"] == split and annotations[row["qid"]]["windows"]]
-        windows = aligned(judged, annotations, end)
-        iou = score_queries(windows).iou.tolist() if windows.qids else []
-        for place, number in pick(iou):
-            yield split, place, windows.qids[number], iou[number]
-
-
-def windows_figure(title: str, truth: Row, runs: Sequence[tuple[str, Row]]) -> Drawing:
-    """Return Figure 7 of a query: the true windows, the best of the first run, and the first of each other run."""
-    rows = [Spans("true", truth["windows"])]
-    for number, (name, prediction) in enumerate(runs):
-        shown = prediction["windows"][: 1 if number else SHOWN]
-        for place, window in enumerate(shown, 1):
-            label = f"{name if len(runs) > 1 else 'predicted'}{f', {place}' if len(shown) > 1 else ''}"
-            span = [(window["start"], window["end"])]
-            rows.append(Spans(label, span, f"{window['score']:.2f}", COLOURS[3 if number else 0]))
-    return spans(title, rows, truth["duration"])
+    panel = Panel("", lines, 0, row["duration"], "s", row["windows"], least=SALIENCY_SPAN)
+    return panels(title, [panel], columns=1, height=230, legend=True)

@@ -24,7 +24,6 @@ SHOWN = ("R1@0.5", "R1@0.7", "mIoU")
 METRICS, EVALUATION = "metrics", "evaluation"  # stages of a run
 FIGURES = ["run", "split", "subset", "metric", "value"]
 COLUMNS = ["run", "dataset", "key", "model", "negatives", "finished", "seconds", "size"]
-FALLING = ("seconds", "size")  # sorted from the largest, as metrics are
 SHIPPED = {"scenes-grounder": PROJECT / "models" / "scenes_grounder"}  # weights that come with the project
 SETTINGS = "settings.json"  # the settings of a run, written before its first epoch
 
@@ -94,11 +93,6 @@ class Run:
         return self.run.rpartition("-")[0]
 
     @property
-    def dataset(self) -> str:
-        """The data set that it was trained on."""
-        return self.metrics.dataset
-
-    @property
     def folder(self) -> Path:
         """The folder of its checkpoints."""
         return run_folder(self.metrics)
@@ -113,24 +107,26 @@ class Run:
         """The bytes of its files."""
         return sum(self.files().values())
 
+    def about(self) -> dict[str, Any]:
+        """Return `COLUMNS`."""
+        own = {"dataset": self.metrics.dataset, "key": self.metrics.key}
+        return {name: own[name] if name in own else getattr(self, name) for name in COLUMNS}
+
     def row(self) -> dict[str, Any]:
         """Return `COLUMNS`, and each metric as `SPLIT METRIC`."""
-        about = {name: self.metrics.key if name == "key" else getattr(self, name) for name in COLUMNS}
-        return about | {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
+        return self.about() | {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
 
     def described(self) -> dict[str, Any]:
         """Return everything for JSON: `COLUMNS`, progress, and metrics by split."""
-        row = self.row() | {"finished": self.finished and self.finished.isoformat(timespec="seconds")}
         more = {"epoch": self.epoch, "epochs": self.epochs, "damaged": self.damaged, "figures": self.figures}
-        return {name: row[name] for name in COLUMNS} | more
+        return self.about() | more | {"finished": self.finished and self.finished.isoformat(timespec="seconds")}
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return the metrics that tables show: a line for each split, at least one."""
-        lines = [
-            (split, *("–" if row.get(name) is None else f"{row[name]:.2f}" for name in SHOWN))
-            for split, row in self.figures.items()
+        figures = self.figures or {"damaged" if self.damaged else "–": {}}
+        return [
+            (split, *(f"{row[name]:.2f}" if name in row else "–" for name in SHOWN)) for split, row in figures.items()
         ]
-        return lines or [("damaged" if self.damaged else "–", *("–" for _ in SHOWN))]
 
     def files(self) -> dict[str, int]:
         """Return the size of each of its files in bytes."""
@@ -169,23 +165,25 @@ def _providers(dataset: str | None) -> dict[str, str]:
 
 
 def _finished(manifest: Manifest, later: list[Artifact], providers: dict[str, str]) -> Run:
-    metrics = Store().reference(manifest)
+    metrics, settings = Store().reference(manifest), manifest.parameters.get("settings", {})
     negatives = [it for it in manifest.parents if it.stage in ("negatives", "in_video_negatives")]
-    losses = _rows(metrics, ["run"])
-    evaluated = _rows(later[-1], FIGURES) if later and later[-1].stage == EVALUATION else []  # the newest is last
-    figures = defaultdict[str, dict[str, float]](dict)
-    for row in evaluated or ():
-        if row["subset"] == ALL:
-            figures[row["split"]][row["metric"]] = row["value"]
-    settings = manifest.parameters.get("settings", {})
-    rows = evaluated or losses or []  # a run that kept the weights of start_from has none
+    figures, damaged, names = defaultdict[str, dict[str, float]](dict), False, list[str]()
+    try:
+        names = Store().table(metrics, ["run"])["run"].to_pylist()  # none if a run kept the weights of start_from
+        if later and later[-1].stage == EVALUATION:  # the newest
+            for row in Store().table(later[-1], FIGURES).to_pylist():
+                names.append(row["run"])
+                if row["subset"] == ALL:
+                    figures[row["split"]][row["metric"]] = row["value"]
+    except ArtifactError:
+        damaged = True
     return Run(
         metrics,
-        rows[0]["run"] if rows else _name(settings, metrics),
+        names[0] if names else _name(settings, metrics),
         ", ".join(f"{providers.get(it.key) or it.stage}/{it.key[:6]}" for it in negatives),
         manifest.ended,
         manifest.seconds,
-        damaged=None in (losses, evaluated),
+        damaged=damaged,
         figures=dict(figures),
         settings=settings,
         artifacts=(metrics, *later),
@@ -201,24 +199,15 @@ def _unfinished(folder: Path) -> Run:
     return Run(metrics, name, epoch=last_epoch(folder), epochs=epochs, settings=settings, artifacts=artifacts)
 
 
-def _rows(artifact: Artifact, columns: list[str]) -> list[dict[str, Any]] | None:
-    """Return an artifact's rows, or None if it is damaged."""
-    try:
-        return list(Store().table(artifact, columns).to_pylist())
-    except ArtifactError:
-        return None
-
-
 def _name(settings: dict[str, Any], metrics: Artifact) -> str:
     """Return the name of a run without a table."""
     return f"{settings.get('model', {}).get('name', 'run')}-{metrics.key[:6]}"
 
 
-def listed(dataset: str | None, model: str | None, by: str | None) -> list[Run]:
-    """Return the runs on a data set and of a model (`qd_detr`, with and without SHINE, or `qd_detr+shine`), sorted.
+def listed(dataset: str | None, model: str | None) -> list[Run]:
+    """Return the runs on a data set and of a model (`qd_detr`, with and without SHINE, or `qd_detr+shine`).
 
-    Names rise, metrics and sizes fall; runs without the metric are last. Raise `ArtifactError` if no data set or model
-    has this name, `PenumbraError` if runs can't be sorted by this.
+    Raise `ArtifactError` if no data set or model has this name.
     """
     runs = list(all_runs(dataset))
     if dataset and not runs:
@@ -226,17 +215,7 @@ def listed(dataset: str | None, model: str | None, by: str | None) -> list[Run]:
     models = sorted({name for run in runs for name in (run.model, run.model.partition("+")[0])})
     if model and model not in models:
         raise ArtifactError(f"no run of model {model!r}: {what_there_is(model, models)}")
-    chosen = [run for run in runs if model in (None, run.model, run.model.partition("+")[0])]
-    if by is None:
-        return chosen
-    values = [next(iter(run.figures.values()), {}) | run.row() for run in chosen]  # a metric alone: of the first split
-    known = dict.fromkeys([*COLUMNS, *SHOWN, *(name for row in values for name in row)])
-    if by not in known:
-        shown = [name for name in known if name.rpartition(" ")[2] in (*COLUMNS, *SHOWN)]
-        raise PenumbraError(f"runs can't be sorted by {by!r}: {what_there_is(by, shown)}")
-    having = [number for number, row in enumerate(values) if row.get(by) is not None]
-    having.sort(key=lambda number: values[number][by], reverse=by in FALLING or by not in COLUMNS)
-    return [chosen[number] for number in dict.fromkeys([*having, *range(len(chosen))])]
+    return [run for run in runs if model in (None, run.model, run.model.partition("+")[0])]
 
 
 def found_run(name: str, dataset: str | None = None) -> Run:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from penumbra.artifacts.charts import Bar, Drawing, Line, Panel, Spans, bars, dots, panels, spans, ticks
+from penumbra.artifacts.charts import Bar, Drawing, Line, Panel, dots, panels, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script> ](x) "a" \x00\ud800'
@@ -25,8 +25,6 @@ def parsed(drawing: Drawing) -> ElementTree.Element:
     "drawing",
     [
         dots("x", [Bar(HOSTILE, 0.5, 0.4, 0.6, 1, (0.45, 0.55)), Bar("c", 2.0)], 0, 1, 0.5),
-        bars("x", [Bar(HOSTILE, 0.5), Bar("c", 2.0)], 1, (0, 1)),
-        spans(HOSTILE, [Spans(HOSTILE, [(0, 2), (3, 3)], "0.5"), Spans("none", [])], 10.0),
         panels(HOSTILE, [Panel(HOSTILE, [LINE], 0, 5, "s", [(1, 2)], [3])] * 3, 2, legend=True),
         panels("empty", [Panel("nothing", [Line("none", [])], 0, 0, "s")], 1),
     ],
@@ -55,14 +53,6 @@ def test_an_axis_holds_its_data_and_labels_are_whole() -> None:
     assert (texts[0], texts[texts.index(label) - 1]) == ("0.2", "1.1"), "the first and the last tick"
     [left] = [float(node.attrib["x"]) for node in picture.iter(f"{SVG}text") if node.text == label]
     assert left > 6 * len(label), "the label begins inside the picture"
-
-
-def test_spans_are_at_their_seconds() -> None:
-    picture = parsed(spans("x", [Spans("true", [(2.5, 5.0)]), Spans("ends late", [(5.0, 99.0)])], 10.0))
-    first, second = [node.attrib for node in picture.iter(f"{SVG}rect")][1:]
-    start, width = float(first["x"]), float(first["width"])
-    assert float(second["x"]) == pytest.approx(start + width, abs=0.2)
-    assert float(second["width"]) == pytest.approx(2 * width, abs=0.2), "cut at the axis' end"
 
 
 @pytest.mark.parametrize(

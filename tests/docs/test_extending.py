@@ -4,14 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data import dataset
 from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.metrics import Split, align
+from penumbra.tasks.grounding.metrics import Split, align, means
 from penumbra.tasks.negatives.providers import MaskedQuery, ProviderSettings, Slot, TrainingText
 from penumbra.tasks.text.dictionary import Dictionary
 
@@ -34,7 +33,7 @@ def test_the_metric() -> None:
     metric = example("A metric")["START_ERROR"]
     windows = align({"a": [[0, 5, 0.9]], "b": [[20, 30, 0.7]]}, {"a": [[1, 10]], "b": [[0, 10], [22, 28]]})
     split = Split(windows, {}, {})
-    assert metric.figures(split)(np.array([True, True])) == {"start error, s": 1.5}
+    assert means(metric.scores(split)) == {"start error, s": 1.5}
     assert metric.shown == ("start error, s",)
 
 

@@ -237,7 +237,7 @@ def test_a_run_is_compared_with_baselines(evaluated: Artifact, rows: list[dict[s
         for subset in (CONSTANT, OTHER_QUERY):
             assert values[split, subset, "queries"] == sum(row["split"] == split for row in rows)
             assert values[split, "all", "mIoU"] != values[split, subset, "mIoU"] > 0
-    [run] = listed("tiny", None, None)
+    [run] = listed("tiny", None)
     assert run.figures["test"]["mIoU"] == values["test", "all", "mIoU"]
     assert "constant window" in (run.folder / "report.html").read_text()
 

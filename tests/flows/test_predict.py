@@ -40,7 +40,7 @@ from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.families.mmn import MMNConfig
 from penumbra.tasks.grounding.prediction import Grounder
 from penumbra.tasks.grounding.prediction.negator import Negator
-from penumbra.tasks.grounding.report import Judged, saliency_section
+from penumbra.tasks.grounding.report import EvaluatedRun, saliency_section
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
@@ -117,8 +117,8 @@ def trained(world: Path, base: Artifact) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def evaluated(world: Path, trained: Artifact, base: Artifact) -> Artifact:
-    found: Artifact = evaluate_grounding(dataset(world), Choice(run=trained.key, beside=base.key[:8]))
+def evaluated(world: Path, trained: Artifact) -> Artifact:
+    found: Artifact = evaluate_grounding(dataset(world), Choice(run=trained.key[:8]))
     return found
 
 
@@ -144,13 +144,10 @@ def test_the_report_has_everything_and_nothing_in_it_is_markup(
     world: Path, evaluated: Artifact, trained: Artifact
 ) -> None:
     page = (run_folder(trained) / "report.html").read_text(encoding="utf-8")
-    for title in ("Results", "Order of saliency", "Figure 6", "Figure 7", "Training", "Settings", "Origin"):
+    for title in ("Results", "saliency inside the moment", "Figure 6", "Training", "Settings", "Origin"):
         assert title in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page, "a hostile query is shown"
     assert "<script" not in page
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
-    assert "paired bootstrap" in page
-    assert page.count("minus qd_detr-") == 1
     [shown] = [str(page.data) for page in page_of("report-few-evaluate-grounding")]
     assert not re.search(r"(?<!\\)<script", shown)
     assert shown.count("(data:image/svg+xml;base64,") == page.count("<svg")
@@ -189,7 +186,7 @@ def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -
     assert [(w.start, w.end) for w in grounding.windows] == [(w["start"], w["end"]) for w in row["windows"]]
     assert grounding.saliency == pytest.approx(row["saliency"], abs=2e-2)
     read = sources_of_run(metrics, sources.annotations, Store().newest("few", "negatives"))
-    section = saliency_section([Judged(metrics, read, metrics, metrics)])
+    section = saliency_section(EvaluatedRun(metrics, read, metrics, metrics))
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 

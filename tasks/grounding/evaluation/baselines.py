@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
-from penumbra.tasks.grounding.metrics import Floats, Split, align, all_metrics, overlaps
+from penumbra.tasks.grounding.metrics import Floats, align, overlaps
 from penumbra.tasks.negatives.providers.random import row_seed
 
 CONSTANT, BY_VERB, OTHER_QUERY = "constant window", "constant window by verb", "another query"
@@ -112,13 +112,9 @@ def guesses(
     for name, verb_of in ((CONSTANT, {}), (BY_VERB, verbs)) if constant else ():
         if constant and (verbs or name == CONSTANT):
             windows = [constant.of(row["duration"], verb_of.get(row["qid"])) for row in queries]
-            yield (
-                name,
-                [
-                    {"qid": row["qid"], "windows": [{"start": start, "end": end, "score": 1.0}], "saliency": []}
-                    for row, (start, end) in zip(queries, windows, strict=True)
-                ],
-            )
+            spans = [[{"start": start, "end": end, "score": 1.0}] for start, end in windows]
+            rows = [{"qid": row["qid"], "windows": it, "saliency": []} for row, it in zip(queries, spans, strict=True)]
+            yield name, rows
 
 
 def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> Rows:
@@ -137,13 +133,3 @@ def with_other_queries(queries: Sequence[Row], most: int = ASKED) -> Rows:
             other = order[int(draws.integers(len(order)))]
         replaced.append({**row, "query": other["query"]})
     return replaced
-
-
-def whole_figures(split: Split) -> Iterator[tuple[str, float]]:
-    """Yield the figures over a whole split that need no saliency, and the number of its queries."""
-    if not split.windows.qids:
-        return
-    for metric in all_metrics().values():
-        if metric.by_type:
-            yield from metric.figures(split)(slice(None)).items()
-    yield "queries", float(len(split.windows.qids))

@@ -13,7 +13,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import INTERVAL, Ids, Resamples
 from penumbra.tasks.grounding.evaluation.figures import judged_split
 from penumbra.tasks.grounding.evaluation.predictions import truth_end
-from penumbra.tasks.grounding.metrics import EvaluationError, Floats, scores_by_query
+from penumbra.tasks.grounding.metrics import EvaluationError, Floats, compared_scores
 from penumbra.tasks.grounding.training.stage import chosen_run
 
 RESAMPLES = 10_000
@@ -111,7 +111,7 @@ def scores_by_split(predictions: Artifact) -> dict[str, SplitScores]:
     for split, rows in by_split.items():
         judged = judged_split(sorted(rows, key=itemgetter("qid")), truth, end)
         qids = judged.windows.qids
-        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), scores_by_query(judged))
+        scores[split] = SplitScores(qids, tuple(truth[qid]["vid"] for qid in qids), compared_scores(judged))
     return scores
 
 

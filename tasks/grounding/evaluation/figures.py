@@ -15,17 +15,11 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import Ranking
-from penumbra.tasks.grounding.evaluation.baselines import (
-    OTHER_QUERY,
-    fitted,
-    guesses,
-    whole_figures,
-    with_other_queries,
-)
+from penumbra.tasks.grounding.evaluation.baselines import OTHER_QUERY, fitted, guesses, with_other_queries
 from penumbra.tasks.grounding.evaluation.predictions import predict_rows
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import System
-from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics
+from penumbra.tasks.grounding.metrics import Split, Windows, align, all_metrics, means
 from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import load_run, name_of, split_rows
@@ -77,12 +71,11 @@ class Evaluation(Stage):
                 by_split[row["split"]].append(row)
         figures: list[tuple[str, str, str, float]] = []
         for split, rows in by_split.items():
-            figures += [(split, *it) for it in figures_of_split(rows, annotations, ranking.truth_ends)]
             known = [annotations[row["qid"]] for row in rows if annotations[row["qid"]]["windows"]]
             replaced = predict_rows(loaded, with_other_queries(known), model, system, split, name).rows.to_pylist()
-            for subset, predicted in (*guesses(known, *constant), (OTHER_QUERY, replaced)):
-                whole = whole_figures(judged_split(predicted, annotations, ranking.truth_ends))
-                figures += [(split, subset, metric, value) for metric, value in whole]
+            for baseline, predicted in (("", rows), *guesses(known, *constant), (OTHER_QUERY, replaced)):
+                several = figures_of_split(predicted, annotations, ranking.truth_ends, baseline)
+                figures += [(split, *figure) for figure in several]
         if sources.negatives or sources.in_video_negatives:
             own = _own_figures(loaded, model, system, settings)
             figures += [("train", "held out", metric, value) for metric, value in own.items()]
@@ -100,10 +93,13 @@ def evaluate(metrics: Artifact, predictions: Artifact, sources: Sources) -> Arti
     return evaluation
 
 
-def figures_of_split(predictions: Rows, annotations: Mapping[str, Row], end: float | None) -> Iterator[Figure]:
+def figures_of_split(
+    predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None, baseline: str = ""
+) -> Iterator[Figure]:
     """Yield the figures of a split, over all its queries and over those of each composition type.
 
-    True windows are cut at `end` seconds; see `Ranking.truth_ends`.
+    True windows are cut at `end` seconds; see `Ranking.truth_ends`. A baseline has one subset, which is its name, and
+    only figures by type, which need no saliency.
     """
     split = judged_split(predictions, annotations, end)
     qids = split.windows.qids
@@ -113,15 +109,16 @@ def figures_of_split(predictions: Rows, annotations: Mapping[str, Row], end: flo
     for number, qid in enumerate(qids):
         for kind in {label["type"] for label in annotations[qid]["novel"]}:
             types[kind].append(number)
-    by_type = [metric.figures(split) for metric in all_metrics().values() if metric.by_type]
-    for subset, numbers in ((ALL, range(len(qids))), *sorted(types.items())):
-        mask = np.zeros(len(qids), bool)
-        mask[list(numbers)] = True
-        yield from ((subset, name, value) for figures in by_type for name, value in figures(mask).items())
-        yield subset, "queries", float(mask.sum())
-    for metric in all_metrics().values():
-        if not metric.by_type:
-            yield from ((ALL, name, value) for name, value in metric.figures(split)(slice(None)).items())
+    several = all_metrics().values()
+    scores = [metric.scores(split) for metric in several if metric.by_type]
+    everything = (baseline or ALL, list(range(len(qids))))
+    for subset, numbers in (everything, *(() if baseline else sorted(types.items()))):
+        for metric in scores:
+            yield from ((subset, name, value) for name, value in means(metric, np.array(numbers)).items())
+        yield subset, "queries", float(len(numbers))
+    for metric in several:
+        if not (metric.by_type or baseline):
+            yield from ((ALL, name, value) for name, value in means(metric.scores(split)).items())
 
 
 def judged_split(predictions: Iterable[Row], annotations: Mapping[str, Row], end: float | None) -> Split:
@@ -170,11 +167,14 @@ def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 def results_table(rows: Rows) -> str:
     """Return the table in markdown for a terminal, with the model family's own figures."""
-    tables = [markdown_table(*results(rows), cell=str)]
+    return "\n\n".join(markdown_table(*table, cell=str) for table in (results(rows), *own_tables(rows)))
+
+
+def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, str], list[tuple[str, str]]]]:
+    """Yield header and lines of each table of the model family's own figures."""
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
         ("probability of clips inside and outside the moment", "mean", "probability", 3),
     ):
-        lines = [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]
-        tables += [markdown_table((title, unit), lines, cell=str)] if lines else []
-    return "\n\n".join(tables)
+        if lines := [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]:
+            yield (title, unit), lines

@@ -12,11 +12,9 @@ from penumbra.artifacts.charts import (
     Drawing,
     Line,
     Panel,
-    Spans,
     draw_panel,
     panels,
     photo,
-    spans,
     text,
 )
 from penumbra.tasks.features.frames import COLUMNS, ROWS
@@ -68,22 +66,12 @@ def _panel(title: str, lines: Sequence[Line], grounding: Grounding, seconds: flo
     return Panel(title, lines, 0, seconds, "s", best, shade=COLOURS[0], least=SALIENCY_SPAN)
 
 
-def saliency_beside(groundings: Mapping[str, Grounding]) -> Drawing:
+def saliency_by_text(groundings: Mapping[str, Grounding]) -> Drawing:
     """Return the saliency of a query, whose best window is shaded, and of its negatives, by their names."""
     first = next(iter(groundings.values()))
     lines = [Line(f"{name}: {one.query}", _points(one), style) for style, (name, one) in enumerate(groundings.items())]
     panel = _panel("", lines, first, first.duration)
     return panels("Saliency under the query and its negatives", [panel], columns=1, height=230, legend=True)
-
-
-def windows_beside(groundings: Mapping[str, Grounding]) -> Drawing:
-    """Return the best window of a query and of each of its negatives, with its score."""
-    rows = [
-        Spans(name, [(window.start, window.end)], f"{window.score:.2f}", COLOURS[style % len(COLOURS)])
-        for style, (name, one) in enumerate(groundings.items())
-        for window in one.windows[:1]
-    ]
-    return spans("The best window under each", rows, next(iter(groundings.values())).duration)
 
 
 def window_frames(watched: Watched, window: Window) -> Drawing:

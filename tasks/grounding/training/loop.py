@@ -27,7 +27,7 @@ from penumbra.tasks.devices import device_of, fast_cpu_matmul
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.base import Prediction, TrainingData
-from penumbra.tasks.grounding.metrics import align, retrieval_metrics, score_queries
+from penumbra.tasks.grounding.metrics import align, means, retrieval_scores
 from penumbra.tasks.grounding.runs import SETTINGS, RunError
 from penumbra.tasks.grounding.training.checkpoints import (
     Checkpoint,
@@ -75,7 +75,7 @@ def judge(predictions: list[Prediction], truth: dict[str, Windows], settings: Se
     """Return the retrieval metrics of the validation queries, and "chosen_by", which chooses the best epoch."""
     known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
     windows = align(known, {qid: truth[qid] for qid in known}).until(settings.ranking.truth_ends)
-    metrics = retrieval_metrics(score_queries(windows))
+    metrics = means(retrieval_scores(windows))
     chosen_by = settings.training.chosen_by
     total = metrics["R1@0.5"] + metrics["R1@0.7"] + metrics["mIoU"]
     return {**metrics, "chosen_by": total if chosen_by == "sum" else metrics[chosen_by]}

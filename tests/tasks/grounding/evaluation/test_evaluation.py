@@ -13,8 +13,9 @@ from penumbra.tasks.grounding.metrics import (
     EvaluationError,
     align,
     average_precision,
+    means,
     ordering_metrics,
-    retrieval_metrics,
+    retrieval_scores,
     score_queries,
 )
 from penumbra.tasks.grounding.official import main, read_lines, report
@@ -29,7 +30,7 @@ def test_recall_precision_and_mean_iou_by_hand() -> None:
     windows = align(PREDICTED, TRUE)
     # a: at 0.5 the first is true and the second a repetition; above, only the second is true
     np.testing.assert_allclose(average_precision(windows, (0.5, 0.75, 0.95)), [[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]])
-    figures = retrieval_metrics(score_queries(windows))
+    figures = means(retrieval_scores(windows))
     assert figures["R1@0.3"] == figures["R1@0.5"] == 100
     assert figures["R1@0.7"] == 50
     assert figures["R5@0.7"] == 100
@@ -112,9 +113,9 @@ def test_a_submission_is_judged_and_a_bad_one_is_named(tmp_path: Path, capsys: p
     figures = report(rows, truth, ["full", "long"])
     assert figures["full"]["MR-R1"]["0.5"] == 100.0
     assert figures["long"] == {"MR-mAP": {}, "MR-R1": {}}, "no query has such a window"
-    for text, fault in (("{", "is not JSON"), ("[1]", "has no qid")):
+    for text in ("{", "[1]", "{}"):
         (tmp_path / "bad.jsonl").write_text(f"\n{text}\n")
-        with pytest.raises(EvaluationError, match=f"line 2 {fault}"):
+        with pytest.raises(EvaluationError, match="line 2 is no JSON object with a qid"):
             read_lines(tmp_path / "bad.jsonl")
     with pytest.raises(SystemExit) as end:
         main([str(tmp_path / "none.jsonl"), str(tmp_path / "truth.jsonl")])

@@ -1,7 +1,6 @@
 """The registry of metrics: a new one is in the figures, the tables and the comparisons without further words."""
 
 import sys
-from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +9,9 @@ import numpy as np
 import pytest
 
 from penumbra.tasks.grounding import metrics as registry
+from penumbra.tasks.grounding.evaluation import figures
 from penumbra.tasks.grounding.evaluation.figures import figures_of_split, judged_split, results
-from penumbra.tasks.grounding.metrics import EvaluationError, Floats, Split, all_metrics, mean_of, scores_by_query
+from penumbra.tasks.grounding.metrics import Metric, Scores, Split, all_metrics, compared_scores
 
 PREDICTIONS = [
     {"qid": qid, "windows": [{"start": start, "end": start + 4.0, "score": 1.0}], "saliency": [0.1, 0.9]}
@@ -24,32 +24,20 @@ ANNOTATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def late_start(split: Split) -> Floats:
+def late_start(split: Split) -> Scores:
     """Seconds [N] by which the first window begins after the first true one."""
-    found: Floats = split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]
-    return found
+    return {"late start, s": split.windows.predicted[:, 0, 0] - split.windows.truth[:, 0, 0]}
 
 
-LATE_START = mean_of("late start, s", late_start, shown=True)
+LATE_START = Metric(late_start, shown=("late start, s",), compared=("late start, s",))
 
 
-@pytest.fixture
-def bring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """A function that installs entry points, each with a thing of another package."""
-
-    def install(*things: object, name: str = "late") -> None:
-        package = SimpleNamespace(**{f"THING{number}": thing for number, thing in enumerate(things)})
-        monkeypatch.setitem(sys.modules, "other_package", package)
-        points = [EntryPoint(name, f"other_package:THING{n}", "penumbra.metrics") for n in range(len(things))]
-        monkeypatch.setattr(registry, "entry_points", lambda group: points)
-        all_metrics.cache_clear()
-
-    yield install
-    all_metrics.cache_clear()
-
-
-def test_a_metric_of_another_package_is_everywhere(bring: Callable[..., None]) -> None:
-    bring(LATE_START)
+def test_a_metric_of_another_package_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(LATE_START=LATE_START))
+    point = EntryPoint("late", "other_package:LATE_START", "penumbra.metrics")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    monkeypatch.setattr(registry, "all_metrics", all_metrics.__wrapped__)
+    monkeypatch.setattr(figures, "all_metrics", all_metrics.__wrapped__)
     rows = [
         {"split": "test", "subset": subset, "metric": metric, "value": value}
         for subset, metric, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None)
@@ -59,25 +47,18 @@ def test_a_metric_of_another_package_is_everywhere(bring: Callable[..., None]) -
     header, lines = results(rows)
     assert header[-1] == "late start, s"
     assert [line[-1] for line in lines] == ["2.00", "4.00"]
-    scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
+    scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
     np.testing.assert_array_equal(scores["late start, s"], [0, 4])
-    for things, message in (
-        ((late_start,), "'late' is a function, not a Metric"),
-        ((LATE_START, LATE_START), "two metrics 'late'"),
-    ):
-        bring(*things)
-        with pytest.raises(EvaluationError, match=message):
-            all_metrics()
 
 
-def test_scores_by_query_have_the_figures_as_their_means() -> None:
-    figures = {
+def test_compared_scores_have_the_figures_as_their_means() -> None:
+    by_name = {
         name: value for subset, name, value in figures_of_split(PREDICTIONS, ANNOTATIONS, None) if subset == "all"
     }
-    scores = scores_by_query(judged_split(PREDICTIONS, ANNOTATIONS, None))
+    scores = compared_scores(judged_split(PREDICTIONS, ANNOTATIONS, None))
     assert list(scores) == ["R1@0.5", "R1@0.7", "mIoU", "mAP"]
     for name, values in scores.items():
-        assert values.mean() == pytest.approx(figures[name])
+        assert values.mean() == pytest.approx(by_name[name])
 
 
 def test_highlights_are_judged_where_every_query_has_labels() -> None:
