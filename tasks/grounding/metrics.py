@@ -251,8 +251,9 @@ def highlight_scores(
     highest = np.nan_to_num(saliency, nan=-np.inf).argmax(1)
     figures = Scores()
     for name, least in LEVELS.items():
-        relevant = labels >= least
-        hit = relevant.any(2)[np.arange(len(highest)), highest] & (highest < length)  # the labels end with the video
+        relevant = np.asarray(labels >= least)
+        judged = np.asarray(relevant.any(2))[np.arange(len(highest)), highest]
+        hit = judged & (highest < length)  # the labels end with the video
         figures[f"HL-{name}-mAP"] = 100 * _highlight_precision(relevant, saliency, length).mean(1)
         figures[f"HL-{name}-Hit1"] = 100.0 * hit
     return figures

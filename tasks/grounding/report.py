@@ -164,7 +164,7 @@ def ordering_examples(loaded: Loaded, settings: Settings) -> tuple[str, list[Exa
     )
     several = validation or train
     several = several[:: max(1, len(several) // CANDIDATES)][:CANDIDATES]
-    examples = []
+    examples = list[Example]()
     for number, row in enumerate(several):
         others = (other for other in several[number + 1 :] + several[:number] if other["vid"] != row["vid"])
         other, levels = next(others, None), loaded.negatives[row["qid"]]

@@ -113,8 +113,8 @@ def figures_of_split(
     scores = [metric.scores(split) for metric in several if metric.by_type]
     everything = (baseline or ALL, list(range(len(qids))))
     for subset, numbers in (everything, *(() if baseline else sorted(types.items()))):
-        for metric in scores:
-            yield from ((subset, name, value) for name, value in means(metric, np.array(numbers)).items())
+        for of_metric in scores:
+            yield from ((subset, name, value) for name, value in means(of_metric, np.array(numbers)).items())
         yield subset, "queries", float(len(numbers))
     for metric in several:
         if not (metric.by_type or baseline):
@@ -167,10 +167,11 @@ def results(rows: Rows) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 def results_table(rows: Rows) -> str:
     """Return the table in markdown for a terminal, with the model family's own figures."""
-    return "\n\n".join(markdown_table(*table, cell=str) for table in (results(rows), *own_tables(rows)))
+    tables = [results(rows), *own_tables(rows)]
+    return "\n\n".join(markdown_table(header, lines, cell=str) for header, lines in tables)
 
 
-def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, str], list[tuple[str, str]]]]:
+def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """Yield header and lines of each table of the model family's own figures."""
     for title, unit, word, digits in (
         ("saliency inside the moment", "% in order", "ordering", 1),
