@@ -177,5 +177,7 @@ def own_tables(rows: Rows) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ..
         ("saliency inside the moment", "% in order", "ordering", 1),
         ("probability of clips inside and outside the moment", "mean", "probability", 3),
     ):
-        if lines := [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]:
+        lines = list[tuple[str, ...]]()
+        lines += [(row["metric"], f"{row['value']:.{digits}f}") for row in rows if word in row["metric"]]
+        if lines:
             yield (title, unit), lines
