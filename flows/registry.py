@@ -2,7 +2,6 @@
 
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.errors import PenumbraError
@@ -37,17 +36,12 @@ def flow_of(name: str) -> "Flow[..., Any]":
 @cache
 def prefect_yaml() -> dict[str, Any]:
     """Return the content of prefect.yaml, which callers must not change."""
-    return read_yaml(DEPLOYMENTS)
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
+    return dict(yaml.load(DEPLOYMENTS.read_text(encoding="utf-8"), loader))  # noqa: S506 (the loader is safe)
 
 
 def deployments() -> list[dict[str, Any]]:
     """Return the deployments of prefect.yaml."""
     return list(prefect_yaml()["deployments"])
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """Return the content of a YAML file of this project."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
-    return dict(yaml.load(file.read_text(encoding="utf-8"), loader))  # noqa: S506 (the loader is safe)

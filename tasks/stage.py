@@ -25,14 +25,14 @@ from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
-from penumbra.artifacts.prefect_ui import LiveArtifact, Rows, has_pages, publish_stage
+from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
 from penumbra.tasks.progress import LOG, ProgressEvent, State, progress_scope, quieten, stage_log_extra
 
-REPORT_EVERY = 1.0  # seconds between two progress updates: each is a call to the API
+REPORT_EVERY = 1.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # are done before workers have started
 TASKS_A_WORKER = 4  # at least, if there are that many parts: a task costs Prefect as much time as some parts take
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
@@ -75,30 +75,26 @@ class Stage(ABC):
         return self.name
 
     def _fields_of_type(self, kind: type[T]) -> tuple[T, ...]:
-        values: list[Any] = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            values += value if isinstance(value, tuple) else [value]
-        return tuple([value for value in values if isinstance(value, kind)])
+        values = [getattr(self, item.name) for item in fields(self)]
+        flat = [it for value in values for it in (value if isinstance(value, tuple) else (value,))]
+        return tuple(it for it in flat if isinstance(it, kind))
 
     @property
     def parents(self) -> tuple[Artifact, ...]:
         """The artifacts that the stage reads, in the order of its fields."""
         return self._fields_of_type(Artifact)
 
-    @property
-    def groups(self) -> tuple[Parameters, ...]:
-        """The parameter groups among the fields."""
-        return self._fields_of_type(Parameters)
-
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that the manifest records; by default those of the parameter groups."""
-        return {name: value for group in self.groups for name, value in group.model_dump(mode="json").items()}
+        return self._of_groups()
 
     def determines(self) -> dict[str, Any]:
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
-        changed = [group.model_dump(mode="json", exclude_defaults=True) for group in self.groups]
-        return {name: value for group in changed for name, value in group.items()}
+        return self._of_groups(exclude_defaults=True)
+
+    def _of_groups(self, **options: bool) -> dict[str, Any]:
+        groups = [group.model_dump(mode="json", **options) for group in self._fields_of_type(Parameters)]
+        return {name: value for group in groups for name, value in group.items()}
 
     def shown(self, rows: Rows) -> Rows:
         """Return the first rows as the Prefect UI shows them; cells of type `Markdown` are not escaped."""
@@ -262,9 +258,8 @@ def make(stage: Stage) -> Artifact:
     manifest, state = store.intact(artifact), State.reused
     if manifest is None:
         logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
-        shown = LiveArtifact("progress", artifact.dataset, stage.name) if has_pages() else nullcontext()
-        with progress_scope(stage.label), shown as bar:
-            build(stage, _reporter(stage, bar))
+        with progress_scope(stage.label):
+            build(stage)
         manifest, state = store.manifest(artifact), State.made
     counts = manifest.taken, manifest.kept, manifest.seconds
     event = ProgressEvent(stage.label, state, unit=manifest.unit, counts=counts)
@@ -282,26 +277,17 @@ def make(stage: Stage) -> Artifact:
     return artifact
 
 
-def _reporter(stage: Stage, bar: LiveArtifact | None) -> Callable[[int, int], None]:
-    """Return a function that reports the parts of a stage in the log, and as a progress bar in the Prefect UI."""
+def build(stage: Stage) -> Artifact:
+    """Return the artifact of a stage, made now if it is missing. It needs no Prefect."""
     started, last = monotonic(), -REPORT_EVERY
 
-    def report(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         nonlocal last
-        now, extra = monotonic(), ProgressEvent(stage.label, done=done, total=total).as_log_extra()
-        LOG.info("%s: part %d of %d", stage.label, done, total, extra=extra)
-        if (done < total or last > 0) and (now - last >= REPORT_EVERY or done == total):
-            last = now
-            if bar:
-                bar.show(100.0 * done / total)
-            left = (now - started) / done * (total - done)
+        now = monotonic()
+        if now - last >= REPORT_EVERY or done == total > 1:
+            last, left = now, (now - started) / done * (total - done)
+            extra = ProgressEvent(stage.label, done=done, total=total).as_log_extra()
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left, extra=extra)
-
-    return report
-
-
-def build(stage: Stage, progress: Callable[[int, int], None] = lambda done, total: None) -> Artifact:
-    """Return the artifact of a stage, made now if it is missing. It needs no Prefect."""
 
     def waits(holder: str) -> None:
         line = f"waits for {holder}, which is making it"

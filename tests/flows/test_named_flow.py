@@ -1,21 +1,14 @@
-"""Names of runs, and the state of a run that a schedule started while its data are missing."""
+"""Names of runs, and schedules of data sets whose files are missing."""
 
 import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import State
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
-from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
-from prefect.states import Pending
 
-from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.deploy import without_idle_schedules
 from penumbra.flows.registry import flow_of
-from penumbra.tasks.data.dataset import Dataset
 
 SCENES = {"dataset": {"name": "scenes"}}
 BOTH = {"providers": ["corpus", "openai"]}
@@ -42,32 +35,6 @@ def test_a_run_has_a_name_that_says_what_it_does(
     naming = flow_of(name).flow_run_name
     assert callable(naming)
     assert naming() == run_name
-
-
-def scheduled_run(folder: Path) -> FlowRun:
-    """A run that the server's own scheduler planned, as it is when its time has come."""
-    with get_client(sync_client=True) as client:
-        dataset = {"name": "absent", "folder": str(folder)}
-        schedule = {"active": True, "schedule": {"cron": "0 2 * * *", "timezone": "UTC"}}
-        deployment = client.create_deployment(
-            client.create_flow(build_negatives), "absent", parameters={"dataset": dataset}, schedules=[schedule]
-        )  # type: ignore[list-item]
-        client.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment}, json={"min_runs": 1})
-        run = next(run for run in client.read_flow_runs() if run.deployment_id == deployment)
-        client.set_flow_run_state(run.id, Pending(), force=True)
-        return client.read_flow_run(run.id)
-
-
-def test_a_scheduled_run_without_data_is_cancelled_with_a_remedy(prefect_server: None, tmp_path: Path) -> None:
-    run, missing = scheduled_run(tmp_path / "absent"), tmp_path / "absent"
-    parameters = {"dataset": Dataset(name="absent", folder=str(missing))}
-    state: State[Any] = run_flow(build_negatives, run, parameters, return_type="state")  # type: ignore[assignment]
-    assert state.is_cancelled()
-    remedy = "name the one that holds its files with dataset.folder"
-    assert state.message == f"no folder {missing} for data set absent: {remedy}"
-    by_hand = build_negatives(parameters["dataset"], return_state=True)
-    assert by_hand.is_failed()
-    assert state.message in str(by_hand.message)
 
 
 def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
