@@ -92,8 +92,11 @@ class Stage(ABC):
         """Return the parameters that enter the key: those that determine the content and differ from their default."""
         return self._of_groups(exclude_defaults=True)
 
-    def _of_groups(self, **options: bool) -> dict[str, Any]:
-        groups = [group.model_dump(mode="json", **options) for group in self._fields_of_type(Parameters)]
+    def _of_groups(self, exclude_defaults: bool = False) -> dict[str, Any]:
+        groups = [
+            group.model_dump(mode="json", exclude_defaults=exclude_defaults)
+            for group in self._fields_of_type(Parameters)
+        ]
         return {name: value for group in groups for name, value in group.items()}
 
     def shown(self, rows: Rows) -> Rows:
