@@ -1,9 +1,10 @@
-"""Questions without a tagger or a dictionary, and clients of the stand-in server, for the tests of hosted models."""
+"""Questions that need no tagger or dictionary, and clients of the stand-in server, for tests of hosted models."""
 
 import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +80,24 @@ def running() -> Iterator[ProtocolServer]:
 
 @pytest.fixture
 def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:
-    """The stand-in without faults, short pauses, and two requests in flight."""
-    monkeypatch.setattr(client, "FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.01)
+    """Return the stand-in without faults, with two requests in flight."""
     monkeypatch.setattr(hosted, "IN_FLIGHT", 2)
     monkeypatch.setattr(hosted, "TIMEOUT", 10.0)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    monkeypatch.setenv("GEMINI_API_KEY", "AIza-test")
-    running.reset()
-    return running
+    return quick(running, monkeypatch, {"OPENAI_API_KEY": "sk-test", "GEMINI_API_KEY": "AIza-test"})
+
+
+def quick(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]) -> ProtocolServer:
+    """Return the stand-in without faults; make clients pause briefly and use these keys."""
+    monkeypatch.setattr(client, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.01)
+    for name, key in keys.items():
+        monkeypatch.setenv(name, key)
+    server.reset()
+    return server
 
 
 class Session:
-    """One provider's parameters and the answers in a folder, with as many clients as a test needs."""
+    """One provider's parameters and a folder of answers, which the clients of a test share."""
 
     def __init__(self, settings: HostedSettings, folder: Path) -> None:
         self.settings, self.answers = settings, Answers(folder)
@@ -115,12 +121,10 @@ class Session:
         async def ask() -> None:
             await asyncio.gather(*(one.ask([asked]) for one in clients))
 
-        with clients[0].budget:
-            if clients[-1].budget is clients[0].budget:
-                asyncio.run(ask())
-            else:
-                with clients[-1].budget:
-                    asyncio.run(ask())
+        with ExitStack() as stack:
+            for budget in {id(one.budget): one.budget for one in clients}.values():
+                stack.enter_context(budget)
+            asyncio.run(ask())
 
     def open(self, asked: Sequence[Question]) -> list[Question]:
         """Return the questions that have no final answer."""
@@ -138,7 +142,7 @@ class Session:
 
 
 class GivenLists:
-    """Offers what the questions offer."""
+    """Offers the words of given questions."""
 
     def __init__(self, asked: Sequence[Question]) -> None:
         self.lists = {(question.query.qid, question.query.part): list(question.options) for question in asked}

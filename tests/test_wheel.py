@@ -15,7 +15,7 @@ import pytest
 
 from penumbra.artifacts.locations import PROJECT
 from penumbra.artifacts.store import Store
-from tests.notebooks import execute
+from tests.examples.test_examples import execute
 
 PACKAGES = ("artifacts", "flows", "models", "prompts", "tasks")
 BESIDE = ("pyproject.toml", "README.md", "prefect.yaml")

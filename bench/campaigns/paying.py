@@ -130,7 +130,7 @@ class Case:
         self.context = get_context("forkserver")  # which imports once
         server.change(idempotent=idempotent)
         server.script(*script(weather.fault))
-        server.server.log.clear()
+        server.log.clear()
 
     def start(self, count: int) -> list[BaseProcess]:
         """So many runs that begin at the same time."""

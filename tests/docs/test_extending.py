@@ -19,13 +19,18 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
-def example(heading: str, **known: Any) -> dict[str, Any]:
-    """What the first block of code under a heading defines."""
+def code_of(heading: str) -> str:
+    """Return the first block of code under a heading."""
     section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found
+    return found[1]
+
+
+def example(heading: str, **known: Any) -> dict[str, Any]:
+    """Return the names that the first block of code under a heading defines."""
     names: dict[str, Any] = {"__name__": "example", **known}
-    exec(compile(found[1], f"{PAGE.name}: {heading}", "exec"), names)
+    exec(compile(code_of(heading), f"{PAGE.name}: {heading}", "exec"), names)
     return names
 
 

@@ -1,24 +1,44 @@
-"""The notebooks come without outputs; that on videos runs from top to bottom, the other in `tests/test_wheel.py`."""
+"""The notebooks have no outputs, and the one on videos runs; `tests/test_wheel.py` runs the other."""
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from penumbra.artifacts.locations import PROJECT
-from tests.notebooks import execute
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = sorted((PROJECT / "examples").glob("*.ipynb"))
 COMMAND = "#!{python}\nfrom penumbra.flows.commands import main\nmain()\n"
+PROGRAM = """
+import sys, nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], 4)
+NotebookClient(notebook, timeout=600, resources={"metadata": {"path": "."}}).execute()
+for cell in notebook.cells:
+    for output in cell.get("outputs", ()):
+        print(output.get("text") or output["data"]["text/plain"])
+"""
+
+
+def execute(notebook: Path, python: Path | str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Run all cells; return what they print and show. A cell that fails is an error that names it."""
+    command = [str(python), "-c", PROGRAM, str(notebook)]
+    done = subprocess.run(
+        command, cwd=folder, env=dict(environment), capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Folders of one's own, and this code's command first on the path."""
+    """Return variables with empty folders, and a path that begins with this checkout's command."""
     command = tmp_path / "bin" / "penumbra"
     command.parent.mkdir()
     command.write_text(COMMAND.format(python=sys.executable))

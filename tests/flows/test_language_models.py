@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,12 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import SHIPPED, Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
-from penumbra.tasks.negatives.providers import client
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import BudgetError
 from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
-from tests.hosted import PRICE, SLOT, asked_lines, lines_of
+from tests.hosted import PRICE, SLOT, asked_lines, lines_of, quick, running  # noqa: F401 (running is a fixture)
 from tests.protocol_server import ProtocolServer
 from tests.tiny_llama import build
 
@@ -68,20 +66,9 @@ def tagged(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPath
     return root
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[ProtocolServer]:
-    with ProtocolServer() as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:
-    monkeypatch.setattr(client, "FIRST_PAUSE", 0.002)
-    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.01)
-    for name, key in CANARIES.items():
-        monkeypatch.setenv(name, key)
-    running.reset()
-    return running
+def server(running: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:  # noqa: F811
+    return quick(running, monkeypatch, CANARIES)
 
 
 @pytest.fixture

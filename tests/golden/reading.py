@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from penumbra.models.loss_settings import LossSettings, MatchingCosts
 from penumbra.models.losses import Targets
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
-from tests.losses import losses_of
+from penumbra.tasks.grounding.families.detr import DETRConfig
+from penumbra.tasks.grounding.training.presets import MODELS as CONFIGS
 
 FOLDER = Path(os.environ.get("PENUMBRA_GOLDEN") or PROJECT.parent / "shared" / "golden")
 MODELS: dict[str, type[nn.Module]] = {"moment_detr": MomentDETR, "qd_detr": QDDETR, "shine": QDDETR, "bm_detr": BMDETR}
@@ -43,6 +44,13 @@ OPTIONS = {  # names of `ModelSettings`, and those of the published options
 def golden_files(model: str) -> list[Path]:
     """All golden files of a model: every seed and size that is there."""
     return sorted(FOLDER.rglob(f"{model}_*seed*.npz"))
+
+
+def losses_of(model: str, shine: bool = False, **changes: Any) -> LossSettings:
+    """Return the loss settings of a base model, with changes."""
+    config = CONFIGS[model].model_validate({"losses": {"shine": True} if shine else {}})
+    assert isinstance(config, DETRConfig)
+    return replace(config.loss_settings, **changes)
 
 
 @dataclass

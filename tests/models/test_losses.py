@@ -21,7 +21,7 @@ from penumbra.models.losses import (
     match,
     top_mean,
 )
-from tests.losses import losses_of
+from tests.golden.reading import losses_of
 
 B, L, Q = 3, 8, 5
 

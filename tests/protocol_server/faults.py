@@ -1,15 +1,14 @@
-"""Misbehaviour on demand: which request is spoilt, and how.
+"""Faults on demand: which request they apply to, and what they do.
 
-A fault is `{"when": {...}, "do": KIND, ...}`; the first one that applies wins. All conditions of `when` must hold; the
-numbers count the requests that `path` and `contains` select, from 1, since the script was set.
+A fault is `{"when": {...}, "do": KIND, ...}`; the first one that applies is used. All conditions of `when` must hold.
+The numbers count the requests that `contains` selects, from 1, since the script was set.
 
-    path: "/v1/chat"        the path begins with this
     contains: "garage"      the body contains this
     request: [3, 5]         the third and the fifth
     every: 7                the 7th, 14th, ...
     after: 20               all but the first 20
 
-Besides `when`: `times` (at most so often), `delay` (seconds before the answer, instead of the latency) and, by KIND:
+`times` limits how often a fault applies. The kinds and their parameters:
 
     status       status, code, message, headers, retry_after (s), retry_after_ms, retry_delay (Gemini), body
     quota        429 with insufficient_quota (Gemini: a quota per day)
@@ -38,7 +37,7 @@ PROSE = "Sure! Here are the words: closes, table and {under"
 
 @dataclass
 class Answer:
-    """What the model says, before a service's own JSON is put around it."""
+    """A model's answer, without the JSON of the service around it."""
 
     content: str | None
     finish: str = "stop"  # stop, length, safety, blocked
@@ -53,13 +52,13 @@ class Fault:
     def __init__(self, entry: dict[str, Any]) -> None:
         self.entry, self.kind, self.when = entry, entry["do"], entry.get("when", {})
         self.left, self.seen = entry.get("times", float("inf")), 0
-        if unknown := self.when.keys() - {"path", "contains", "request", "every", "after"} or {self.kind} - KINDS:
+        if unknown := self.when.keys() - {"contains", "request", "every", "after"} or {self.kind} - KINDS:
             raise ValueError(f"no such condition or fault: {unknown}")
 
-    def applies(self, path: str, body: str) -> bool:
-        """Return whether this request is spoilt; count it if it is selected."""
+    def applies(self, body: str) -> bool:
+        """Return whether the fault applies to this request; count the request if it is selected."""
         when = self.when
-        if not path.startswith(when.get("path", "")) or when.get("contains", "") not in body:
+        if when.get("contains", "") not in body:
             return False
         self.seen += 1
         wanted = when.get("request", [self.seen])
@@ -71,16 +70,16 @@ class Fault:
         )
 
 
-def choose(faults: list[Fault], path: str, body: str) -> Fault | None:
+def choose(faults: list[Fault], body: str) -> Fault | None:
     """Return the first fault that applies; every fault counts every request."""
-    hits = [fault for fault in faults if fault.applies(path, body)]
+    hits = [fault for fault in faults if fault.applies(body)]
     if hits:
         hits[0].left -= 1
     return hits[0] if hits else None
 
 
 def spoil(fault: Fault, payload: dict[str, Any], offered: dict[str, list[str]], content: str) -> Answer:
-    """Return the answer with the fault in it; faults of the connection or the status leave it as it is."""
+    """Return the answer with the fault in it; faults of the connection or the status do not change it."""
     entry, kind = fault.entry, fault.kind
     if kind in ("foreign", "missing", "extra", "duplicate"):
         return Answer(_spoil_slots(kind, json.loads(content), entry, offered))

@@ -18,7 +18,7 @@ OUT_OF_QUOTA = "You exceeded your current quota, please check your plan and bill
 
 
 def tokens(text: str) -> int:
-    """Return the tokens of a text by the rule of this stand-in: four characters a token."""
+    """Return the number of tokens of a text; this stand-in counts four characters a token."""
     return math.ceil(len(text) / 4)
 
 
