@@ -9,9 +9,7 @@ from typing import Any
 from torch import nn
 
 from penumbra.artifacts.manifest import Artifact, Manifest, Part
-from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
@@ -25,7 +23,6 @@ from penumbra.tasks.grounding.training.stage import load_run, require_checkpoint
 from penumbra.tasks.stage import Stage, is_planned, run, work_of
 
 STAGE = "predictions"
-SHOWN = 3  # windows of a query, in the Prefect UI
 SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and kept in the manifest
 
 
@@ -55,22 +52,6 @@ class Predictions(Stage):
         """Return the parameters without defaults and without those that change no window."""
         ranking = self.ranking.model_dump(mode="json", exclude={"batch_size"}, exclude_defaults=True)
         return {"ranking": ranking, "splits": list(self.splits)}
-
-    def shown(self, rows: Rows) -> Rows:
-        """Return rows for people: the query, its true windows, and the best predicted ones."""
-        wanted, queries = {row["qid"] for row in rows}, dict[str, dict[str, Any]]()
-        for part in Store().parts(self.sources.annotations, ["qid", "query", "windows"]):
-            queries |= {row["qid"]: row for row in part.to_pylist() if row["qid"] in wanted}
-            if queries.keys() == wanted:
-                break
-        shown = []
-        for row in rows:
-            query, windows = queries[row["qid"]], row["windows"][:SHOWN]
-            truth = [list(window) for window in query["windows"]] or "hidden"
-            predicted = "; ".join(f"{w['start']:.1f} to {w['end']:.1f} (score {w['score']:.2f})" for w in windows)
-            own = {"split": row["split"], "qid": row["qid"]}
-            shown.append({"sentence": query["query"], "truth, s": truth, "prediction, s": predicted, **own})
-        return shown
 
     @cached_property
     def pieces(self) -> Sequence[str]:

@@ -5,10 +5,9 @@ for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the 
     grounding.query, grounding.windows[0].start, grounding.windows[0].end, grounding.saliency
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +32,6 @@ from penumbra.tasks.grounding.training.stage import chosen_run, load_run, run_na
 
 VIDEO = "video"
 FRAMES = 24  # thumbnails of a video, twice as many at most
-Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,11 @@ class Grounder:
                 manifest = store.manifest(parent)
                 clips[parent.stage].append(_clip_of(name, parent, manifest))
                 clip_length = manifest.parameters.get("clip_length", clip_length)
-        encoders = [_loaded(name, clip, load) for clip in clips["video_features"]]
-        text_encoder = _loaded(name, clips["text_features"][0], load_text_encoder)
+        try:
+            encoders = [load(clip) for clip in clips["video_features"]]
+            text_encoder = load_text_encoder(clips["text_features"][0])
+        except PenumbraError as error:
+            raise RunError(f"an encoder of {name}'s features: {error}") from None
         return cls(name, model, settings, encoders, text_encoder, clip_length)
 
     def ground(self, video: str | Path, queries: Sequence[str]) -> list[Grounding]:
@@ -211,10 +212,3 @@ def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
         reason = f"features of CLIP {clip.encoder!r}, which is missing or has changed"
         raise RunError(f"{run} was trained on {reason}: restore its files, or extract features again and train on them")
     return clip
-
-
-def _loaded(run: str, clip: Clip, loading: Callable[[Clip], Loaded]) -> Loaded:
-    try:
-        return loading(clip)
-    except PenumbraError as error:
-        raise RunError(f"{run} was trained on features of {clip.encoder!r}: {error}") from None
