@@ -58,14 +58,6 @@ class Files:
         content: bytes = self.call("cat_file", path)
         return content
 
-    def map(self, path: str) -> memoryview:
-        """Return a file's content, on a disk mapped into memory; raise `FileNotFoundError` if there is none."""
-        if not self.is_local:
-            return memoryview(self.read(path))
-        import pyarrow as pa  # takes a fifth of a second, which a list of artifacts does not need
-
-        return memoryview(pa.memory_map(f"{self._base}/{path}").read_buffer()).cast("B")
-
     def write(self, path: str, content: bytes) -> None:
         """Write a file in one step: a rename on a disk, one PUT on an object store."""
         if not self.is_local:
@@ -91,13 +83,6 @@ class Files:
         except OSError as error:
             raise self._not_writable(error) from None
         return target
-
-    def status(self, path: str) -> tuple[int, ...] | None:
-        """Return inode, size and time of the last change of a file on a disk; None on an object store."""
-        if not self.is_local:
-            return None
-        status = os.stat(f"{self._base}/{path}")
-        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists now, whoever made it."""

@@ -268,16 +268,6 @@ def is_features(type_: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(value) and value.value_type == pa.float16())
 
 
-def lengths(column: pa.ChunkedArray) -> list[int]:
-    """Return the number of vectors in each row of a column of features."""
-    if pa.types.is_fixed_size_list(column.type):
-        return [1] * len(column)
-    import pyarrow.compute as pc  # takes a tenth of a second
-
-    counts: list[int] = pc.list_value_length(column).to_pylist()
-    return counts
-
-
 def conform(table: pa.Table, stage: str) -> pa.Table:
     """Return the table with its stage's exact schema.
 
@@ -328,7 +318,7 @@ def for_display(table: pa.Table) -> pa.Table:
         if pa.types.is_large_binary(field.type):
             texts = [f"{size} bytes" for size in pc.binary_length(column).to_pylist()]
         elif is_features(field.type) and pa.types.is_list(field.type):
-            texts = [f"{rows} × {field.type.value_type.list_size}" for rows in lengths(column)]
+            texts = [f"{rows} × {field.type.value_type.list_size}" for rows in pc.list_value_length(column).to_pylist()]
         elif is_features(field.type):
             texts = [str(field.type.list_size)] * len(column)
         else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -41,9 +41,6 @@ Progress = Callable[[int, int], None]
 Parts = Iterable[Callable[[], Part]]
 Measured = dict[str, float]
 Elsewhere = Callable[[list[int]], Iterable[Made]] | None  # makes these parts and yields each when it is done
-Bytes = TypeVar("Bytes", bytes, memoryview)
-
-_SEEN: dict[tuple[str, str], tuple[int, ...] | None] = {}  # status of files with the right digest, by path and digest
 
 
 class Store(Catalogue):
@@ -58,7 +55,7 @@ class Store(Catalogue):
 
     def part(self, artifact: Artifact, index: int, columns: list[str] | None = None) -> pa.Table:
         """Return one part's rows; raise `ArtifactError` if they do not fit the stage's schema."""
-        table = decode(self._read(artifact, part_name(index), self.files.read), columns, artifact.stage)
+        table = decode(self._read(artifact, part_name(index)), columns, artifact.stage)
         return table if columns else conform(table, artifact.stage)
 
     def parts(self, artifact: Artifact, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -82,39 +79,23 @@ class Store(Catalogue):
         """Yield the rejected rows of one part after the other."""
         for record in self.manifest(artifact).parts:
             if record.rejected:
-                yield decode(self._read(artifact, record.rejected, self.files.read))
+                yield decode(self._read(artifact, record.rejected))
 
-    def raw(self, artifact: Artifact, index: int) -> memoryview:
-        """Return the bytes of a part's file, on a disk mapped into memory."""
-        return self._read(artifact, part_name(index), self.files.map)
-
-    def _read(self, artifact: Artifact, name: str, read: Callable[[str], Bytes]) -> Bytes:
+    def _read(self, artifact: Artifact, name: str) -> bytes:
         """Return a file's bytes; raise `ArtifactError` unless they have the digest of the manifest."""
         path = path_of(artifact, name)
         try:
-            data = read(path)
+            data = self.files.read(path)
         except FileNotFoundError:
             self.manifest(artifact)  # raises if the whole artifact is missing
             raise self.damaged(artifact, name, "is missing") from None
-        for is_known in (artifact in self._digests, False):  # an artifact that was made again has other digests
-            if not is_known:
-                self._digests[artifact] = self.manifest(artifact).digests
-            if self._has_digest(path, self._digests[artifact].get(name), data):
-                return data
-        forget([f"{self.root}/{path}"])
-        raise self.damaged(artifact, name, "was changed since it was made")
-
-    def _has_digest(self, path: str, digest: str | None, data: bytes | memoryview) -> bool:
-        """Return whether a file's bytes have this digest. An unchanged file on a disk is hashed once in a process."""
-        if digest is None:
-            return False
-        seen, status = (f"{self.root}/{path}", digest), self.files.status(path)
-        if status and _SEEN.get(seen) == status:
-            return True
-        if hashlib.sha256(data).hexdigest() != digest:
-            return False
-        _SEEN[seen] = status
-        return True
+        digest = hashlib.sha256(data).hexdigest()
+        if self._digests.get(artifact, {}).get(name) != digest:  # an artifact that was made again has other digests
+            self._digests[artifact] = self.manifest(artifact).digests
+        if self._digests[artifact].get(name) != digest:
+            forget([f"{self.root}/{path}"])
+            raise self.damaged(artifact, name, "was changed since it was made")
+        return data
 
     def intact(self, artifact: Artifact) -> Manifest | None:
         """Return the manifest if it exists, every digest is right and there is no extra part; change nothing.
@@ -140,11 +121,11 @@ class Store(Catalogue):
         return manifest
 
     def _fault(self, artifact: Artifact, name: str, digest: str) -> str:
-        path = path_of(artifact, name)
         try:
-            return "" if self._has_digest(path, digest, self.files.map(path)) else "was changed"
+            data = self.files.read(path_of(artifact, name))
         except FileNotFoundError:
             return "is missing"
+        return "" if hashlib.sha256(data).hexdigest() == digest else "was changed"
 
     def verify(self, artifact: Artifact) -> list[str]:
         """Return what is wrong with an artifact: its manifest, and missing, changed and extra parts."""
@@ -321,7 +302,7 @@ class Store(Catalogue):
             return None
         if any(self._fault(artifact, name, digest) for name, digest in record.digests.items()):
             return None
-        return None if is_older(self.files.map(path_of(artifact, record.name)), artifact.stage) else record
+        return None if is_older(self.files.read(path_of(artifact, record.name)), artifact.stage) else record
 
     def _noted(self, artifact: Artifact, index: int) -> PartRecord | None:
         try:

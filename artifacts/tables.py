@@ -1,6 +1,5 @@
 """Tables as Parquet files, and as pandas data frames."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penumbra.artifacts.manifest import Part
-from penumbra.artifacts.schemas import RENAMED, conform, is_features, lengths, renamed_columns, table_of
+from penumbra.artifacts.schemas import RENAMED, conform, is_features, renamed_columns, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 REJECTED = "_rejected"  # folder of the rejected rows
 TABLE_FILES = {"compression": "zstd"}
 FEATURE_FILES = {"compression": "none", "use_dictionary": False, "write_statistics": False}  # half floats don't shrink
-LENGTHS = b"penumbra.lengths"  # key of the file's metadata
 
 
 def part_name(index: int) -> str:
@@ -26,11 +24,8 @@ def part_name(index: int) -> str:
 
 def encode(part: Part, stage: str) -> bytes:
     """Return a part's file; raise `ArtifactError` if its rows do not fit the stage's schema."""
-    rows = conform(part.rows, stage)
-    features = {name: lengths(rows[name]) for name in rows.column_names if is_features(rows.schema.field(name).type)}
-    if not features:
-        return _parquet(rows.replace_schema_metadata(None), TABLE_FILES)
-    return _parquet(rows.replace_schema_metadata({LENGTHS: json.dumps(features, sort_keys=True)}), FEATURE_FILES)
+    rows = conform(part.rows, stage).replace_schema_metadata(None)
+    return _parquet(rows, FEATURE_FILES if any(is_features(field.type) for field in rows.schema) else TABLE_FILES)
 
 
 def encode_rejected(part: Part) -> bytes:
@@ -55,15 +50,9 @@ def decode(data: bytes, columns: list[str] | None = None, stage: str = "") -> pa
     return table.select(columns) if columns else table
 
 
-def is_older(data: bytes | memoryview, stage: str) -> bool:
+def is_older(data: bytes, stage: str) -> bool:
     """Return whether a file has the columns of an older version of the stage's table."""
     return stage in RENAMED and bool(renamed_columns(stage, pq.read_schema(pa.BufferReader(data)).names))
-
-
-def lengths_of(schema: pa.Schema) -> dict[str, list[int]]:
-    """Return the number of vectors of each row, by column of features; empty if another program wrote the file."""
-    counts: dict[str, list[int]] = json.loads((schema.metadata or {}).get(LENGTHS, b"{}"))
-    return counts
 
 
 def frame_of(table: pa.Table) -> "pd.DataFrame":

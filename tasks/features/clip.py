@@ -74,23 +74,24 @@ class Encoder:
         return int(self.model.config.vision_config.num_channels) // CHANNELS
 
 
-def encoder_threads(encoder: Encoder) -> tuple[ThreadPoolExecutor, int]:
-    """Return threads that run the encoder, and their number: one for a GPU, one for each core of a CPU.
+def encoder_threads(encoder: Encoder, number: int = 0) -> ThreadPoolExecutor:
+    """Return `number` threads that run the encoder; by default one for a GPU, and one for each core of a CPU.
 
-    Each thread has a batch of its own. Threads that share a batch wait for each other at every operation; on a busy
-    machine that takes ten times as long.
+    On a CPU each thread has a batch of its own. Threads that share a batch wait for each other at every operation; on a
+    busy machine that takes ten times as long.
     """
     import torch
 
     if encoder.device.type != "cpu":
-        return ThreadPoolExecutor(1, "encoder"), 1
-    number = torch.get_num_threads()
+        return ThreadPoolExecutor(number or 1, "encoder")
+    before = torch.get_num_threads()
+    number = number or before
     threads = ThreadPoolExecutor(number, "encoder", torch.set_num_threads, (1,))
     barrier = threading.Barrier(number)
     for started in [threads.submit(barrier.wait) for _ in range(number)]:  # until each thread has set its own number
         started.result()
-    torch.set_num_threads(number)  # of this thread and of later ones
-    return threads, number
+    torch.set_num_threads(before)  # of this thread and of later ones
+    return threads
 
 
 def source(encoder: str) -> str:

@@ -1,4 +1,4 @@
-"""Decode several videos at once in processes that may crash, hang or need too much memory without ending the run.
+"""Decode videos in processes that may crash, hang or need too much memory without ending the run.
 
 A `DataLoader` of torch does not fit: the crash or time-out of one of its workers ends the whole iteration, and it can't
 start workers inside those of Dask.
@@ -6,22 +6,24 @@ start workers inside those of Dask.
 
 import json
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 
 from penumbra.artifacts.processes import cores
-from penumbra.tasks.features.errors import FeatureError
+from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder
 from penumbra.tasks.features.frames import Picture, Resizing, VideoSummary
 
@@ -30,61 +32,60 @@ MAX_SECONDS_PER_FRAME = 60.0  # a decoder that gives no frame for so long is end
 MAX_MEMORY = 4 << 30  # bytes of address space of a decoder
 MAX_MESSAGE = 1 << 30  # bytes
 
-
-@dataclass(frozen=True)
-class Video:
-    """A video file to decode; about `thumbnails` of its frames are wanted as small JPEGs."""
-
-    vid: str
-    path: Path
-    thumbnails: int = 0
-
-
-@dataclass(frozen=True)
-class DecoderMessage:
-    """The frame of a video's next clip; at the video's end its `summary`, or the `reason` why it can't be used."""
-
-    video: Video
-    picture: Picture | None = None
-    summary: VideoSummary | None = None
-    thumbnails: tuple[tuple[int, bytes], ...] = ()  # index of the frame, JPEG
-    reason: str = ""
-    value: str = ""
+T = TypeVar("T")
 
 
 class Decoder:
-    """A process that decodes one video after another; it is started again after a crash."""
+    """A process that decodes one video after another; it is started again after a crash.
 
-    def __init__(self, clip_length: float, resizing: Resizing | None, seconds: float, memory: int) -> None:
+    Args:
+        clip_length: seconds of a clip
+        resizing: how frames are resized before they are sent; None: not at all
+        seconds: how long the process may take for a frame before it is ended
+        memory: bytes of address space that the process may use; 0: any
+
+    """
+
+    def __init__(
+        self,
+        clip_length: float,
+        resizing: Resizing | None = None,
+        seconds: float = MAX_SECONDS_PER_FRAME,
+        memory: int = MAX_MEMORY,
+    ) -> None:
         self.settings = {"clip_length": clip_length, "resizing": resizing and asdict(resizing)}
-        self.seconds, self.memory = seconds, memory
+        self.seconds, self.memory, self.stopped = seconds, memory, False
+        self.thumbnails: list[tuple[int, bytes]] = []  # of the last video: index of the frame, JPEG
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    def decode(self, video: Video) -> Iterator[DecoderMessage]:
-        """Yield the frames of a video and its end."""
+    def frames(self, path: Path, summary: VideoSummary, thumbnails: int = 0) -> Iterator[Picture]:
+        """Yield the frame of each clip of a video, and fill in its summary and about `thumbnails` thumbnails.
+
+        Raises `VideoError` if the video can't be decoded.
+        """
+        fault, done = VideoError(f"decoder gave no frame for {self.seconds:g} s", path.name), False
         try:
             connection = self._start()
-            job = {"path": str(video.path.absolute()), "thumbnails": video.thumbnails, **self.settings}
+            job = {"path": str(path.absolute()), "thumbnails": thumbnails, **self.settings}
             connection.send_bytes(json.dumps(job).encode())
             while "shape" in (message := json.loads(self._receive(connection))):
-                picture = np.frombuffer(self._receive(connection), np.uint8).reshape(message["shape"])
-                yield DecoderMessage(video, picture)
+                yield np.frombuffer(self._receive(connection), np.uint8).reshape(message["shape"])
             if "summary" in message:
-                thumbnails = tuple((index, self._receive(connection)) for index in message["thumbnails"])
-                yield DecoderMessage(video, summary=VideoSummary(**message["summary"]), thumbnails=thumbnails)
-            else:
-                yield DecoderMessage(video, reason=message["reason"], value=message["value"])
+                vars(summary).update(vars(VideoSummary(**message["summary"])))
+                self.thumbnails = [(index, self._receive(connection)) for index in message["thumbnails"]]
+            done, fault = True, VideoError(message.get("reason", ""), message.get("value", ""))
         except TimeoutError:
-            self.end()
-            yield DecoderMessage(video, reason=f"decoder gave no frame for {self.seconds:g} s", value=video.path.name)
+            pass
         except (EOFError, OSError, KeyError, TypeError, ValueError):
-            code = 0
-            with suppress(subprocess.TimeoutExpired):
-                code = self.process.wait(1) if self.process else 0
-            self.end()
-            ended = f"decoder crashed ({signal.Signals(-code).name})" if code < 0 else f"decoder ended with {code}"
-            yield DecoderMessage(video, reason=ended, value=video.path.name)
+            fault = VideoError(self._crash(), path.name)
+        finally:
+            if not done:
+                self.close()
+        if self.stopped:
+            raise RuntimeError("the decoder was stopped")
+        if fault.reason:
+            raise fault
 
     def _start(self) -> Connection:
         """Start the process if it does not run, and return the connection to it."""
@@ -103,17 +104,26 @@ class Decoder:
         return self._connection
 
     def _receive(self, connection: Connection) -> bytes:
+        if self.stopped:
+            raise EOFError
         if not connection.poll(self.seconds):
             raise TimeoutError
         return connection.recv_bytes(MAX_MESSAGE)
 
-    def kill(self) -> None:
-        """Kill the process; whoever waits for its answer gets an end-of-file error."""
-        process = self.process
+    def _crash(self) -> str:
+        """Return how the process ended."""
+        code = 0
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(1) if self.process else 0
+        return f"decoder crashed ({signal.Signals(-code).name})" if code < 0 else f"decoder ended with {code}"
+
+    def stop(self) -> None:
+        """Kill the process; `frames` raises `RuntimeError` in the thread that uses it."""
+        process, self.stopped = self.process, True
         if process is not None:
             process.kill()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Kill the process and close the connection."""
         if self.process is not None:
             self.process.kill()
@@ -123,78 +133,37 @@ class Decoder:
         self.process = self._connection = None
 
 
-class DecoderPool:
-    """Decodes videos in several processes. The frames of different videos are interleaved, those of one are in order.
+Job = Callable[[Decoder], T]
 
-    Args:
-        processes: number of processes
-        clip_length: seconds of a clip
-        resizing: how frames are resized before they are sent; None: not at all
-        ahead: number of frames that may wait to be taken, which bounds the memory
-        seconds: how long a decoder may take for a frame before it is ended
-        memory: bytes of address space that a process may use; 0: any
 
+@contextmanager
+def decode_in_threads(
+    threads: ThreadPoolExecutor, decoders: Sequence[Decoder]
+) -> Iterator[Callable[[Job[T]], Future[T]]]:
+    """Yield a function that submits a job to the threads, which gives it a decoder of its own.
+
+    At the end jobs that wait are cancelled, and all decoders and threads are ended.
     """
+    free = SimpleQueue[Decoder]()
+    for decoder in decoders:
+        free.put(decoder)
 
-    def __init__(
-        self,
-        processes: int,
-        clip_length: float,
-        resizing: Resizing | None = None,
-        ahead: int = 64,
-        seconds: float = MAX_SECONDS_PER_FRAME,
-        memory: int = MAX_MEMORY,
-    ) -> None:
-        self._decoders = [Decoder(clip_length, resizing, seconds, memory) for _ in range(processes)]
-        self._messages: queue.Queue[DecoderMessage | BaseException | None] = queue.Queue(ahead)
-        self._lock, self._threads = threading.Lock(), list[threading.Thread]()
-        self._closed = False
-
-    def decode(self, videos: Iterable[Video]) -> Iterator[DecoderMessage]:
-        """Yield the frames of all videos, and the end of each."""
-        jobs = iter(videos)
-        self._threads = [threading.Thread(target=self._work, args=(d, jobs), daemon=True) for d in self._decoders]
-        for thread in self._threads:
-            thread.start()
-        running = len(self._threads)
+    def work(job: Job[T]) -> T:
+        decoder = free.get()
         try:
-            while running:
-                message = self._messages.get()
-                if isinstance(message, BaseException):
-                    raise message
-                if message is None:
-                    running -= 1
-                else:
-                    yield message
+            return job(decoder)
         finally:
-            self.close()
+            free.put(decoder)
 
-    def close(self) -> None:
-        """End all processes."""
-        self._closed = True
-        for decoder in self._decoders:
-            decoder.kill()
-        while any(thread.is_alive() for thread in self._threads):
-            with suppress(queue.Empty):  # a thread may wait for a free place
-                self._messages.get(timeout=0.02)
-        for decoder in self._decoders:
-            decoder.end()
-
-    def _work(self, decoder: Decoder, jobs: Iterator[Video]) -> None:
-        try:
-            while not self._closed:
-                with self._lock:
-                    video = next(jobs, None)
-                if video is None:
-                    break
-                for message in decoder.decode(video):
-                    if self._closed:
-                        break
-                    self._messages.put(message)
-        except BaseException as error:  # is raised in the thread that takes the frames
-            self._messages.put(error)
-        finally:
-            self._messages.put(None)
+    try:
+        yield lambda job: threads.submit(work, job)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for decoder in decoders:
+            decoder.stop()
+        threads.shutdown()
+        for decoder in decoders:
+            decoder.close()
 
 
 def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]:
@@ -206,18 +175,26 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
     """
     if not folder.is_dir():
         raise FeatureError(f"no folder {folder}: give the one that holds the videos, by --videos")
-    files, durations = VideoFolder(folder), dict[str, float]()
-    videos = [Video(vid, path) for vid in vids if (path := files.find(vid))]
-    missing = sorted({*vids} - {video.vid for video in videos})
+    folder_files = VideoFolder(folder)
+    files = {vid: path for vid in vids if (path := folder_files.find(vid))}
+    missing = sorted({*vids} - files.keys())
     if missing:
         raise FeatureError(
             f"{folder} holds no file of video {missing[0]!r}, and its rows have no duration: add the file, or a column "
             f"by --duration ({len(missing):,} files are missing)"
         )
-    for message in DecoderPool(min(cores(), len(vids)), 60.0).decode(videos):
-        if message.reason:
-            reason = f"{message.reason} ({message.value})"
-            raise FeatureError(f"{message.video.path} has no duration: {reason}: repair it, or remove its rows")
-        if message.summary:
-            durations[message.video.vid] = message.summary.duration
-    return durations
+
+    def duration(path: Path, decoder: Decoder) -> float:
+        summary = VideoSummary()
+        try:
+            for _ in decoder.frames(path, summary):
+                pass
+        except VideoError as error:
+            reason = f"{error.reason} ({error.value})"
+            raise FeatureError(f"{path} has no duration: {reason}: repair it, or remove its rows") from None
+        return summary.duration
+
+    decoders = [Decoder(60.0) for _ in range(cores())]
+    with decode_in_threads(ThreadPoolExecutor(len(decoders)), decoders) as submit:
+        durations = {vid: submit(partial(duration, path)) for vid, path in files.items()}
+        return {vid: future.result() for vid, future in durations.items()}

@@ -1,17 +1,16 @@
-"""Encode the frames of many videos in full batches, and keep the features of each finished video as a draft.
+"""Encode the frames of a video, and keep the features of each finished video as a draft.
 
-Batches are always full (the last one is padded with zeros), so the features of a frame do not depend on the frames
-that are encoded with it: a run that was killed and continues gives the same bytes. While one batch is computed, the
-next one is gathered.
+All batches have the same size (the last one of a video is padded with zeros), so a run that was killed and continues
+gives the same bytes. A GPU computes one batch while the next one is decoded: its results are copied at the end.
 """
 
 import io
 import json
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,13 @@ import torch
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import DRAFTS, Store
-from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.features.clip import Encoder, encoder_threads, normalise
-from penumbra.tasks.features.decoders import DecoderMessage
+from penumbra.tasks.features.clip import Encoder, normalise
+from penumbra.tasks.features.decoders import Decoder
+from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.frames import Picture, VideoSummary
 from penumbra.tasks.features.reading import Float16Array
 
-BATCHES_AHEAD = 4  # decoded frames that wait for the encoder; they are lost when a run is killed
+BATCH_SIZE = 32
 
 States = Callable[[Any, torch.Tensor], torch.Tensor]  # a CLIP model and pixels of frames → states, one row a frame
 
@@ -54,91 +53,38 @@ class EncodedVideo:
     value: str = ""
 
 
-@dataclass
-class _OpenVideo:
-    """A video whose features are incomplete: `missing` of its clips have none yet."""
+def encode_video(
+    encoder: Encoder,
+    decoder: Decoder,
+    path: Path,
+    vid: str = "",
+    batch_size: int = BATCH_SIZE,
+    states: States = frame_states,
+    thumbnails: int = 0,
+) -> EncodedVideo:
+    """Decode and encode a video; `states` says which features of a frame are kept.
 
-    clip: list[Picture] = field(default_factory=list)  # frames of the unfinished clip
-    rows: list[Float16Array | None] = field(default_factory=list)
-    missing: int = 0
-    end: DecoderMessage | None = None
-
-
-class FrameEncoder:
-    """Takes decoded frames, which have the encoder's size, and gives finished videos.
-
-    A clip has as many frames as the encoder sees at once (`Encoder.frames`); an incomplete last clip is padded with the
-    last frame. `states` says which features of a frame are kept.
+    A clip has as many frames as the encoder sees at once (`Encoder.frames`).
     """
-
-    def __init__(self, encoder: Encoder, batch_size: int, states: States = frame_states) -> None:
-        self.encoder, self.batch_size, self.states = encoder, batch_size, states
-        self._open: dict[str, _OpenVideo] = {}
-        self._pictures: list[Picture] = []  # of the next batch
-        self._places: list[tuple[_OpenVideo, int]] = []  # the rows that their features belong to
-        self._running: deque[tuple[Future[Float16Array], list[tuple[_OpenVideo, int]]]] = deque()
-        self._threads, self._number = encoder_threads(encoder)
-
-    def encode(self, messages: Iterable[DecoderMessage]) -> Generator[EncodedVideo, None, None]:
-        """Yield each video once: with its features, or with the reason why it has none."""
-        try:
-            with fast_cpu_matmul(self.encoder.device):
-                for message in messages:
-                    if message.reason:
-                        self._open.pop(message.video.vid, None)
-                        yield EncodedVideo(message.video.vid, reason=message.reason, value=message.value)
-                    else:
-                        self._take(message)
-                        yield from self._finished(self._number + 1)
-                if self._places:
-                    self._launch()
-                yield from self._finished(0)
-        finally:
-            self._threads.shutdown(cancel_futures=True)
-
-    def _take(self, message: DecoderMessage) -> None:
-        """Add a frame to its clip, and a complete clip to the next batch; start the batch once it is full."""
-        video, frames = self._open.setdefault(message.video.vid, _OpenVideo()), self.encoder.frames
-        if message.picture is not None:
-            video.clip.append(message.picture)
-        else:
-            video.end = message
-            video.clip += video.clip[-1:] * (frames - len(video.clip))
-        if len(video.clip) == frames:
-            self._pictures.append(video.clip[0] if frames == 1 else np.concatenate(video.clip, axis=2))
-            self._places.append((video, len(video.rows)))
-            video.clip = []
-            video.rows.append(None)
-            video.missing += 1
-        if len(self._places) == self.batch_size:
-            self._launch()
-
-    def _launch(self) -> None:
-        self._running.append((self._threads.submit(self._compute, self._pictures), self._places))
-        self._pictures, self._places = [], []
-
-    def _compute(self, pictures: Sequence[Picture]) -> Float16Array:
-        """Return the features (frames, …) of at most `batch_size` frames."""
+    summary, rows = VideoSummary(), list[torch.Tensor]()
+    clips = clips_of(decoder.frames(path, summary, thumbnails), encoder.frames)
+    try:
         with torch.inference_mode():
-            pixels = normalise(pictures, self.encoder.processing, self.encoder.device)
-            missing = self.batch_size - len(pixels)
-            pixels = torch.cat([pixels, pixels.new_zeros(missing, *pixels.shape[1:])]) if missing else pixels
-            features = self.states(self.encoder.model, pixels.to(self.encoder.dtype))
-            halves: Float16Array = features[: len(pictures)].half().cpu().numpy()
-        return halves
+            while batch := list(islice(clips, batch_size)):
+                pixels = normalise(batch, encoder.processing, encoder.device)
+                padding = pixels.new_zeros(batch_size - len(batch), *pixels.shape[1:])
+                rows.append(states(encoder.model, torch.cat([pixels, padding]).to(encoder.dtype))[: len(batch)].half())
+            features: Float16Array = torch.cat(rows).cpu().numpy()
+    except VideoError as error:
+        return EncodedVideo(vid, reason=error.reason, value=error.value)
+    return EncodedVideo(vid, features, summary, tuple(decoder.thumbnails))
 
-    def _finished(self, running: int) -> Iterator[EncodedVideo]:
-        """Wait until at most so many batches run, and yield the videos that are complete."""
-        while len(self._running) > running:
-            batch, places = self._running.popleft()
-            for (video, clip), row in zip(places, batch.result(), strict=True):
-                video.rows[clip] = row
-                video.missing -= 1
-        for vid, video in list(self._open.items()):
-            if video.end and video.end.summary and not video.missing:
-                del self._open[vid]
-                features = np.stack([row for row in video.rows if row is not None])
-                yield EncodedVideo(vid, features, video.end.summary, video.end.thumbnails)
+
+def clips_of(frames: Iterator[Picture], number: int) -> Iterator[Picture]:
+    """Yield each `number` frames as one picture of 3 · `number` channels; the last frame is repeated as needed."""
+    while clip := list(islice(frames, number)):
+        clip += clip[-1:] * (number - len(clip))
+        yield np.concatenate(clip, axis=2)
 
 
 # -- drafts: the finished videos of an unfinished artifact, which are not decoded again after kill -9 -----------------

@@ -19,7 +19,7 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 
 from penumbra.tasks.features.errors import VideoError
 
@@ -216,14 +216,9 @@ def resize(picture: Picture, resizing: Resizing) -> Picture:
 
 def thumbnail(picture: Picture) -> bytes:
     """Return the whole picture as a small JPEG, centred in ROWS × COLUMNS pixels."""
-    rows, columns = picture.shape[:2]
-    scale = min(ROWS / rows, COLUMNS / columns)
-    size = (max(1, round(columns * scale)), max(1, round(rows * scale)))
-    framed = Image.new("RGB", (COLUMNS, ROWS), (BACKGROUND,) * 3)
-    small = Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR)
-    framed.paste(small, ((COLUMNS - size[0]) // 2, (ROWS - size[1]) // 2))
     stream = io.BytesIO()
-    framed.save(stream, "JPEG", quality=85)
+    small = ImageOps.pad(Image.fromarray(picture), (COLUMNS, ROWS), Image.Resampling.BILINEAR, (BACKGROUND,) * 3)
+    small.save(stream, "JPEG", quality=85)
     return stream.getvalue()
 
 

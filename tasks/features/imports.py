@@ -16,7 +16,7 @@ into another file.
 
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -234,64 +234,64 @@ def check_length(clips: int, duration: float, clip_length: float, imports: Impor
 
 
 class Importer:
-    """Reads a video's features from all sources, and joins them."""
+    """Reads the features of videos from all sources, and joins their columns."""
 
     def __init__(
-        self, imports: Imports, clip_length: float, opened: Sequence[FeatureFolder | Hdf5File], vids: Sequence[str]
+        self,
+        imports: Imports,
+        clip_length: float,
+        opened: Sequence[FeatureFolder | Hdf5File],
+        durations: Mapping[str, float],
     ) -> None:
-        self.imports, self.clip_length, self.opened = imports, clip_length, opened
+        self.imports, self.clip_length, self.opened, self.durations = imports, clip_length, opened, durations
         self.dimensions = [
-            source.dimension or _usual_dimension(place, vids)
+            source.dimension or self._usual_dimension(place)
             for source, place in zip(imports.sources, opened, strict=True)
         ]
 
-    def read(self, vid: str, duration: float) -> tuple[Float16Array, list[str]]:
+    def _usual_dimension(self, place: FeatureFolder | Hdf5File) -> int:
+        """Return the most frequent dimension among the first videos of a source."""
+        seen: Counter[int] = Counter()
+        for vid in self.durations:
+            with suppress(VideoError):
+                if (array := place.read(vid)) is not None:
+                    seen[check_matrix(array, 0).shape[1]] += 1
+            if seen.total() == VIDEOS_FOR_DIMENSION:
+                break
+        return seen.most_common(1)[0][0] if seen else 0
+
+    def read(self, vid: str) -> tuple[Float16Array, list[str]]:
         """Return a video's features (clips, sum of dimensions) and notes; raise `VideoError` if it is unusable."""
         if not is_inside(vid):
             raise VideoError("video id points outside the folder", vid)
-        matrices = []
+        matrices, lengths = [], []
         for source, place, dimension in zip(self.imports.sources, self.opened, self.dimensions, strict=True):
             array = place.read(vid)
             if array is None:
                 raise VideoError(f"no features in {source.called()}")
             matrices.append(check_matrix(array, dimension))
-        limits = [source.longest or None for source in self.imports.sources]
-        clips = min(len(matrix[:limit]) for matrix, limit in zip(matrices, limits, strict=True))
-        notes = []
+            lengths.append(min(len(matrices[-1]), source.longest or len(matrices[-1])))
+        clips, notes = min(lengths), []
         if len({len(matrix) for matrix in matrices}) > 1:
             notes.append("sources of different lengths cut to the shortest")
-        if clips != check_length(clips, duration, self.clip_length, self.imports):
+        if clips != check_length(clips, self.durations[vid], self.clip_length, self.imports):
             notes.append("a clip more or fewer than the duration asks for")
         return np.concatenate([matrix[:clips] for matrix in matrices], axis=1).astype(np.float16), notes
 
-
-def _usual_dimension(place: FeatureFolder | Hdf5File, vids: Sequence[str]) -> int:
-    """Return the most frequent dimension among the first videos of a source."""
-    seen: Counter[int] = Counter()
-    for vid in vids:
-        with suppress(VideoError):
-            array = place.read(vid)
-            if array is not None:
-                seen[check_matrix(array, 0).shape[1]] += 1
-        if seen.total() == VIDEOS_FOR_DIMENSION:
-            break
-    return seen.most_common(1)[0][0] if seen else 0
-
-
-def import_part(vids: Sequence[str], durations: dict[str, float], importer: Importer) -> Part:
-    """Import the features of one part; a video that can't be used is rejected."""
-    rows, rejected, notes = [], [], Counter[str]()
-    for vid in vids:
-        try:
-            features, video_notes = importer.read(vid, durations[vid])
-        except VideoError as error:
-            rejected.append(rejection(vid, STAGE, error.reason, error.value))
-            continue
-        notes.update(video_notes)
-        rows.append((vid, durations[vid], features))
-    encoder = "+".join(source.called() for source in importer.imports.sources)
-    table = features_table(encoder, importer.clip_length, rows, sum(importer.dimensions) or 1)
-    return Part(table, len(vids), len(rows), rejected, notes)
+    def part(self, vids: Sequence[str]) -> Part:
+        """Import the features of one part; a video that can't be used is rejected."""
+        rows, rejected, notes = [], [], Counter[str]()
+        for vid in vids:
+            try:
+                features, video_notes = self.read(vid)
+            except VideoError as error:
+                rejected.append(rejection(vid, STAGE, error.reason, error.value))
+                continue
+            notes.update(video_notes)
+            rows.append((vid, self.durations[vid], features))
+        encoder = "+".join(source.called() for source in self.imports.sources)
+        table = features_table(encoder, self.clip_length, rows, sum(self.dimensions) or 1)
+        return Part(table, len(vids), len(rows), rejected, notes)
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,8 @@ class ImportedFeatures(Stage):
 
     def inputs(self) -> dict[str, str]:
         """Return the digests of the sources' files."""
-        named = enumerate(zip(self.imports.sources, self.opened, strict=True))
-        return {f"{number}: {source.called()}": place.digest(self.durations) for number, (source, place) in named}
+        names = [f"{number}: {source.called()}" for number, source in enumerate(self.imports.sources)]
+        return {name: place.digest(self.durations) for name, place in zip(names, self.opened, strict=True)}
 
     @cached_property
     def pieces(self) -> Sequence[list[str]]:
@@ -342,11 +342,11 @@ class ImportedFeatures(Stage):
     @cached_property
     def importer(self) -> Importer:
         """The importer of all parts."""
-        return Importer(self.imports, self.clip_length, self.opened, list(self.durations))
+        return Importer(self.imports, self.clip_length, self.opened, self.durations)
 
     def part(self, piece: list[str]) -> Part:
         """Import the features of one part."""
-        return import_part(piece, self.durations, self.importer)
+        return self.importer.part(piece)
 
 
 def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:

@@ -81,8 +81,7 @@ class ClipTexts:
             return len(set(rows))
 
         tick = counting("texts", len(texts))
-        threads, _ = encoder_threads(self.encoder)
-        with fast_cpu_matmul(device), threads:
+        with fast_cpu_matmul(device), encoder_threads(self.encoder) as threads:
             for number in threads.map(encode_batch, batches_of_one_length([len(text) for text in ids], batch_size)):
                 tick(number)
         return tokens, pooled, sum(len(text) > limit for text in full)

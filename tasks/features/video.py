@@ -6,15 +6,16 @@ projection, of one frame for every `videos.patch_interval` seconds, quantised to
 frame is 127 times its scale, so no state is off by more than half a scale; an hour of ViT-B/32 (7 × 7 patches of 768)
 at a frame every 4 s takes 900 × 37,632 bytes, 34 MB.
 
-Other processes decode ahead of the encoder. Each finished video is kept at once, so a run that is killed decodes no
-finished video again.
+Several videos are decoded, by other processes, and encoded at once. Each finished video is kept, so that a run that
+was killed decodes no finished video again.
 
 A video without a file, or one that can't be used, is rejected with its reason. A damaged file is used if what can be
 decoded reaches the end that its annotations state, to within a clip; an intact one if it has nine tenths of it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -32,13 +33,13 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
-from penumbra.tasks.devices import device_name
-from penumbra.tasks.features.clip import Clip, Encoder, digests, load, patch_sizes
-from penumbra.tasks.features.decoders import DecoderPool, Video
+from penumbra.tasks.devices import device_name, fast_cpu_matmul
+from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, patch_sizes
+from penumbra.tasks.features.decoders import Decoder, decode_in_threads
 from penumbra.tasks.features.encode import (
-    BATCHES_AHEAD,
+    BATCH_SIZE,
     EncodedVideo,
-    FrameEncoder,
+    encode_video,
     frame_states,
     patch_states,
     read_draft,
@@ -65,7 +66,7 @@ class Videos(Parameters):
         None, description="Folder of video files named by video id. Default: videos/ in the data set's folder."
     )
     clip_length: float = Field(1.0, gt=0, le=3600, description="Seconds of a clip; each clip has one feature.")
-    batch_size: int = Field(32, ge=1, description="Number of frames that are encoded together.")
+    batch_size: int = Field(BATCH_SIZE, ge=1, description="Number of frames that are encoded together.")
     workers: int = Field(0, ge=0, description="Number of videos decoded in parallel; 0: one for each core.")
     patches: bool = Field(
         False, description="Also keep features of the frames' patches, which VDI's loss spatial_dynamics needs."
@@ -185,68 +186,52 @@ class VideoFeatures(Stage):
         return encoder
 
     def parts(self) -> Iterator[Callable[[], Part]]:
-        """Yield the work of each part; the videos of all missing parts are decoded ahead of it."""
+        """Yield the work of each part; the videos of all missing parts are encoded ahead of it."""
         store = Store()
         missing = [vid for i, chunk in enumerate(self.pieces) if not store.record(self.artifact, i) for vid in chunk]
-        with self._encoding(missing, cores()) as encoded:
+        with self._encoding(missing) as encoded:
             for vids in self.pieces:
                 yield partial(self._part, vids, encoded)
 
     def part(self, piece: list[str]) -> Part:
-        """Make one part in a worker of a cluster; on a CPU with as many decoders as the encoder has threads."""
-        import torch
-
-        decoders = torch.get_num_threads() if self.encoder.device.type == "cpu" else cores()
-        with self._encoding(piece, decoders) as encoded:
+        """Make one part in a worker of a cluster."""
+        with self._encoding(piece) as encoded:
             return self._part(piece, encoded)
 
     @contextmanager
-    def _encoding(self, vids: Iterable[str], decoders: int) -> Iterator[Iterator[EncodedVideo]]:
-        """Decode and encode those of the videos that have no draft, ahead of what takes them; write their drafts.
+    def _encoding(self, vids: Iterable[str]) -> Iterator[Mapping[str, Future[None]]]:
+        """Decode and encode those of the videos that have no draft in several threads, and write their drafts.
 
         An encoder that sees n frames of a clip gets those at the middles of the clip's n parts.
         """
         files = {vid: file for vid in vids if (file := self.files.find(vid))}
         if not files:
-            yield iter(())
+            yield {}
             return
-        store, tick = Store(), counting("videos", len(files))
-        batch_size, frames = self.videos.batch_size, self.encoder.frames
-        ahead, resizing = BATCHES_AHEAD * batch_size * frames, self.encoder.processing.resizing
-        pool = DecoderPool(self.videos.workers or decoders, self.interval / frames, resizing, ahead)
+        import torch
 
-        def unfinished() -> Iterator[Video]:
-            for vid, file in files.items():
-                if read_draft(store, self.artifact, vid) is None:
-                    yield Video(vid, file)
-                else:
-                    tick(1)
+        store, tick, encoder = Store(), counting("videos", len(files)), self.encoder
+        number = self.videos.workers or (torch.get_num_threads() if encoder.device.type == "cpu" else cores())
 
-        def finished() -> Iterator[EncodedVideo]:
-            for video in encoded:
+        def encode(vid: str, decoder: Decoder) -> None:
+            if read_draft(store, self.artifact, vid) is None:
+                video = encode_video(encoder, decoder, files[vid], vid, self.videos.batch_size, self.states)
                 write_draft(store, self.artifact, video)
-                tick(1)
-                yield video
+            tick(1)
 
-        encoded = FrameEncoder(self.encoder, batch_size, self.states).encode(pool.decode(unfinished()))
-        try:
-            yield finished()
-        finally:
-            encoded.close()
-            pool.close()
+        interval, resizing = self.interval / encoder.frames, encoder.processing.resizing
+        decoders = [Decoder(interval, resizing) for _ in range(number)]
+        threads = encoder_threads(encoder, number)
+        with fast_cpu_matmul(encoder.device), decode_in_threads(threads, decoders) as submit:
+            yield {vid: submit(partial(encode, vid)) for vid in files}
 
-    def _part(self, vids: list[str], encoded: Iterator[EncodedVideo]) -> Part:
+    def _part(self, vids: list[str], encoded: Mapping[str, Future[None]]) -> Part:
         """Make one part: the table of the videos that have features; the others are rejected."""
         store, rows, rejected, notes = Store(), [], [], Counter[str]()
-        finished = {vid: video for vid in vids if (video := read_draft(store, self.artifact, vid))}
-        missing = {vid for vid in vids if self.files.find(vid)} - finished.keys()
-        while missing:
-            video = next(encoded)
-            if video.vid in missing:
-                missing.remove(video.vid)
-                finished[video.vid] = video
         for vid in vids:
-            done, annotated = finished.get(vid), self.durations[vid]
+            if vid in encoded:
+                encoded[vid].result()
+            done, annotated = read_draft(store, self.artifact, vid), self.durations[vid]
             reason, value = refusal(done, annotated, self.interval) if done else self._missing(vid)
             if reason or done is None or done.features is None:
                 rejected.append(rejection(vid, self.name, reason, value))
@@ -266,15 +251,14 @@ class VideoFeatures(Stage):
 
 def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimension: int) -> pa.Table:
     """Return rows (video id, duration, features) as a table of `video_features`; all features have this dimension."""
-    return pa.table(
-        {
-            "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
-            "encoder": pa.array([encoder] * len(rows), pa.string()),
-            "clip_length": pa.array([clip_length] * len(rows), pa.float64()),
-            "duration": pa.array([duration for _, duration, _ in rows], pa.float64()),
-            "features": lists_of([features for _, _, features in rows], dimension),
-        }
-    )
+    columns = {
+        "vid": [vid for vid, _, _ in rows],
+        "encoder": [encoder] * len(rows),
+        "clip_length": [clip_length] * len(rows),
+        "duration": [duration for _, duration, _ in rows],
+        "features": lists_of([features for _, _, features in rows], dimension),
+    }
+    return pa.table(columns)
 
 
 @dataclass(frozen=True)
@@ -294,16 +278,15 @@ class PatchFeatures(VideoFeatures):
         side = patch_sizes(self.encoder)[0]
         several = [quantised(states) for _, _, states in rows]
         seconds = [np.minimum((np.arange(len(states)) + 0.5) * self.interval, end) for _, end, states in rows]
-        return pa.table(
-            {
-                "vid": pa.array([vid for vid, _, _ in rows], pa.string()),
-                "encoder": pa.array([self.encoder.name] * len(rows), pa.string()),
-                "seconds": pa.array(seconds, pa.list_(pa.float32())),
-                "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
-                "scale": pa.array([scale for _, scale in several], pa.list_(pa.float32())),
-                "patches": pa.array([values.tobytes() for values, _ in several], pa.large_binary()),
-            }
-        )
+        columns = {
+            "vid": [vid for vid, _, _ in rows],
+            "encoder": [self.encoder.name] * len(rows),
+            "seconds": pa.array(seconds, pa.list_(pa.float32())),
+            "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
+            "scale": pa.array([scale for _, scale in several], pa.list_(pa.float32())),
+            "patches": pa.array([values.tobytes() for values, _ in several], pa.large_binary()),
+        }
+        return pa.table(columns)
 
 
 def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:

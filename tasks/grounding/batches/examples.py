@@ -133,7 +133,7 @@ def load_features(artifact: Artifact) -> Features:
     if not len(table):
         raise FeatureError(f"{artifact.path} holds no features")
     offsets = torch.from_numpy(table.offsets)
-    return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length or 0.0)
+    return Features(torch.from_numpy(table.values), offsets, table.index, table.clip_length)
 
 
 def normalised(features: Features, longest: int | None) -> Features:

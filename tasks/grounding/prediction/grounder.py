@@ -6,6 +6,7 @@ for grounding in grounder.ground("video.mp4", ["a person opens the door.", "the 
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import Store
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.clip import Clip, Encoder, digests, load
-from penumbra.tasks.features.decoders import DecoderPool, Video
-from penumbra.tasks.features.encode import BATCHES_AHEAD, EncodedVideo, FrameEncoder
+from penumbra.tasks.features.decoders import Decoder
+from penumbra.tasks.features.encode import EncodedVideo, encode_video
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import TextEncoder, load_text_encoder
-from penumbra.tasks.features.video import Videos, notes_on
+from penumbra.tasks.features.video import notes_on
 from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError
@@ -150,14 +151,8 @@ class Grounder:
         return Watched(features, self.clip_length, summary.duration, frames, notes)
 
     def _encode(self, path: Path, encoder: Encoder) -> EncodedVideo:
-        batch_size = Videos().batch_size
-        ahead = BATCHES_AHEAD * batch_size * encoder.frames
-        pool = DecoderPool(1, self.clip_length / encoder.frames, encoder.processing.resizing, ahead)
-        try:
-            [encoded] = FrameEncoder(encoder, batch_size).encode(pool.decode([Video(path.name, path, FRAMES)]))
-        finally:
-            pool.close()
-        return encoded
+        with closing(Decoder(self.clip_length / encoder.frames, encoder.processing.resizing)) as decoder:
+            return encode_video(encoder, decoder, path, thumbnails=FRAMES)
 
     def ask(self, watched: Watched, queries: Sequence[str]) -> list[Grounding]:
         """Return each query's moments in an encoded video."""

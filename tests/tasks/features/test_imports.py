@@ -23,7 +23,6 @@ from penumbra.tasks.features.imports import (
     Source,
     check_length,
     check_matrix,
-    import_part,
     open_source,
 )
 from penumbra.tasks.features.reading import Float16Array, matrix_of
@@ -39,14 +38,14 @@ def matrix(clips: int, dimension: int = 6) -> Any:
 def features(rows: pa.Table) -> dict[str, Float16Array]:
     """Each video's features."""
     lists = zip(rows["vid"].to_pylist(), rows["features"], strict=True)
-    return {vid: matrix_of(several.values, several.type.value_type.list_size) for vid, several in lists}
+    return {vid: matrix_of(several.values) for vid, several in lists}
 
 
 def imported(vids: list[str], *paths: Path, **settings: Any) -> Any:
     sources = [Source(path=str(path)) if isinstance(path, Path) else path for path in paths]
     config = Imports(sources=sources, **settings)
     opened = [open_source(Path(source.path), source.key) for source in sources]
-    return import_part(vids, DURATIONS, Importer(config, 1.0, opened, vids))
+    return Importer(config, 1.0, opened, DURATIONS).part(vids)
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
@@ -152,7 +151,7 @@ def test_an_id_never_leaves_its_folder(tmp_path: Path, vid: str) -> None:
     assert Hdf5File(tmp_path / "f.h5").read(vid) is None
     config = Imports(sources=[Source(path=str(inner))])
     with pytest.raises(VideoError, match="points outside"):
-        Importer(config, 1.0, [FeatureFolder(inner)], []).read(vid, 1.0)
+        Importer(config, 1.0, [FeatureFolder(inner)], {}).read(vid)
 
 
 def test_an_unusable_source_is_reported_at_once(tmp_path: Path) -> None:
@@ -182,7 +181,7 @@ LINK = "HDF5 link leads elsewhere"
 def rejected(source: Path) -> tuple[str, str]:
     """Return why `bad` is rejected; the two others must be imported."""
     config = Imports(sources=[Source(path=str(source))])
-    part = import_part(VIDS, dict.fromkeys(VIDS, 10.0), Importer(config, 1.0, [open_source(source, "")], VIDS))
+    part = Importer(config, 1.0, [open_source(source, "")], dict.fromkeys(VIDS, 10.0)).part(VIDS)
     assert part.rows["vid"].to_pylist() == ["good", "other"]
     [row] = part.rejected
     assert row["qid"] == "bad"

@@ -81,7 +81,7 @@ def test_what_can_not_be_simulated_is_rejected_with_its_reason(store: Store) -> 
     ]
     artifact = run_stage(stage(store, rows, [OPENS, OPENS, OPENS, OPENS[:1], RUNS]))
     found = read_features(artifact)
-    assert found.names == ["good"]
+    assert [*found.index] == ["good"]
     assert found["good"].shape == (6, 256)
     reasons = {row["qid"]: row["reason"] for part in store.rejected(artifact) for row in part.to_pylist()}
     assert reasons == {
