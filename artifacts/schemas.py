@@ -147,6 +147,7 @@ TABLES = {
         grid=Column(pa.list_(INT32, 2), "rows and columns of patches"),
         scale=Column(pa.list_(FLOAT32), "one factor for each frame: `patches` times it are the hidden states"),
         patches=Column(pa.large_binary(), "int8 values of shape [frames, rows, columns, channels]"),
+        frames=Column(FEATURES, "one vector for each frame, in the space that it shares with texts"),
     ),
     "rejected": _table(
         "a rejected row of any stage",

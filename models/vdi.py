@@ -9,8 +9,10 @@ Choices where the paper leaves something open:
 
 - Words are dropped, not masked: CLIP has no mask token. A query that can't be split takes no part in either loss.
 - Both transformers have one layer, 8 heads and dropout 0.1, post-norm, as the other models' layers are.
-- A frame is one of MMN's segments: there are always as many, so that no frame is padding. Patch
-  features are of frames of their own, with a mask.
+- A frame is one of MMN's segments: there are always as many, so that no frame is padding. Motion is of frames of its
+  own, with a mask: each patch is compared with its own frame's vector (Eq. 3), as CLIP projects it.
+- Motion knows the order of the frames: sine positions are added before the transformer, or an LSTM reads them.
+- "w/o Q" is the mean of the frames, "w/ Q" what the whole query attends to.
 - The linear layer on the dynamic query is not shared between the two losses.
 - Neither side is a fixed target, as the equations have it. `fixed_target` stops the gradient of the visual side: the
   decoder then stays as it was drawn, and can't be trained towards the text.
@@ -26,13 +28,18 @@ from torch import Tensor, nn
 
 from penumbra.models.map_losses import context_loss, dynamics_loss
 from penumbra.models.mmn import MMN, MapInputs, MapOutputs, MMNSettings
+from penumbra.models.transformer import clip_positions
 
 Sequence = Literal["lstm", "transformer"]
+Context = Literal["static", "query", "dynamic", "none"]
 
 
 @dataclass(frozen=True)
 class InjectionSettings:
-    """Sizes of the injections; `grid` patches of `patch_dim` channels a frame, 0 for none: then there is no motion."""
+    """Sizes of the injections; `grid` patches of `patch_dim` channels a frame, 0 for none: then there is no motion.
+
+    `context` says which text attends to the frames in the visual context injection; "none": their mean is the context.
+    """
 
     width: int
     patch_dim: int = 0
@@ -41,11 +48,12 @@ class InjectionSettings:
     heads: int = 8
     dropout: float = 0.1
     fixed_target: bool = False
+    context: Context = "static"
 
 
 @dataclass
 class Patches:
-    """Frames [videos, frames, D] with their patches [videos, frames, grid, patch_dim]; mask [videos, frames]."""
+    """Frames [videos, frames, D] with their own patches [videos, frames, grid, patch_dim]; mask [videos, frames]."""
 
     frames: Tensor
     patches: Tensor
@@ -63,17 +71,19 @@ class Injected:
 
 
 class VisualContext(nn.Module):
-    """Decoder with which a static query attends to the frames (section 3.3, Eq. 1)."""
+    """Decoder with which a text, in the paper the static query, attends to the frames (section 3.3, Eq. 1)."""
 
     def __init__(self, settings: InjectionSettings) -> None:
         super().__init__()
         s = settings
-        self.decoder = nn.TransformerDecoderLayer(s.width, s.heads, 4 * s.width, s.dropout, batch_first=True)
+        layer = nn.TransformerDecoderLayer(s.width, s.heads, 4 * s.width, s.dropout, batch_first=True)
+        self.decoder = None if s.context == "none" else layer
         self.dynamic = nn.Linear(s.width, s.width)
 
-    def forward(self, static: Tensor, dynamic: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, text: Tensor, dynamic: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return dynamic queries and visual contexts [sentences, D]; frames [sentences, frames, D]."""
-        return self.dynamic(dynamic), self.decoder(static[:, None], frames)[:, 0]
+        context = frames.mean(1) if self.decoder is None else self.decoder(text[:, None], frames)[:, 0]
+        return self.dynamic(dynamic), context
 
 
 class SpatialDynamics(nn.Module):
@@ -105,7 +115,8 @@ class SpatialDynamics(nn.Module):
         if isinstance(self.sequence, nn.LSTM):
             states = self.sequence(places)[0]  # padding comes last and changes nothing before it
         else:
-            states = self.sequence(places, src_key_padding_mask=~(seen.mask | nothing))
+            placed = places + clip_positions(seen.mask, places.shape[-1])
+            states = self.sequence(placed, src_key_padding_mask=~(seen.mask | nothing))
         weight = seen.mask[..., None].to(states.dtype)
         mean: Tensor = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
         return mean
@@ -155,7 +166,11 @@ class VDI(nn.Module):
     def inject(self, inputs: InjectedInputs) -> Injected:
         """Return the vectors that the two losses compare."""
         static, dynamic = self.text_encoder(*inputs.static), self.text_encoder(*inputs.dynamic)
-        words, context = self.context(static, dynamic, inputs.map.video[inputs.map.video_of])
+        texts = {"static": static, "dynamic": dynamic, "none": static}
+        if self.injection.context == "query":
+            texts["query"] = self.text_encoder(inputs.map.text, inputs.map.text_mask)
+        frames = inputs.map.video[inputs.map.video_of]
+        words, context = self.context(texts[self.injection.context], dynamic, frames)
         injected = Injected(words, context)
         if self.dynamics is not None and inputs.seen is not None:
             injected.dynamic_motion, injected.motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)

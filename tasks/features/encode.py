@@ -36,9 +36,13 @@ def frame_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def patch_states(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Return the last hidden states of the frames' patches, before the projection [frames, patches, width]."""
-    states: torch.Tensor = model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:]  # without the class token
-    return states
+    """Return the last hidden states of each frame's patches, then its vector [frames, patches·width + dimension].
+
+    The states are those before the projection; the vector is the projected class token, as in `frame_states`.
+    """
+    states = model.vision_model(pixel_values=pixels)
+    patches = states.last_hidden_state[:, 1:].flatten(1)
+    return torch.cat((patches, model.visual_projection(states.pooler_output)), dim=1)
 
 
 @dataclass(frozen=True)

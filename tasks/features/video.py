@@ -263,9 +263,10 @@ def features_table(encoder: str, clip_length: float, rows: Sequence[Row], dimens
 
 @dataclass(frozen=True)
 class PatchFeatures(VideoFeatures):
-    """The states of the patches of a few frames of every video."""
+    """The states of the patches of a few frames of every video, and the frames' own vectors."""
 
     name = PATCHES
+    version = 2
     states = staticmethod(patch_states)
 
     @property
@@ -275,9 +276,11 @@ class PatchFeatures(VideoFeatures):
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Return rows (video id, duration, states) as the stage's table."""
-        side = patch_sizes(self.encoder)[0]
-        several = [quantised(states) for _, _, states in rows]
+        side, width = patch_sizes(self.encoder)
+        size = side**2 * width
+        several = [quantised(states[:, :size].reshape(len(states), -1, width)) for _, _, states in rows]
         seconds = [np.minimum((np.arange(len(states)) + 0.5) * self.interval, end) for _, end, states in rows]
+        dimension = self.encoder.model.config.projection_dim
         columns = {
             "vid": [vid for vid, _, _ in rows],
             "encoder": [self.encoder.name] * len(rows),
@@ -285,6 +288,7 @@ class PatchFeatures(VideoFeatures):
             "grid": pa.array([[side, side]] * len(rows), pa.list_(pa.int32(), 2)),
             "scale": pa.array([scale for _, scale in several], pa.list_(pa.float32())),
             "patches": pa.array([values.tobytes() for values, _ in several], pa.large_binary()),
+            "frames": lists_of([states[:, size:] for _, _, states in rows], dimension),
         }
         return pa.table(columns)
 

@@ -22,7 +22,7 @@ DESIGN = {  # the contract, word for word; embeddings, measures and summary are 
     "in_video_negatives": "qid negative_qid iou similarity",
     "text_features": "text encoder tokens pooled",
     "video_features": "vid encoder clip_length duration features",
-    "patch_features": "vid encoder seconds grid scale patches",
+    "patch_features": "vid encoder seconds grid scale patches frames",
     "metrics": "run epoch step split name value",
     "predictions": "run split qid windows saliency",
     "evaluation": "run split subset metric value",

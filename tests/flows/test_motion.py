@@ -21,6 +21,7 @@ from penumbra.tasks.features.clip import Clip, load, patch_sizes, preprocess
 from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
+from penumbra.tasks.grounding.batches.examples import load_patches
 from penumbra.tasks.grounding.configs import Choice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import vdi
@@ -111,12 +112,28 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
         with torch.inference_mode():
             pixels = preprocess(clips, encoder.processing, encoder.device)
             states = encoder.model.vision_model(pixel_values=pixels).last_hidden_state[:, 1:].numpy()
+            own = encoder.model.get_image_features(pixels).pooler_output.numpy()
+        np.testing.assert_allclose(np.array(row["frames"], np.float32), own, rtol=2e-3, atol=2e-3)
         assert (row["encoder"], row["grid"], states.shape[1:]) == ("tiny-clip", [side, side], (side**2, width))
         scale = np.array(row["scale"])[:, None, None]
         values = np.frombuffer(row["patches"], np.int8).reshape(states.shape)
         assert np.abs(values).max() == 127
         halves = np.abs(states) * 2.0**-11 + 2e-3  # drafts are halves
         assert (np.abs(values * scale - states) <= 0.5 * scale + halves).all()
+
+
+def test_each_frame_is_read_with_its_own_patches_and_vector(store: Store) -> None:
+    artifact = store.newest("motion", "patch_features")
+    rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
+    patches = load_patches(artifact, {"d": 0, "without patches": 1, "b": 2})
+    assert patches is not None
+    frames, states, mask = patches.gather(np.array([2, 1, 0]))
+    assert mask.sum(1).tolist() == [len(rows["b"]["scale"]), 0, len(rows["d"]["scale"])]
+    for place, vid in ((0, "b"), (2, "d")):
+        found, row = mask[place], rows[vid]
+        np.testing.assert_array_equal(frames[place][found].numpy(), np.array(row["frames"], np.float32))
+        values = np.frombuffer(row["patches"], np.int8).reshape(states[place][found].shape)
+        np.testing.assert_allclose(states[place][found], values * np.array(row["scale"])[:, None, None], rtol=1e-6)
 
 
 def test_it_trains_and_is_judged_and_reads_no_patches_then(run: Artifact, folder: Path, store: Store) -> None:

@@ -87,6 +87,35 @@ def test_frames_that_are_not_there_change_no_motion(sequence: str) -> None:
         torch.testing.assert_close(net.dynamics(alone), together[own], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("sequence", ["transformer", "lstm"])
+def test_motion_depends_on_the_order_of_the_frames(sequence: str) -> None:
+    net, batch = model(sequence=sequence).eval(), inputs()
+    assert net.dynamics is not None
+    assert batch.seen is not None
+    seen = Patches(batch.seen.frames[:1], batch.seen.patches[:1], batch.seen.mask[:1])
+    reversed_frames = Patches(seen.frames.flip(1), seen.patches.flip(1), seen.mask)
+    motion = net.dynamics(seen)
+    assert (net.dynamics(reversed_frames) - motion).norm() > 0.02 * motion.norm()
+
+
+def test_the_chosen_text_or_none_attends_to_the_frames() -> None:
+    contexts = {}
+    for which in ("static", "query", "dynamic", "none"):
+        net, batch = model(context=which).eval(), inputs()
+        contexts[which] = net.inject(batch).context
+        assert (net.context.decoder is None) == (which == "none")
+        for changed in {"static", "query", "dynamic"} - {which}:
+            other = inputs()
+            ids = (other.map.text + 1) % 20
+            if changed == "query":
+                other.map.text = ids
+            else:
+                setattr(other, changed, (ids, getattr(other, changed)[1]))
+            torch.testing.assert_close(net.inject(other).context, contexts[which])
+    torch.testing.assert_close(contexts["none"], inputs().map.video[VIDEO_OF].mean(1))
+    assert not torch.allclose(contexts["static"], contexts["query"])
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 def test_both_losses_reach_the_text_encoder_and_what_is_seen_where_it_is_no_fixed_target(fixed: bool) -> None:
     net, batch = model(fixed_target=fixed), inputs()
@@ -98,6 +127,7 @@ def test_both_losses_reach_the_text_encoder_and_what_is_seen_where_it_is_no_fixe
     assert isinstance(text, nn.Embedding)
     assert text.weight.grad is not None
     assert text.weight.grad.any()
+    assert net.context.decoder is not None
     seen = [net.context.decoder.linear1.weight, net.dynamics.patch.weight, net.dynamics.place.weight]
     assert [weight.grad is None for weight in seen] == [fixed] * 3
     assert net.grounding.cell_iou.weight.grad is None  # the injections are beside the map

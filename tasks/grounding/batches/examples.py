@@ -21,6 +21,7 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 
 SMALLEST_NORM = 1e-5
+FRAMES_SINCE = 2  # version of `patch_features`
 
 
 @dataclass(frozen=True)
@@ -90,41 +91,49 @@ class Features:
 
 @dataclass(frozen=True)
 class VideoPatches:
-    """Patches of many videos' frames: `states` [frames, patches, width] in bytes, each frame with its scale."""
+    """Frames of many videos: `states` [patches, width] in bytes, their scale, and the frame's own vector."""
 
     states: Features
     scale: Features
-    seconds: Features
+    frames: Features
 
     def to(self, device: torch.device) -> "VideoPatches":
         """Return the patches on the device."""
-        return VideoPatches(self.states.to(device), self.scale.to(device), self.seconds.to(device))
+        return VideoPatches(self.states.to(device), self.scale.to(device), self.frames.to(device))
 
     def gather(self, videos: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Return states [batch, frames, patches, width], seconds and mask [batch, frames] of videos [batch]."""
+        """Return vectors, states [batch, frames, patches, width] and mask [batch, frames] of videos [batch]."""
         items, longest = torch.from_numpy(videos).to(self.states.values.device), max(1, self.states.longest(videos))
         states, mask = self.states.gather(items, longest)
-        scale, seconds = self.scale.gather(items, longest)[0], self.seconds.gather(items, longest)[0]
-        return states * scale[..., None, None], seconds, mask
+        scale, frames = self.scale.gather(items, longest)[0], self.frames.gather(items, longest)[0]
+        return frames.float(), states * scale[..., None, None], mask
 
 
 def load_patches(artifact: Artifact, index: Mapping[str, int]) -> VideoPatches | None:
-    """Return the patches of the videos in `index`; None if there are none."""
-    store, columns = Store(), ["vid", "grid", "scale", "seconds", "patches"]
-    counts, states = np.zeros(len(index) + 1, np.int64), dict[int, tuple[Any, ...]]()
-    for part in store.parts(artifact):
-        for vid, grid, *own, data in zip(*(part[name] for name in columns), strict=True):
+    """Return the patches of the videos in `index`; None if there are none.
+
+    Raise `FeatureError` if an older version made them, without the frames' vectors.
+    """
+    store, columns = Store(), ["vid", "grid", "patches", "scale", "frames"]
+    if store.manifest(artifact).stage_version < FRAMES_SINCE:
+        raise FeatureError(
+            f"{artifact.path} is of an older version, without the frames' own vectors: run extract-features "
+            f"{artifact.dataset} --param videos.patches=true again"
+        )
+    counts, found = np.zeros(len(index) + 1, np.int64), dict[int, list[np.ndarray]]()
+    for part in store.parts(artifact, columns):
+        for vid, grid, data, scale, frames in zip(*(part[name] for name in columns), strict=True):
             row = index.get(vid.as_py())
             if row is not None:
-                scale, seconds = (np.array(column.as_py(), np.float32) for column in own)
-                counts[row + 1] = len(seconds)
-                shape = len(seconds), int(np.prod(grid.as_py())), -1
-                states[row] = np.frombuffer(data.as_buffer(), np.int8).reshape(shape), scale, seconds
+                count = counts[row + 1] = len(scale)
+                states = np.frombuffer(data.as_buffer(), np.int8).reshape(count, int(np.prod(grid.as_py())), -1)
+                vectors = frames.values.flatten().to_numpy().reshape(count, -1)
+                found[row] = [states, scale.values.to_numpy(), vectors]
     if not counts.any():
         return None
-    columns_of = zip(*(states[row] for row in sorted(states)), strict=True)
     offsets = torch.from_numpy(counts.cumsum())
-    return VideoPatches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in columns_of))
+    several = zip(*(found[row] for row in sorted(found)), strict=True)
+    return VideoPatches(*(Features(torch.from_numpy(np.concatenate(column)), offsets) for column in several))
 
 
 def load_features(artifact: Artifact) -> Features:

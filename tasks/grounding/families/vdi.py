@@ -1,7 +1,6 @@
 """VDI: MMN on CLIP's frames, with CLIP's text encoder trained, and the two injections (`penumbra.models.vdi`).
 
-Motion (`losses.spatial_dynamics`) takes `patch_features`; the frame that a patch is compared with is the clip of the
-video's features that it lies in. Prediction reads no patches.
+Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no patches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from penumbra.models.losses import Losses
 from penumbra.models.map_losses import MapTargets, VDILosses, mmn_losses
 from penumbra.models.mmn import MapOutputs, MMNSettings
 from penumbra.models.vdi import Injected, InjectedInputs, InjectionSettings, Patches, injection_losses
+from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.clip import Clip, Encoder, load, patch_sizes
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.examples import Examples, Features
@@ -41,6 +41,7 @@ class VDIOptions(MapOptions):
     injection_heads: int = 8
     injection_dropout: float = 0.1
     fixed_target: bool = False  # the visual side is a target without gradient
+    context: vdi.Context = "static"  # the text that attends to the frames; "none": their mean (Fig. 3, "w/o Q")
 
 
 class VDIConfig(MapConfig):
@@ -66,7 +67,7 @@ class VDIConfig(MapConfig):
         if not self.losses.spatial_dynamics:
             grid, patch_dim = 0, 0
         return InjectionSettings(
-            width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.fixed_target
+            width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.fixed_target, o.context
         )
 
     @property
@@ -86,7 +87,10 @@ class ClipText(nn.Module):
         from transformers import CLIPTextModelWithProjection
 
         whole = load(Clip(encoder=encoder, device="cpu")).model
-        self.model: Any = CLIPTextModelWithProjection(whole.config.text_config)
+        attention = attention_implementation(device_of("auto")) or "sdpa"  # eager attention is for a CPU alone
+        self.model: Any = CLIPTextModelWithProjection._from_config(
+            whole.config.text_config, attn_implementation=attention
+        )
         self.model.text_model.load_state_dict(whole.text_model.state_dict())
         self.model.text_projection.load_state_dict(whole.text_projection.state_dict())
 
@@ -124,7 +128,7 @@ class VDIData(MapData):
         )
         rows = [[ids.index[text] for text in pair] for pair in examples.parts]
         self.parts = torch.tensor(rows, dtype=torch.long).view(-1, 2)
-        self.patches, self.clip_length = self.videos.patches if config.patches_of else None, videos.clip_length
+        self.patches = self.videos.patches if config.patches_of else None
 
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
@@ -139,13 +143,8 @@ class VDIData(MapData):
         return InjectedInputs(inputs, static, dynamic, split, seen), targets
 
     def seen(self, videos: list[int]) -> Patches | None:
-        """Return patches and frames of videos [videos]; None without motion."""
-        if self.patches is None:
-            return None
-        states, seconds, mask = self.patches.gather(np.array(videos))
-        index = torch.tensor(videos).to(self.device, non_blocking=True)
-        clip = (seconds / self.clip_length).long().minimum(self.videos.lengths[index][:, None] - 1)
-        return Patches(self.videos.values[self.videos.starts[index][:, None] + clip].float(), states, mask)
+        """Return frames and patches of videos [videos]; None without motion."""
+        return None if self.patches is None else Patches(*self.patches.gather(np.array(videos)))
 
 
 class VDISystem(MMNSystem[VDIConfig]):
