@@ -4,6 +4,7 @@ Motion (`losses.spatial_dynamics`) takes `patch_features`. Prediction reads no p
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -87,10 +88,9 @@ class ClipText(nn.Module):
         from transformers import CLIPTextModelWithProjection
 
         whole = load(Clip(encoder=encoder, device="cpu")).model
-        attention = attention_implementation(device_of("auto")) or "sdpa"  # eager attention is for a CPU alone
-        self.model: Any = CLIPTextModelWithProjection._from_config(
-            whole.config.text_config, attn_implementation=attention
-        )
+        config = deepcopy(whole.config.text_config)  # `load` keeps its model
+        config._attn_implementation = attention_implementation(device_of("auto")) or "sdpa"  # eager is for CPUs
+        self.model: Any = CLIPTextModelWithProjection(config)
         self.model.text_model.load_state_dict(whole.text_model.state_dict())
         self.model.text_projection.load_state_dict(whole.text_projection.state_dict())
 
