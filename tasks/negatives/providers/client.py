@@ -119,7 +119,7 @@ class Client:
     async def _ask(self, blocks: Iterator[Sequence[Question]], lock: str) -> None:
         self._row = f"interrupted {lock}"
         self._sent = self.answers.cache.get(self._row, {}, retry=True)
-        while not self.stopped and (block := await asyncio.to_thread(next_block, blocks)):
+        while not self.stopped and (block := await asyncio.to_thread(_next_block, blocks)):
             questions = self.open_questions(block)
             self.statistics.at_start += len(block) - len(questions)
             self.statistics.done += len(block) - len(questions)
@@ -137,6 +137,11 @@ class Client:
     def key(self, question: Question) -> str:
         """Return the question's key in the cache."""
         return question.key(self.service.cache_key)
+
+    def question_slots(self, request: Sequence[Question]) -> list[QuestionSlot]:
+        """Return the questions of a request with the numbers of their first slots."""
+        pairs = zip(request, first_numbers(request), strict=False)
+        return [QuestionSlot(self.key(q), first, q.asker, q.offer, q.options) for q, first in pairs]
 
     async def _ask_once(self, questions: Sequence[Question]) -> None:
         """Send all questions once, the same text of several queries once; raise the first error that is unexpected."""
@@ -196,7 +201,7 @@ class Client:
             return
         self._failures = 0
         cost = self._cost(reply)
-        self.keep(question_slots(request, self.service.cache_key), reply, cost, self.run, seconds, retries)
+        self.keep(self.question_slots(request), reply, cost, self.run, seconds, retries)
         for question in request:
             if not self.open_questions([question]):
                 self.statistics.done += self._askers[self.key(question)]
@@ -205,10 +210,8 @@ class Client:
         self, slots: Sequence[QuestionSlot], reply: Reply, cost: float, run: str, seconds: float = 0.0, retries: int = 0
     ) -> None:
         """Store and count the answer to a request of these questions."""
-        tokens = (reply.prompt_tokens, reply.completion_tokens)
-        seconds = round(seconds, 3)
-        answer = Answer(reply.text, reply.problem, reply.model, *tokens, cost, seconds, retries, run, len(slots))
-        self.answers.keep(slots, answer)
+        answered = reply.text, reply.problem, reply.model, reply.prompt_tokens, reply.completion_tokens
+        self.answers.keep(slots, Answer(*answered, cost, round(seconds, 3), retries, run, len(slots)))
         self.statistics.requests += 1
         self.statistics.prompt_tokens += reply.prompt_tokens
         self.statistics.completion_tokens += reply.completion_tokens
@@ -340,20 +343,12 @@ class Client:
         self.statistics.waits = waits
 
 
-def next_block(blocks: Iterator[Sequence[Question]]) -> list[Question]:
+def _next_block(blocks: Iterator[Sequence[Question]]) -> list[Question]:
     """Return the questions of the next blocks, about `QUESTIONS_AT_ONCE`; none at the end."""
     questions: list[Question] = []
-    for block in blocks:
+    while len(questions) < QUESTIONS_AT_ONCE and (block := next(blocks, None)) is not None:
         questions += block
-        if len(questions) >= QUESTIONS_AT_ONCE:
-            break
     return questions
-
-
-def question_slots(request: Sequence[Question], cache_key: dict[str, Any]) -> list[QuestionSlot]:
-    """Return the questions of a request with the numbers of their first slots."""
-    pairs = zip(request, first_numbers(request), strict=False)
-    return [QuestionSlot(q.key(cache_key), first, q.asker, q.offer, q.options) for q, first in pairs]
 
 
 def most_cost(payload: dict[str, Any], characters: int, price: Price | None) -> float:
