@@ -16,16 +16,16 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import fill
-from penumbra.tasks.negatives.in_video_negatives import Pairing, pair
+from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives, Pairing
 from penumbra.tasks.negatives.parameters import NegativeSource, NegativesParameters, QualityConfig
 from penumbra.tasks.negatives.references import Negatives, Queries
-from penumbra.tasks.negatives.report import gather_rejected, report_negatives
-from penumbra.tasks.negatives.selection import Choosing, choose_negatives
-from penumbra.tasks.stage import plan_if
-from penumbra.tasks.text.dictionary import count
-from penumbra.tasks.text.embeddings import Encoding, embed
-from penumbra.tasks.text.masks import Masking, mask
-from penumbra.tasks.text.tags import Tagging, tag
+from penumbra.tasks.negatives.report import Rejected, report_negatives
+from penumbra.tasks.negatives.selection import Choosing, ChosenNegatives
+from penumbra.tasks.stage import plan_if, run
+from penumbra.tasks.text.dictionary import WordCounts
+from penumbra.tasks.text.embeddings import Embeddings, Encoding
+from penumbra.tasks.text.masks import Masking, Masks
+from penumbra.tasks.text.tags import Tagging, Tags
 
 
 @named_flow(
@@ -56,26 +56,26 @@ def build_negatives(
 def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:
     """Return what is known of the queries before any negative is made."""
     annotations = read_annotations(dataset)
-    tags, embeddings = tag(annotations, settings.tagging), embed(annotations, settings.encoding)
-    return Queries(annotations, tags, embeddings, pair(annotations, embeddings, settings.pairing))
+    tags = run(Tags(annotations, settings.tagging))
+    embeddings = run(Embeddings(annotations, settings.encoding))
+    return Queries(annotations, tags, embeddings, run(InVideoNegatives(annotations, embeddings, settings.pairing)))
 
 
 def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
     """Build the negatives; this is the flow's DAG."""
     queries = queries_of(dataset, settings)
     annotations, tags, embeddings, in_video = queries
-    dictionary = count(annotations, tags)
+    dictionary = run(WordCounts(annotations, tags))
     if settings.sourcing.source != "fills":
         return sentences_of(queries, dictionary, settings)
-    masks = mask(annotations, tags, settings.masking)
+    masks = run(Masks(annotations, tags, settings.masking))
     unanswered = ask_hosted(annotations, tags, masks, dictionary, settings.filling)
     with plan_if(settings.filling.dry_run):  # a dry run ends here: the price is in its report
         fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
-        chosen = choose_negatives(
-            annotations, tags, masks, dictionary, fills, embeddings, settings.choosing, settings.encoding
-        )
+        parents = annotations, tags, masks, dictionary, fills, embeddings
+        chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding))
         quality = quality_of(chosen, fills, queries, settings)
-        rejected = gather_rejected(annotations, tags, masks, *fills, chosen)
+        rejected = run(Rejected((annotations, tags, masks, *fills, chosen)))
         result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
         return replace(result, outcome=report_negatives(result))
 
@@ -89,7 +89,7 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
         annotations, tags, dictionary, embeddings, settings.sourcing, settings.choosing, settings.encoding
     )
     quality = quality_of(sentences, (), queries, settings)
-    rejected = gather_rejected(annotations, tags, sentences)
+    rejected = run(Rejected((annotations, tags, sentences)))
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
     return replace(result, outcome=report_negatives(result))
 

@@ -18,7 +18,8 @@ from penumbra.tasks.features.report import report_features
 from penumbra.tasks.features.simulated import Simulation, simulate
 from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
 from penumbra.tasks.features.video import Videos, encode_patches, encode_videos, videos_folder
-from penumbra.tasks.text.tags import Tagging, tag
+from penumbra.tasks.stage import run
+from penumbra.tasks.text.tags import Tagging, Tags
 
 
 @named_flow(
@@ -61,7 +62,7 @@ def features_of(
     if not videos:
         if settings.simulation.wanted:
             features = simulate(
-                annotations, tag(annotations, Tagging()), settings.simulation, settings.videos.clip_length
+                annotations, run(Tags(annotations, Tagging())), settings.simulation, settings.videos.clip_length
             )
         elif settings.imports.sources:
             features = import_features(annotations, settings.imports, settings.videos.clip_length)

@@ -16,7 +16,8 @@ from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.report import report_training
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, with_preset
 from penumbra.tasks.grounding.training.stage import train_model
-from penumbra.tasks.text.visual_dynamic_queries import split_queries
+from penumbra.tasks.stage import run
+from penumbra.tasks.text.visual_dynamic_queries import VisualDynamicQueries
 
 
 @named_flow(
@@ -46,4 +47,4 @@ def with_parts(sources: Sources, settings: Settings) -> Sources:
     """Add the queries' static and dynamic parts if the model reads them."""
     if not settings.model.reads_parts or not sources.tags:
         return sources
-    return replace(sources, visual_dynamic_queries=split_queries(sources.tags))
+    return replace(sources, visual_dynamic_queries=run(VisualDynamicQueries(sources.tags)))

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Parameters, Stage, read_part, run
+from penumbra.tasks.stage import Parameters, Stage, read_part
 from penumbra.tasks.text.embeddings import vectors_by_text
 
 STAGE = "in_video_negatives"
@@ -81,8 +81,3 @@ class InVideoNegatives(Stage):
         """Pair the queries of one part."""
         annotations, embeddings = read_part(piece, self.annotations, self.embeddings)
         return pair_part(annotations, embeddings, self.pairing)
-
-
-def pair(annotations: Artifact, embeddings: Artifact, pairing: Pairing) -> Artifact:
-    """Pair every training query with the negatives of its own video."""
-    return run(InVideoNegatives(annotations, embeddings, pairing))

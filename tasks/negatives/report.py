@@ -15,7 +15,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.fills import provider_name
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
-from penumbra.tasks.stage import Stage, logger, run, side_effect_task
+from penumbra.tasks.stage import Stage, logger, side_effect_task
 
 FLOW = "build-negatives"
 EXAMPLES = 5
@@ -42,11 +42,6 @@ class Rejected(Stage):
     def part(self, piece: pa.Table) -> Part:
         """Return the refusals of a part as they are."""
         return Part(piece, len(piece), len(piece))
-
-
-def gather_rejected(*stages: Artifact) -> Artifact:
-    """Return the refusals of all stages as one artifact."""
-    return run(Rejected(stages))
 
 
 @side_effect_task("report")

@@ -29,7 +29,7 @@ from penumbra.tasks.negatives.fills import FILLED, masked_queries
 from penumbra.tasks.negatives.plausibility import Plausibility
 from penumbra.tasks.negatives.providers import MaskedQuery
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part, run, zip_parts
+from penumbra.tasks.stage import Parameters, Stage, read_part, zip_parts
 from penumbra.tasks.text.dictionary import Dictionary, load_dictionary
 from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by_text
 
@@ -398,17 +398,3 @@ class ChosenNegatives(Stage):
         """Choose the negatives of one part."""
         read = self.annotations, self.tags, self.masks, self.embeddings, *self.fills
         return self.chooser.part(*read_part(piece, *read))
-
-
-def choose_negatives(
-    annotations: Artifact,
-    tags: Artifact,
-    masks: Artifact,
-    dictionary: Artifact,
-    fills: Sequence[Artifact],
-    embeddings: Artifact,
-    choosing: Choosing,
-    encoding: Encoding,
-) -> Artifact:
-    """Choose one negative for each query and level."""
-    return run(ChosenNegatives(annotations, tags, masks, dictionary, tuple(fills), embeddings, choosing, encoding))

@@ -4,10 +4,10 @@ A slot may be filled only with words of the dictionary that have its primitive c
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from penumbra.tasks.stage import Stage, run, zip_parts
+from penumbra.tasks.stage import Stage, zip_parts
 
 STAGE = "dictionary"
+COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
 
@@ -34,28 +35,18 @@ NEAREST = {
     "VBP": ("VB",),
 }
 
-Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
-
-
-def count_words(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Counter[Entry]:
-    """Count the primitives of the training queries in lower case; `tagged` yields annotations and tags of each part."""
-    counts: Counter[Entry] = Counter()
-    columns = ["primitive", "tag", "text", "lemma"]
-    for annotations, tags in tagged:
-        queries = tags.filter(pc.equal(annotations["split"], "train"))
-        tokens = pc.list_flatten(queries["tokens"].combine_chunks())
-        words = pa.table({name: pc.struct_field(tokens, name) for name in columns}).filter(
-            pc.field("primitive").is_valid()
-        )
-        several = words.group_by(columns).aggregate([([], "count_all")]).select([*columns, "count_all"])
-        for primitive, tag, text, lemma, count in zip(*several.to_pydict().values(), strict=True):
-            counts[primitive, tag, text.lower(), lemma] += count
-    return counts
-
 
 def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
-    """Return the dictionary, with the most frequent words first within a class and tag."""
-    counts = count_words(tagged)
+    """Return the dictionary: the primitives of the training queries in lower case, the most frequent ones first.
+
+    `tagged` yields annotations and tags of each part.
+    """
+    counts = Counter[tuple[str, ...]]()
+    for annotations, tags in tagged:
+        tokens = pc.list_flatten(tags.filter(pc.equal(annotations["split"], "train"))["tokens"].combine_chunks())
+        words = pa.table([pc.struct_field(tokens, name) for name in COLUMNS], COLUMNS).drop_null()
+        for row in words.group_by(COLUMNS).aggregate([([], "count_all")]).to_pylist():
+            counts[row["primitive"], row["tag"], row["text"].lower(), row["lemma"]] += row["count_all"]
     rows = [
         {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
         for (primitive, tag, word, lemma), count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
@@ -63,97 +54,63 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
 
-@dataclass
-class Offer:
-    """The words for slots of one class and tag, with their counts, sorted by word."""
+class Offer(NamedTuple):
+    """The words for slots of one class and tag, sorted, with the index of each, and how often all of them occur."""
 
-    words: list[str] = field(default_factory=list)
-    lemmas: list[frozenset[str]] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The index of each word."""
-        return {word: place for place, word in enumerate(self.words)}
-
-    @cached_property
-    def by_lemma(self) -> dict[str, list[int]]:
-        """The indices of the words of each lemma."""
-        places: dict[str, list[int]] = {}
-        for place, lemmas in enumerate(self.lemmas):
-            for lemma in lemmas:
-                places.setdefault(lemma, []).append(place)
-        return places
+    words: list[str]
+    places: dict[str, int]
+    total: int
 
 
-@dataclass(frozen=True)
 class Dictionary:
-    """The dictionary, with the lookups that providers and checks need."""
+    """The dictionary, with the lookups that providers and checks need.
 
-    table: pa.Table
-    _places: dict[Entry, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    `offers` are the words for each (primitive, tag), `lemmas` the most frequent lemma of each (primitive, tag, word),
+    and `forms` all lemmas of each word, itself included: two words that share a lemma are inflections of each other.
+    """
 
-    @cached_property
-    def offers(self) -> dict[tuple[str, str], Offer]:
-        """The words for each (primitive, tag)."""
-        gathered: dict[tuple[str, str], dict[str, tuple[set[str], int]]] = {}
-        for row in self.table.to_pylist():
-            if not OFFERED.match(row["word"]):
-                continue
-            words = gathered.setdefault((row["primitive"], row["tag"]), {})
-            lemmas, count = words.get(row["word"], (set(), 0))
-            words[row["word"]] = (lemmas | {row["lemma"]}, count + row["count"])
-        offers = {}
-        for key, of_slot in sorted(gathered.items()):
-            lemmas_of = [frozenset(lemmas | {word}) for word, (lemmas, _) in sorted(of_slot.items())]
-            offers[key] = Offer(sorted(of_slot), lemmas_of, [of_slot[word][1] for word in sorted(of_slot)])
-        return offers
+    def __init__(self, table: pa.Table) -> None:
+        self.lemmas: dict[tuple[str, str, str], str] = {}
+        self.forms: dict[str, set[str]] = {}
+        self._related: dict[tuple[str, str, str], set[str]] = defaultdict(set)  # words by primitive, tag and lemma
+        self._choices: dict[tuple[str, str, str, str], tuple[str, Offer, tuple[int, ...]]] = {}
+        counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for row in sorted(table.to_pylist(), key=lambda row: (row["count"], row["lemma"])):
+            primitive, tag, word, lemma = row["primitive"], row["tag"], row["word"], row["lemma"]
+            self.lemmas[primitive, tag, word] = lemma
+            self.forms.setdefault(word, {word}).add(lemma)
+            if OFFERED.match(word):
+                counts[primitive, tag][word] += row["count"]
+                self._related[primitive, tag, word].add(word)
+                self._related[primitive, tag, lemma].add(word)
+        self.offers: dict[tuple[str, str], Offer] = {}
+        for key, counted in counts.items():
+            words = sorted(counted)
+            self.offers[key] = Offer(words, {word: place for place, word in enumerate(words)}, counted.total())
 
     def offer(self, primitive: str, tag: str) -> Offer:
         """Return the words for a slot; an empty offer if the training split has none."""
-        return self.offers.get((primitive, tag), Offer())
+        return self.offers.get((primitive, tag), Offer([], {}, 0))
 
-    def offered_tag(self, primitive: str, tag: str, word: str, lemma: str) -> str:
-        """Return the fine tag whose words a slot is offered: its own, or the nearest if its own has no other word.
+    def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[str, Offer, tuple[int, ...]]:
+        """Return what a slot is offered: a fine tag, its words, and the indices of those that the slot must not take.
 
-        A tag with a single word is rare (a participle in a tiny data set) or an error of the tagger. Without this rule
-        such a slot, and therefore the query's level, could not be filled.
+        The slot must not take its own word and inflections of it. The tag is its own, or the nearest if its own has no
+        other word: such a tag is rare (a participle in a tiny data set) or an error of the tagger, and without this
+        rule the slot, and therefore the query's level, could not be filled.
         """
-        for near in (tag, *NEAREST.get(tag, ())):
-            if len(self.offer(primitive, near).words) > len(self._own_places(primitive, near, word, lemma)):
-                return near
-        totals = {other: sum(offer.counts) for (kind, other), offer in self.offers.items() if kind == primitive}
-        return max(sorted(totals), key=totals.__getitem__, default=tag)
-
-    def _own_places(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[int, ...]:
         key = (primitive, tag, word.lower(), lemma)
-        if key not in self._places:
-            own = self.forms.get(word.lower(), frozenset()) | {lemma, word.lower()}
-            by_lemma = self.offer(primitive, tag).by_lemma
-            self._places[key] = tuple(sorted({place for form in own for place in by_lemma.get(form, ())}))
-        return self._places[key]
-
-    def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[Offer, tuple[int, ...]]:
-        """Return the offer of a slot, and the indices that it must not use: its own word and inflections of it."""
-        tag = self.offered_tag(primitive, tag, word, lemma)
-        return self.offer(primitive, tag), self._own_places(primitive, tag, word, lemma)
-
-    def lemma(self, primitive: str, tag: str, word: str) -> str:
-        """Return the most frequent lemma of a word."""
-        return self._lemmas.get((primitive, tag, word), word)
-
-    @cached_property
-    def _lemmas(self) -> dict[tuple[str, str, str], str]:
-        rows = sorted(self.table.to_pylist(), key=lambda row: (row["count"], row["lemma"]))
-        return {(row["primitive"], row["tag"], row["word"]): row["lemma"] for row in rows}
-
-    @cached_property
-    def forms(self) -> dict[str, frozenset[str]]:
-        """All lemmas of each word, itself included; two words that share a lemma are inflections of each other."""
-        lemmas_of: dict[str, set[str]] = {}
-        for word, lemma in zip(self.table["word"].to_pylist(), self.table["lemma"].to_pylist(), strict=True):
-            lemmas_of.setdefault(word, {word}).add(lemma)
-        return {word: frozenset(lemmas) for word, lemmas in lemmas_of.items()}
+        if key not in self._choices:
+            totals = {other: offer.total for (kind, other), offer in self.offers.items() if kind == primitive}
+            commonest = max(sorted(totals), key=totals.__getitem__, default=tag)
+            for near in (tag, *NEAREST.get(tag, ()), commonest):
+                offer, own = self.offer(primitive, near), set[int]()
+                for form in self.forms.get(word.lower(), set()) | {lemma, word.lower()}:
+                    own.update(map(offer.places.__getitem__, self._related.get((primitive, near, form), ())))
+                self._choices[key] = near, offer, tuple(sorted(own))
+                if len(offer.words) > len(own):
+                    break
+        return self._choices[key]
 
 
 @dataclass(frozen=True)
@@ -171,11 +128,6 @@ class WordCounts(Stage):
     def part(self, piece: int) -> Part:
         """Count all queries; the dictionary has one part."""
         return dictionary_part(zip_parts(self.annotations, self.tags))
-
-
-def count(annotations: Artifact, tags: Artifact) -> Artifact:
-    """Count the primitives of the training split."""
-    return run(WordCounts(annotations, tags))
 
 
 def load_dictionary(artifact: Artifact) -> Dictionary:

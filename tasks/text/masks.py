@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data.rows import MASK
-from penumbra.tasks.stage import Parameters, Stage, read_part, run
+from penumbra.tasks.stage import Parameters, Stage, read_part
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "masks"
@@ -128,8 +128,3 @@ class Masks(Stage):
         """Mask the training queries of one part."""
         annotations, tags = read_part(piece, self.annotations, self.tags)
         return mask_part(annotations, tags, self.masking.ratios, self.masking.primitives)
-
-
-def mask(annotations: Artifact, tags: Artifact, masking: Masking) -> Artifact:
-    """Mask the training queries at three levels."""
-    return run(Masks(annotations, tags, masking))

@@ -24,7 +24,7 @@ from penumbra.artifacts.markdown import Markdown, bold, plain
 from penumbra.artifacts.prefect_ui import Rows
 from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.progress import followed
-from penumbra.tasks.stage import Parameters, Stage, read_part, run
+from penumbra.tasks.stage import Parameters, Stage, read_part
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -203,8 +203,3 @@ class Tags(Stage):
         """Tag one part of `annotations`."""
         [annotations] = read_part(piece, self.annotations)
         return tag_part(annotations, self.pipeline)
-
-
-def tag(annotations: Artifact, tagging: Tagging) -> Artifact:
-    """Tag every query of every split."""
-    return run(Tags(annotations, tagging))

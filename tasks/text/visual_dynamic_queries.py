@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.stage import Stage, read_part, run
+from penumbra.tasks.stage import Stage, read_part
 
 if TYPE_CHECKING:
     from spacy.vocab import Vocab
@@ -70,8 +70,3 @@ class VisualDynamicQueries(Stage):
             rows.append({"qid": row["qid"], "static": static, "dynamic": dynamic, "split": split})
             notes.update([] if split else ["query without noun chunks, or of nothing else"])
         return Part(table_of(STAGE, rows), len(rows), len(rows), [], notes)
-
-
-def split_queries(tags: Artifact) -> Artifact:
-    """Split every query of every split."""
-    return run(VisualDynamicQueries(tags))

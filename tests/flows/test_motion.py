@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from prefect import flow
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import for_display
@@ -25,7 +24,8 @@ from penumbra.tasks.grounding.batches.examples import load_patches
 from penumbra.tasks.grounding.configs import Choice, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.families import vdi
-from penumbra.tasks.text.tags import Tagging, tag
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.tags import Tagging, Tags
 from tests.films import film
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
@@ -68,7 +68,7 @@ def store(folder: Path, prefect_server: None, tmp_path_factory: pytest.TempPathF
             patch_interval=INTERVAL,
         )
         extract_features(dataset(folder), TINY, Texts(), videos)
-        flow(tag)(annotations(Store()), Tagging())
+        build(Tags(annotations(Store()), Tagging()))
         yield Store()
 
 

@@ -45,8 +45,9 @@ from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.logs import Progress, progress_shown
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.grounding.training.stage import train_model
-from penumbra.tasks.text.dictionary import count
-from penumbra.tasks.text.tags import Tagging, tag
+from penumbra.tasks.stage import build
+from penumbra.tasks.text.dictionary import WordCounts
+from penumbra.tasks.text.tags import Tagging, Tags
 from tests.browser import browser, needs_chromium
 
 HOSTILE = "a person <script>alert(1)</script> [x](http://a)."
@@ -257,12 +258,8 @@ def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, train
 def counted(world: Path) -> Artifact:
     """The films' dictionary, and with it their tags."""
 
-    @flow
-    def tag_and_count(annotations: Artifact) -> Artifact:
-        return count(annotations, tag(annotations, Tagging()))
-
-    dictionary: Artifact = tag_and_count(Store().newest("few", "annotations"))
-    return dictionary
+    annotations = Store().newest("few", "annotations")
+    return build(WordCounts(annotations, build(Tags(annotations, Tagging()))))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Slot:
 
     def choice(self, dictionary: Dictionary) -> tuple[Offer, tuple[int, ...]]:
         """Return the words on offer, and the indices among them of the slot's own word and its inflections."""
-        return dictionary.choice(self.primitive, self.tag, self.word, self.lemma)
+        return dictionary.choice(self.primitive, self.tag, self.word, self.lemma)[1:]
 
     def may_take(self, word: str, dictionary: Dictionary) -> bool:
         """Return whether a word is on offer for the slot and is no form of its own word."""
@@ -48,7 +48,7 @@ class Slot:
 
     def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
         """Return the primitive class and fine tag of the words on offer; the tag is nearly always the slot's own."""
-        return self.primitive, dictionary.offered_tag(self.primitive, self.tag, self.word, self.lemma)
+        return self.primitive, dictionary.choice(self.primitive, self.tag, self.word, self.lemma)[0]
 
 
 @dataclass(frozen=True)

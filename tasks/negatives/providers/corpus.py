@@ -133,7 +133,7 @@ class ScoredOffer:
         self.dictionary, seen = provider.dictionary, provider.sightings
         words = self.dictionary.offer(*key).words
         self.scorer = SlotScorer(provider.language, np.array(provider.language.ids(words), dtype=np.int64))
-        self.lemmas = seen.ids(self.dictionary.lemma(*key, word) for word in words)
+        self.lemmas = seen.ids(self.dictionary.lemmas[(*key, word)] for word in words)
         starts = np.searchsorted(seen.lemmas, self.lemmas, "left")
         sizes = np.searchsorted(seen.lemmas, self.lemmas, "right") - starts
         picked = spans(starts, sizes)
