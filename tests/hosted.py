@@ -107,7 +107,7 @@ class Session:
         kind = BatchClient if self.settings.discount < 1 else Client
         service, budget = self.settings.service(PROMPT), Budget(limit, self.answers)
         service.authenticate()
-        return kind(service, self.answers, self.settings, budget, run, queries_a_request)
+        return kind(service, self.answers, budget, run, queries_a_request)
 
     def ask(self, asked: Sequence[Question], within: float = 60.0, **options: Any) -> Client:
         """Ask in blocks of eight, like the parts of a data set."""

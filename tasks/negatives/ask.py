@@ -11,17 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import markdown_table
+from penumbra.artifacts.markdown import markdown_table, plain
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import Fills, masked_queries, run_id, training_tokens
 from penumbra.tasks.negatives.providers import TrainingText
-from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import Budget, BudgetError, price_of, price_table
 from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_BUDGET, UNDER_WAY, Client
 from penumbra.tasks.negatives.providers.hosted import ServiceError
@@ -51,7 +49,7 @@ class Requests:
         if self.settings:
             tokens = training_tokens(zip_parts(annotations, tags))
             self.lists = WordLists.of(TrainingText(load_dictionary(dictionary), tokens), filling)
-            self.answers = self.lists.answers or Answers()
+            self.answers = self.lists.answers
 
     def blocks(self) -> Iterator[list[Question]]:
         """Yield the questions, part by part."""
@@ -95,9 +93,10 @@ class Requests:
                     f"max_cost_usd cannot be kept: no price is known for {settings.model}; give "
                     f"--param 'filling.{settings.provider}.price={{input: …, output: …}}', USD per million tokens"
                 )
-        total = self.filling.asked_candidates * sum(
-            map(number_of_chains, Store().parts(self.masks, ["level", "slots"]))
-        )
+        chains = 0  # `MaskedQuery.chains`; the rows of masks are in the levels' order
+        for masks in Store().parts(self.masks, ["level", "slots"]):
+            slots, later = pc.list_value_length(masks["slots"]).to_numpy(), masks["level"].to_numpy()[1:] > 1
+            chains += len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
         with Budget(self.filling.max_cost_usd, self.answers) as budget:
             clients = []
             for service in services:
@@ -105,7 +104,8 @@ class Requests:
                 if service.settings.discount < 1.0:
                     from penumbra.tasks.negatives.providers.batch import BatchClient as kind  # noqa: N813
                 size = self.filling.queries_a_request
-                clients.append(kind(service, self.answers, service.settings, budget, self.run, size, total))
+                total = self.filling.asked_candidates * chains
+                clients.append(kind(service, self.answers, budget, self.run, size, total))
             asyncio.run(self._ask(clients))
         return clients
 
@@ -128,60 +128,37 @@ class Requests:
         return hashlib.sha256(keys.encode()).hexdigest()[:16] if keys else ""
 
 
-def number_of_chains(masks: pa.Table) -> int:
-    """Return the number of chains (`MaskedQuery.chains`) of a part of masks, whose rows are in the levels' order."""
-    slots = pc.list_value_length(masks["slots"]).to_numpy()
-    later = masks["level"].to_numpy()[1:] > 1
-    return len(slots) - int(np.count_nonzero(later & (slots[1:] > slots[:-1])))
-
-
 async def _report_progress(clients: Sequence[Client]) -> None:
     """Log every few seconds how far each client is; the display of a run shows a bar for each."""
     while True:
         await asyncio.sleep(REPORT_EVERY)
-        for client in clients:
-            name, done, total = client.service.name, client.statistics.done, client.statistics.total or 1
-            line = client.statistics.line(name)
-            event = ProgressEvent("ask", done=done, total=total, unit="queries", text=line)
+        for number, client in enumerate(clients):
+            line, statistics = client.line(), client.statistics
+            counts = {"done": statistics.done, "total": statistics.total or 1}
+            event = ProgressEvent("ask", **counts, unit="queries", part=number, text=line)
             logger().info(line, extra=event.as_log_extra())
-
-
-def _report(clients: Sequence[Client]) -> str:
-    header = ("provider", "queries", "requests", "sent again", "waits", "tokens", "USD", "models", "stopped")
-    rows = []
-    for client in clients:
-        s = client.statistics
-        queries = f"{s.done:,} of {s.total:,}, {s.at_start:,} from the cache"
-        counts = (s.requests, s.retries, s.limited, s.prompt_tokens + s.completion_tokens)
-        models = ", ".join(s.models) or "–"
-        row = (client.service.name, queries, *(f"{count:,}" for count in counts), s.cost(), models)
-        rows.append((*row, client.stopped or "no"))
-    return markdown_table(header, rows)
 
 
 def check(clients: Sequence[Client], filling: Filling) -> None:
     """Log what went wrong; raise if the budget is spent, jobs are under way, or no provider of the run answered."""
-    log = logger()
     for client in clients:
         name, statistics = client.service.name, client.statistics
-        for model in statistics.models:
-            if model != client.settings.model:
-                log.warning("%s: %s was asked, %s answered", name, client.settings.model, model)
-        for reason, number in (*statistics.faults.most_common(), *statistics.refused.most_common()):
-            log.warning("%s: %d × %s", name, number, reason)
+        asked = client.settings.model
+        lines = [f"{asked} was asked, {model} answered" for model in statistics.models if model != asked]
+        lines += [f"{number} × {reason}" for reason, number in (statistics.faults + statistics.refused).most_common()]
         if client.stopped not in ("", OVER_BUDGET, UNDER_WAY):
-            log.warning("%s: stopped: %s; the next run asks for the rest", name, client.stopped)
+            lines.append(f"stopped: {client.stopped}; the next run asks for the rest")
+        for line in lines:
+            logger().warning("%s: %s", name, line)
     if any(client.stopped == OVER_BUDGET for client in clients):
-        counts = [f"{c.service.name} {c.statistics.done:,} of {c.statistics.total:,} queries" for c in clients]
         raise BudgetError(
             f"max_cost_usd ${filling.max_cost_usd} is reached, {' and '.join(c.statistics.cost() for c in clients)} "
-            f"are spent ({', '.join(counts)}); runs at the same time and killed ones share the limit. "
-            "All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, to continue"
+            f"are spent ({', '.join(c.progress() for c in clients)}); runs at the same time and killed ones share the "
+            "limit. All answers are kept: run again, with a higher --param filling.max_cost_usd or the same, to "
+            "continue"
         )
-    waiting = [client for client in clients if client.stopped == UNDER_WAY]
-    if waiting:
-        number = sum(client.statistics.in_flight for client in waiting)
-        raise NotYetError(f"batch jobs with {number:,} requests are under way: run the same again to collect them")
+    if waiting := sum(client.statistics.in_flight for client in clients if client.stopped == UNDER_WAY):
+        raise NotYetError(f"batch jobs with {waiting:,} requests are under way: run the same again to collect them")
     failed = [c for c in clients if c.stopped and not c.statistics.requests and c.statistics.done < c.statistics.total]
     if failed and len(failed) == len(filling.providers):
         reasons = "; ".join(f"{client.service.name}: {client.stopped}" for client in failed)
@@ -203,9 +180,9 @@ def ask_all(
     if not requests.settings:
         return {}
     clients = requests.send()
-    publish_report(masks.dataset, "asking", _report(clients))
     for client in clients:
-        logger().info(client.statistics.line(client.service.name))
+        logger().info(client.line())
+    publish_report(masks.dataset, "asking", "\n".join(f"- {plain(client.line())}" for client in clients))
     check(clients, filling)
     return {
         client.service.name: requests.unanswered(client.settings)

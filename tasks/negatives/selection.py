@@ -49,7 +49,6 @@ class Choosing(Parameters):
     near_synonym: float = Field(
         0.73, gt=0, le=1, description="SentenceBERT cosine from which two words are too similar for level 1."
     )
-    nested: bool = Field(True, description="Whether each level keeps the words of the level before.")
     guard: Literal["compositions", "queries", "all"] = Field(
         "compositions",
         description="What of the test splits is kept out of the negatives. queries: their queries, except those that "
@@ -118,8 +117,8 @@ class Query:
         """Return whether any candidate of each of these levels passes."""
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
-    def chains(self, levels: Sequence[int], nested: bool) -> Iterator[Chain]:
-        """Yield the chains of candidates of these levels: of distinct texts and, if nested, with the last one's words.
+    def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
+        """Yield the chains of candidates of these levels: of distinct texts, each with the words of the level before.
 
         Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
         """
@@ -130,13 +129,8 @@ class Query:
             if longest <= done:
                 return
             chains: Iterable[Chain] = zip(offered[0])
-            if nested:
-                for number, (before, level) in enumerate(pairwise(levels), 1):
-                    chains = self._longer(list(chains), before, level, offered[number])
-            elif all(offered):  # the first candidate of each level, the second of each; a level with fewer begins again
-                chains = [tuple([level[i % len(level)] for level in offered]) for i in range(longest)]
-            else:
-                chains = []
+            for (before, level), candidates in zip(pairwise(levels), offered[1:], strict=True):
+                chains = self._longer(list(chains), before, level, candidates)
             ranked: list[tuple[int, Chain]] = []
             for chain in chains:
                 if len(set(map(attrgetter("text"), chain))) == len(chain):
@@ -177,12 +171,7 @@ class Choice:
 
 
 def choose(
-    queries: Sequence[Query],
-    vectors: Mapping[str, Vectors],
-    encode: Callable[[Sequence[str]], Vectors],
-    *,
-    ceiling: float,
-    nested: bool,
+    queries: Sequence[Query], vectors: Mapping[str, Vectors], encode: Callable[[Sequence[str]], Vectors], ceiling: float
 ) -> dict[str, Choice]:
     """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
 
@@ -194,14 +183,13 @@ def choose(
         vectors: the embedding of each query by its text
         encode: the sentence encoder
         ceiling: the highest cosine of level 1 to the query
-        nested: whether each level keeps the words of the level before
 
     """
     encoded, choices = dict[str, Vectors](), dict[str, Choice]()
     tick = counting("queries", len(queries))
     for levels in LEVEL_SETS:
         undecided = [query for query in queries if query.masked.qid not in choices and query.has(levels)]
-        left = [(query, query.chains(levels, nested)) for query in undecided]
+        left = [(query, query.chains(levels)) for query in undecided]
         while left:
             trying = [(query, chains, chain) for query, chains in left if (chain := next(chains, None))]
             holding = [Choice(query, levels, chain) for query, _, chain in trying]
@@ -224,7 +212,7 @@ def choose(
 
 
 class Chooser:
-    """What the choice of all parts shares: checks, language model of human text, and sentence encoder."""
+    """The checks, the language models of human text and the sentence encoder, which the choice of all parts shares."""
 
     def __init__(
         self,
@@ -235,11 +223,11 @@ class Chooser:
         encoding: Encoding,
     ) -> None:
         self.leakage, self.plausibility, self.choosing, self.encoding = leakage, plausibility, choosing, encoding
-        words = sorted(set(dictionary.forms))
+        words = sorted(dictionary.forms)
         vectors = encode(words, encoding)
-        synonyms: dict[str, set[str]] = {}
+        synonyms = {word: set[str]() for word in words}
         for word, vector in zip(words, vectors, strict=True):
-            synonyms[word] = {words[i] for i in np.flatnonzero(vectors @ vector >= choosing.near_synonym)}
+            synonyms[word].update(map(words.__getitem__, np.flatnonzero(vectors @ vector >= choosing.near_synonym)))
         self.checks = Checks(leakage, dictionary, synonyms, choosing.checks)
 
     @classmethod
@@ -272,13 +260,8 @@ class Chooser:
     ) -> Part:
         """Choose one part's negatives; a query and level without one is rejected with its reason."""
         queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
-        choices = choose(
-            queries,
-            vectors_by_text(embeddings),
-            partial(encode, encoding=self.encoding),
-            ceiling=self.choosing.ceiling,
-            nested=self.choosing.nested,
-        )
+        encoder = partial(encode, encoding=self.encoding)
+        choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
         natural = self._natural(choices.values())
         rows, rejected, checks = list[dict[str, Any]](), [], [*self.checks.names, "ceiling", "falling"]
         for query in queries:

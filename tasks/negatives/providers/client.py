@@ -26,7 +26,7 @@ from penumbra.tasks.negatives.providers.answers import Answer, Answers, Question
 from penumbra.tasks.negatives.providers.budget import Budget, price_of
 from penumbra.tasks.negatives.providers.hosted import Reply, Service, ServiceError
 from penumbra.tasks.negatives.providers.questions import MOST_ATTEMPTS, Question, attempt_history, first_numbers
-from penumbra.tasks.negatives.providers.settings import HostedSettings, Price
+from penumbra.tasks.negatives.providers.settings import Price
 from penumbra.tasks.stage import logger
 
 TRANSPORT_RETRIES = 6
@@ -46,7 +46,6 @@ class Statistics:
 
     total: int
     done: int = 0  # questions that are answered or given up
-    at_start: int = 0  # questions that the cache had answers to
     requests: int = 0  # that were answered
     sent: int = 0  # requests, including those that were lost
     in_flight: int = 0
@@ -65,32 +64,17 @@ class Statistics:
         """Return what was spent, and what lost answers can have cost."""
         return f"${self.cost_usd:.4f}" + (f" and up to ${self.lost_usd:.4f} for lost answers" if self.lost_usd else "")
 
-    def line(self, name: str) -> str:
-        """Return one line of progress."""
-        return (
-            f"{name}: {self.done:,} of {self.total:,} queries, {self.in_flight} requests in flight, "
-            f"{self.requests:,} answered, {self.prompt_tokens + self.completion_tokens:,} tokens, "
-            f"{self.cost()}{self.waits and f', {self.waits}'}"
-        )
-
 
 class Client:
     """Asks one service everything that the cache does not know; `stopped` says why it left questions open."""
 
     def __init__(
-        self,
-        service: Service,
-        answers: Answers,
-        settings: HostedSettings,
-        budget: Budget,
-        run: str,
-        queries_a_request: int,
-        total: int = 0,
+        self, service: Service, answers: Answers, budget: Budget, run: str, queries_a_request: int, total: int = 0
     ) -> None:
-        self.service, self.answers, self.settings = service, answers, settings
+        self.service, self.answers, self.settings = service, answers, service.settings
         self.budget, self.run, self.queries_a_request = budget, run, queries_a_request
-        self.price, self.statistics, self.stopped = price_of(settings), Statistics(total), ""
-        limit = settings.requests_a_minute
+        self.price, self.statistics, self.stopped = price_of(service.settings), Statistics(total), ""
+        limit = service.settings.requests_a_minute
         self._limiter = AsyncLimiter(1, 60 / limit) if limit else None  # evenly, one after the other
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
@@ -102,6 +86,17 @@ class Client:
         self._sent: dict[str, list[str]] = {}  # keys of requests without an answer, a killed run's among them
         self._workers: list[asyncio.Task[None]] = []
         self._sending: set[asyncio.Task[None] | None] = set()
+
+    def progress(self) -> str:
+        """Return how many questions are answered."""
+        return f"{self.service.name} {self.statistics.done:,} of {self.statistics.total:,} queries"
+
+    def line(self) -> str:
+        """Return one line about progress and cost."""
+        s = self.statistics
+        answered = f"{s.requests:,} requests answered, {s.in_flight} in flight, {s.retries + s.limited:,} sent again"
+        waits = f", {s.waits}" if s.waits else ""
+        return f"{self.progress()}, {answered}, {s.prompt_tokens + s.completion_tokens:,} tokens, {s.cost()}{waits}"
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
         """Ask until no question is open, or until the service or the budget stops it.
@@ -121,7 +116,6 @@ class Client:
         self._sent = self.answers.cache.get(self._row, {}, retry=True)
         while not self.stopped and (block := await asyncio.to_thread(_next_block, blocks)):
             questions = self.open_questions(block)
-            self.statistics.at_start += len(block) - len(questions)
             self.statistics.done += len(block) - len(questions)
             while questions and not self.stopped:
                 await self._ask_once(questions)

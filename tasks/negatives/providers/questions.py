@@ -32,7 +32,6 @@ from penumbra.tasks.negatives.providers import MaskedQuery, SharedSettings, Slot
 from penumbra.tasks.negatives.providers.answers import Answer, Answers
 from penumbra.tasks.negatives.providers.kneser_ney import NOTHING, KneserNey, SlotScorer
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
-from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.masks import render
 
 FOLDER = PROJECT / "prompts"
@@ -95,22 +94,15 @@ class WordLists:
     The list of a question that `answers` has an answer to stays as it was, even if the dictionary has grown since.
     """
 
-    def __init__(
-        self,
-        sentences: Iterable[Sequence[str]],
-        dictionary: Dictionary,
-        count: int,
-        seed: int,
-        answers: Answers | None = None,
-    ) -> None:
-        self.language, self.answers = KneserNey.of(sentences), answers
-        self.dictionary, self.count, self.seed = dictionary, count, seed
+    def __init__(self, training: TrainingText, count: int, seed: int, answers: Answers) -> None:
+        self.language, self.dictionary = KneserNey.of(training.sentences()), training.dictionary
+        self.count, self.seed, self.answers = count, seed, answers
         self._scorers: dict[Class, SlotScorer] = {}
 
     @classmethod
     def of(cls, training: TrainingText, filling: SharedSettings) -> "WordLists":
         """Return the lists of a training split with the cache of answers."""
-        return cls(training.sentences(), training.dictionary, filling.options, filling.seed, Answers())
+        return cls(training, filling.options, filling.seed, Answers())
 
     def draw(self, queries: Sequence[MaskedQuery], candidate: int) -> list[Lists]:
         """Return each query's lists, in the queries' order; a list is empty where there is no other word."""
@@ -127,7 +119,7 @@ class WordLists:
 
     def _answered(self, query: MaskedQuery, candidate: int) -> Lists | None:
         """Return the lists of an answered question, or None if it has no answer or the dictionary lacks a word."""
-        lists = self.answers.offered(self.name(query, candidate)) if self.answers else None
+        lists = self.answers.offered(self.name(query, candidate))
         pairs = zip(query.levels[-1], lists or (), strict=False)
         return lists if all(slot.may_take(w, self.dictionary) for slot, words in pairs for w in words) else None
 

@@ -162,13 +162,11 @@ class HostedSettings(ProviderSettings):
 
     def make(self, training: TrainingText, filling: SharedSettings, run: str) -> Provider:
         """Return the provider, which reads the answers from the cache."""
-        from penumbra.tasks.negatives.providers.answers import Answers
         from penumbra.tasks.negatives.providers.questions import WordLists, load_prompt
 
         prompt, lists = load_prompt(filling.prompt, "queries").label, WordLists.of(training, filling)
-        answers = lists.answers or Answers()
         provider = resolve_name("penumbra.tasks.negatives.providers.hosted:HostedProvider")
-        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, answers, run)
+        made: Provider = provider(self.provider, self.model, prompt, self.cache_key(prompt), lists, lists.answers, run)
         return made
 
 

@@ -128,11 +128,9 @@ def test_three_that_fall_and_keep_each_others_words(dictionary: Dictionary, cosi
     assert not reasons
 
 
-def test_levels_may_be_chosen_apart(dictionary: Dictionary, cosines: dict[str, float]) -> None:
+def test_a_level_that_keeps_no_words_is_rejected(dictionary: Dictionary, cosines: dict[str, float]) -> None:
     apart = (GOOD[0], (2, "kicks box", "person kicks box."), (3, "man takes window", "man takes window."))
     cosines |= FALLING | {"person kicks box.": 0.5, "man takes window.": 0.2}
-    chosen, _ = chosen_of(dictionary, fills("a", *apart), choosing=Choosing(nested=False))
-    assert chosen == {level: text for level, _, text in apart}
     chosen, reasons = chosen_of(dictionary, fills("a", *apart))
     assert len(chosen) == 1, "no two of them keep each other's words"
     assert set(reasons.values()) == {"no candidate keeps the level before and is further from the query than it"}
@@ -215,22 +213,21 @@ def query(levels: tuple[tuple[Slot, ...], ...], **candidates: list[str]) -> Quer
     return Query(MaskedQuery("q", [], levels), "text", several)
 
 
-def texts_of(query: Query, levels: tuple[int, ...], nested: bool) -> list[tuple[str, ...]]:
-    return [tuple(candidate.text for candidate in chain) for chain in query.chains(levels, nested)]
+def texts_of(query: Query, levels: tuple[int, ...]) -> list[tuple[str, ...]]:
+    return [tuple(candidate.text for candidate in chain) for chain in query.chains(levels)]
 
 
 def test_a_chain_keeps_the_words_of_the_level_before() -> None:
     levels = ((slot(2),), (slot(0), slot(2)), (slot(0), slot(1), slot(2)))
     some = query(levels, l1=["a", "b"], l2=["x a", "y a", "x c"], l3=["x k a", "y k b", "y k a"])
-    assert texts_of(some, (1, 2, 3), True) == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
-    assert texts_of(some, (1, 3), True) == [("a", "x k a"), ("b", "y k b"), ("a", "y k a")]
-    assert texts_of(some, (1, 2), False) == [("a", "x a"), ("b", "y a"), ("a", "x c")]
+    assert texts_of(some, (1, 2, 3)) == [("a", "x a", "x k a"), ("a", "y a", "y k a")]
+    assert texts_of(some, (1, 3)) == [("a", "x k a"), ("b", "y k b"), ("a", "y k a")]
 
 
 def test_levels_of_the_same_slots_take_different_words() -> None:
     levels = ((slot(0),), (slot(0),), (slot(0), slot(1)))
     some = query(levels, l1=["a", "b"], l2=["a", "c"], l3=["a k", "c k"])
-    assert set(texts_of(some, (1, 2, 3), True)) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
+    assert set(texts_of(some, (1, 2, 3))) == {("b", "a", "a k"), ("a", "c", "c k"), ("b", "c", "c k")}
 
 
 def test_a_fill_is_checked_only_if_one_before_is_refused() -> None:
@@ -269,7 +266,7 @@ def test_the_first_chain_that_holds_is_chosen_and_no_text_is_encoded_for_nothing
 
     some = query(((slot(0),), (slot(0), slot(1))), l1=["a", "b", "c"], l2=["a x", "b x", "c x"])
     vectors = {"text": np.array([1.0, 0.0], dtype=np.float32)}
-    choice = choose([some], vectors, encode, ceiling=ceiling, nested=True)["q"]
+    choice = choose([some], vectors, encode, ceiling)["q"]
     assert [candidate.text for candidate in choice.chain] == chain
     assert (choice.levels, choice.cosines, asked) == (levels, cosines, encoded)
 

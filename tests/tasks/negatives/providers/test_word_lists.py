@@ -2,6 +2,8 @@
 
 import json
 from itertools import combinations
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.negatives.fills import masked_queries, training_tokens
 from penumbra.tasks.negatives.providers import MaskedQuery, TrainingText
 from penumbra.tasks.negatives.providers import questions as questions_module
+from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.questions import Lists, WordLists, questions_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 from penumbra.tasks.text.masks import mask_part
@@ -46,7 +49,7 @@ def queries(tagged: tuple[pa.Table, pa.Table]) -> list[MaskedQuery]:
 
 
 def made(dictionary: Dictionary, tagged: tuple[pa.Table, pa.Table], count: int = 8, seed: int = 0) -> WordLists:
-    return WordLists(TrainingText(dictionary, training_tokens([tagged])).sentences(), dictionary, count, seed)
+    return WordLists(TrainingText(dictionary, training_tokens([tagged])), count, seed, Answers(Path(mkdtemp())))
 
 
 @pytest.fixture(scope="module")
