@@ -132,10 +132,9 @@ async def _report_progress(clients: Sequence[Client]) -> None:
     """Log every few seconds how far each client is; the display of a run shows a bar for each."""
     while True:
         await asyncio.sleep(REPORT_EVERY)
-        for number, client in enumerate(clients):
-            line, statistics = client.line(), client.statistics
-            counts = {"done": statistics.done, "total": statistics.total or 1}
-            event = ProgressEvent("ask", **counts, unit="queries", part=number, text=line)
+        for client in clients:
+            line, done, total = client.line(), client.statistics.done, client.statistics.total or 1
+            event = ProgressEvent("ask", done=done, total=total, unit="queries", text=line)
             logger().info(line, extra=event.as_log_extra())
 
 
