@@ -60,7 +60,7 @@ class ShineLosses(LossSettings):
     saliency with a sigmoid and stops the gradient of its first argument (`losses.divergence`); a moment that covers the
     whole video is compared with clip 0 (`losses.coarse_intra`); the negative-pair loss is a sum over clips; the
     contrastive loss keeps QVHighlights' twelve ranks on data with one rank, which divides it by twelve
-    (`losses.rank_contrastive`); the negative query is the next sample of the shuffled batch; both rankings share the
+    (`losses.rank_contrastive`); the negative query is the next sample of the batch; both rankings share the
     saliency loss's weight, in addition to their own coefficients.
     """
 

@@ -403,7 +403,8 @@ class AnchorDecoder(nn.Module):
             if self.refine_head is None:
                 references.append(reference)
             else:
-                refined = (self.refine_head(content) + inverse_sigmoid(reference)).sigmoid()
+                with torch.autocast(content.device.type, enabled=False):  # float32, as `GroundingModel.heads`
+                    refined = (self.refine_head(content.float()) + inverse_sigmoid(reference)).sigmoid()
                 references.append(refined)  # with its gradient, for the next layer's output
                 reference = refined.detach()
         return torch.stack(states), torch.stack(references[:-1])

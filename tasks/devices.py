@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penumbra.artifacts.errors import PenumbraError
+
 if TYPE_CHECKING:
     import torch
 
@@ -11,10 +13,25 @@ MULTIPLE = 16  # rows of a batch are padded to a multiple of it: few sizes, and 
 
 
 def device_of(name: str) -> "torch.device":
-    """Return the device of a name; "auto" is a GPU if there is one, otherwise the CPU."""
+    """Return the device of a name; "auto" is a GPU if there is one, otherwise the CPU.
+
+    Raise `PenumbraError` if this machine has no such device.
+    """
     import torch
 
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise PenumbraError(
+            f"no device {name!r}: choose auto, cpu, cuda, or a GPU by its number, such as cuda:1"
+        ) from None
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        there = f"torch finds {count} GPUs, from cuda:0 on" if count else "torch finds no GPU"
+        raise PenumbraError(f"no device {name!r}: {there}. Choose auto or cpu, or see `penumbra doctor`")
+    return device
 
 
 @contextmanager

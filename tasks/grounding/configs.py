@@ -145,6 +145,11 @@ class ModelConfig(Parameters):
         return {}
 
     @property
+    def reads_batch_negatives(self) -> bool:
+        """Whether a query's negative is the next query of its batch."""
+        return False
+
+    @property
     def reads_in_video(self) -> bool:
         """Whether training reads other queries of the same video as negatives."""
         return False
@@ -189,6 +194,10 @@ class Training(Parameters):
     weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all weights.")
     clip_norm: float = Field(0.1, gt=0, description="Gradients are scaled down to this norm.")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast.")
+    device: str = Field(
+        "auto",
+        description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one. A launcher's processes choose.",
+    )
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")
     chosen_by: Literal["sum", "mIoU", "mAP", "R1@0.7"] = Field(

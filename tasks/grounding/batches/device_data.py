@@ -65,8 +65,25 @@ def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     return [batches[number] for number in epoch_order(len(batches), seed, epoch).tolist()]
 
 
+def apart(rows: Tensor, video: np.ndarray) -> Tensor:
+    """Return the rows of a batch in an order in which no row is followed by one of the same video, where there is one.
+
+    A query's negative is the next query of the batch, the last one's the first. `video` is that of every query.
+    """
+    videos = video[rows.numpy()]
+    if (videos != np.roll(videos, -1)).all():
+        return rows
+    _, number, counts = np.unique(videos, return_inverse=True, return_counts=True)
+    by_video = np.lexsort((number, -counts[number]))  # the video with the most queries first
+    places = np.concatenate((np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)))
+    return rows[torch.from_numpy(by_video[places.argsort()])]
+
+
 class DeviceData:
-    """Examples and their features on one device; batches hold hard negatives where `hard`."""
+    """Examples and their features on one device; batches hold hard negatives where `hard`.
+
+    With `negatives_apart` a query and the next one of its batch are of different videos where the batch allows it.
+    """
 
     def __init__(
         self,
@@ -78,9 +95,11 @@ class DeviceData:
         batch_size: int = 32,
         hard: bool = False,
         group_by_length: bool = False,
+        negatives_apart: bool = False,
     ) -> None:
         self.examples, self.device, self.clip_length = examples, device, videos.clip_length
         self.batch_size, self.hard, self.group_by_length = batch_size, hard, group_by_length
+        self.negatives_apart = negatives_apart
         self.videos = videos.to(device)
         self.texts = texts.to(device)
         columns = torch.stack((examples.clip_scores, examples.clip_relevant.float()), dim=1)
@@ -116,6 +135,7 @@ class DeviceData:
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Targets]:
         """Return inputs and targets of the queries `rows` [batch] (on the CPU)."""
+        rows = apart(rows, self.host["video"]) if self.negatives_apart else rows
         inputs = self.inputs(rows, self.hard)
         index = rows.to(self.device, non_blocking=True)
         mask = inputs.video_mask

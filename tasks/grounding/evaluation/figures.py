@@ -36,7 +36,7 @@ class Evaluation(Stage):
     """Every figure of a run."""
 
     name = STAGE
-    version = 2
+    version = 3
     pieces = (0,)
 
     metrics: Artifact

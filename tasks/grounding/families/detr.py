@@ -16,7 +16,7 @@ from penumbra.models.losses import compute_losses
 from penumbra.models.moment_detr import MomentDETR
 from penumbra.models.qd_detr import QDDETR
 from penumbra.models.spans import rank_windows, snap_windows
-from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData
+from penumbra.tasks.grounding.batches.device_data import ENDPOINTS, DeviceData, apart
 from penumbra.tasks.grounding.batches.examples import Examples, Features
 from penumbra.tasks.grounding.configs import ModelConfig, Ranking
 from penumbra.tasks.grounding.families.base import (
@@ -85,6 +85,10 @@ class ShineDETRConfig(DETRConfig, HardNegativeModel):
     losses: LossConfig = LossConfig()
 
     @property
+    def reads_batch_negatives(self) -> bool:
+        return bool(self.loss_settings.needs_negative)
+
+    @property
     def released_changes(self) -> dict[str, Any]:
         return {"variant": "released"} if self.as_published == "released" and self.losses.shine else {}
 
@@ -140,6 +144,7 @@ class DETRSystem(System[ADETR]):
             batch_size=training.batch_size,
             hard=hard,
             group_by_length=training.group_by_length,
+            negatives_apart=self.config.reads_batch_negatives,
         )
 
     def objective(self, model: nn.Module) -> Objective:
@@ -204,11 +209,11 @@ def outputs_of(
 ) -> Iterator[tuple[Tensor, Outputs]]:
     """Yield rows of the data and the model's outputs in evaluation; `gather` gives the inputs of some rows.
 
-    Videos of a length share a batch, so that little is padded.
+    Videos of a length share a batch, so that little is padded; with `negative` the next query is of another video.
     """
     order = np.argsort(data.videos.host_lengths[data.host["video"]], kind="stable")
-    for first in range(0, len(order), size):
-        rows = torch.from_numpy(order[first : first + size])
+    for taken in torch.split(torch.from_numpy(order), size):
+        rows = apart(taken, data.host["video"]) if negative else taken
         with evaluating(model, data.device, bf16):
             outputs = model(gather(rows), negative=negative)
         yield rows, outputs

@@ -127,6 +127,7 @@ class Trainer:
     def __init__(self, job: Job, accelerator: Accelerator, observe: Observer = ignore) -> None:
         self.job, self.accelerator, self.observe = job, accelerator, observe
         config = job.settings.training
+        self.device = accelerator.device if accelerator.num_processes > 1 else device_of(config.device)
         torch.manual_seed(config.seed)  # the same first weights in every process
         self.system = system_of(job.settings)
         self.model = self.system.build(job.videos.channels, job.texts.channels)
@@ -135,14 +136,14 @@ class Trainer:
                 load_weights(self.model, job.weights)
             except CheckpointError as error:
                 raise RunError(str(error)) from None
-        self.model.to(accelerator.device).train()
+        self.model.to(self.device).train()
         groups = self.system.parameters(self.model)
         self.optimiser = make_optimiser(groups, config.learning_rate, config.weight_decay, config.betas)
-        features = job.videos.to(accelerator.device), job.texts.to(accelerator.device)  # one copy for both
-        self.data: TrainingData = self.system.data(job.train, *features, accelerator.device)
+        features = job.videos.to(self.device), job.texts.to(self.device)  # one copy for both
+        self.data: TrainingData = self.system.data(job.train, *features, self.device)
         self.validation: TrainingData | None = None
         if accelerator.is_main_process:
-            self.validation = self.system.data(job.validation, *features, accelerator.device)
+            self.validation = self.system.data(job.validation, *features, self.device)
         self.epoch, self.step_number, self.history = 0, 0, list[Row]()
         self.best, self.waited = -torch.inf, 0
         torch.manual_seed(config.seed * accelerator.num_processes + accelerator.process_index + 1)
@@ -247,19 +248,18 @@ class Trainer:
 
     def _random_states(self) -> dict[str, Tensor]:
         """Return the random state of every process's CPU and GPU [processes, bytes]."""
-        device = self.accelerator.device
         own = {"cpu": torch.get_rng_state()}
-        if device.type == "cuda":
-            own["cuda"] = torch.cuda.get_rng_state(device)
+        if self.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(self.device)
         if self.accelerator.num_processes == 1:
             return {f"random.{kind}": value[None] for kind, value in own.items()}
-        return {f"random.{k}": cast(Tensor, gather(value[None].to(device))).cpu() for k, value in own.items()}
+        return {f"random.{k}": cast(Tensor, gather(value[None].to(self.device))).cpu() for k, value in own.items()}
 
     def _resume(self) -> None:
         """Continue from the last checkpoint, if there is one; raise `RunError` if the processes read different ones."""
         last, processes = read_checkpoint(self.job.folder, "last"), self.accelerator.num_processes
         if processes > 1:
-            step = torch.tensor([-1 if last is None else int(last.state["step"])], device=self.accelerator.device)
+            step = torch.tensor([-1 if last is None else int(last.state["step"])], device=self.device)
             if len(set(cast(Tensor, gather(step)).tolist())) > 1:
                 raise RunError(f"hosts read different checkpoints in {self.job.folder}: PENUMBRA_RUNS must be shared")
         if last is None:
@@ -274,7 +274,7 @@ class Trainer:
         states, number = last.part("random."), self.accelerator.process_index
         torch.set_rng_state(states["cpu"][number])
         if "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"][number], self.accelerator.device)
+            torch.cuda.set_rng_state(states["cuda"][number], self.device)
         self.epoch, self.step_number = last.state["epoch"], last.state["step"]
         self.history, self.waited = last.state["history"], last.state["waited"]
         self.best = -torch.inf if last.state["best"] is None else last.state["best"]
@@ -285,7 +285,10 @@ def train(job: Job, observe: Observer = ignore) -> list[Row]:
     keep_memory()
     # a loss that is switched off leaves weights without a gradient, for which DDP would wait
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
-    accelerator = Accelerator(cpu=device_of("auto").type == "cpu", kwargs_handlers=[parallel])
+    several, device = world_size() > 1, device_of(job.settings.training.device)
+    # accelerate keeps the device of a process's first training: a training alone places its own tensors
+    on_cpu = several and device.type == "cpu"
+    accelerator = Accelerator(cpu=on_cpu, device_placement=several, kwargs_handlers=[parallel])
     if accelerator.is_main_process:
         job.folder.mkdir(parents=True, exist_ok=True)
         widths = {"video": job.videos.channels, "text": job.texts.channels}
@@ -295,7 +298,7 @@ def train(job: Job, observe: Observer = ignore) -> list[Row]:
             draft.unlink() if draft.is_file() else shutil.rmtree(draft)
     accelerator.wait_for_everyone()
     trainer = Trainer(job, accelerator, observe)
-    with fast_cpu_matmul(accelerator.device, trainer.system.has_static_shapes):
+    with fast_cpu_matmul(trainer.device, trainer.system.has_static_shapes):
         history = trainer.run()
     if accelerator.num_processes > 1:
         accelerator.wait_for_everyone()  # a process that ends early would close connections that others still use

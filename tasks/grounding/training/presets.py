@@ -20,7 +20,7 @@ PRESETS = Path(__file__).with_name("presets.yaml")
 MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: model for model in families()}
 DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
-REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled", "device"}  # since version 0.27
+REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}  # since version 0.27
 
 
 def _with_name(values: Any) -> Any:
@@ -57,10 +57,10 @@ class Settings(BaseSettings):
         """Return the settings that enter the run's key: the model's name, and what differs from the defaults.
 
         So a new parameter at its default changes no key; if a default changes, the stage's version does. Named
-        artifacts are left out because they are parents of the run, and `log` and `ranking.batch_size` because they do
-        not change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
+        artifacts are left out because they are parents of the run; `log`, `device` and `ranking.batch_size` because
+        they do not change what is learned. Keys hold the names that parameters had first, so that no key ever changes.
         """
-        left_out = {"training": {"log"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
+        left_out = {"training": {"log", "device"}, "inputs": NAMED_ARTIFACTS, "ranking": {"batch_size"}}
         values = self.model_dump(mode="json", exclude={"model": True, **left_out}, exclude_defaults=True)
         training, inputs = values.get("training", {}), values.setdefault("inputs", {})
         if isinstance(training.get("milestones"), int):

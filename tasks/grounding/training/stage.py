@@ -62,8 +62,9 @@ class TrainingRun(Stage):
         return {"settings": self.settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})}
 
     def determines(self) -> dict[str, Any]:
-        """See `Settings.determines`."""
-        return {"settings": self.settings.determines()}
+        """See `Settings.determines`; the batch's negatives were of any video once."""
+        others = {"batch_negatives": "other videos"} if self.settings.model.reads_batch_negatives else {}
+        return {"settings": self.settings.determines(), **others}
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of the weights that the training starts from."""
@@ -75,7 +76,7 @@ class TrainingRun(Stage):
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
         job, epoch = prepare(self.sources, self.settings, folder), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
-        logger().info("%s: on %s%s", name, device_name(device_of("auto")), resumed)
+        logger().info("%s: on %s%s", name, device_name(device_of(self.settings.training.device)), resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(job, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]

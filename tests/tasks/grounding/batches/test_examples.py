@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.device_data import DeviceData, draw_pairs, endpoint_features, length_groups
+from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, endpoint_features, length_groups
 from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, normalised, prepare
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
@@ -21,6 +21,10 @@ BAD = "are empty or hold a NaN"
 
 def device_data(count: int = 24, **changes: Any) -> DeviceData:
     return DeviceData(data(count), videos(), texts(count), CPU, **changes)
+
+
+def first_rows(several: Features) -> dict[str, Tensor]:
+    return {name: several.values[several.offsets[row] :] for name, row in several.index.items()}
 
 
 # -- against the published loaders ---------------------------------------------------------------------------------
@@ -258,3 +262,29 @@ def test_batches_of_like_length_hold_every_query_once_and_pad_little() -> None:
     again, later = (length_groups(lengths, 32, 1, epoch) for epoch in (0, 1))
     assert all(torch.equal(one, other) for one, other in zip(batches, again, strict=True))
     assert not torch.equal(batches[0], later[0])
+
+
+def test_the_next_query_of_a_batch_is_of_another_video_where_the_batch_allows_it() -> None:
+    generator = np.random.default_rng(0)
+    for count in [*range(1, 12), 32]:
+        video = generator.integers(0, max(2, count // 2), count)
+        rows = torch.from_numpy(generator.permutation(count))
+        found = apart(rows, video)
+        assert sorted(found.tolist()) == list(range(count))
+        same = (video[found] == np.roll(video[found], -1)).sum()
+        if np.bincount(video).max() <= count // 2:
+            assert same == 0
+        else:
+            assert same <= (video[rows] == np.roll(video[rows], -1)).sum()
+    distinct = torch.tensor([2, 0, 1])
+    assert apart(distinct, np.arange(3)) is distinct
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_negative_is_no_query_of_the_same_video(grouped: bool) -> None:
+    own = device_data(negatives_apart=True, batch_size=8, group_by_length=grouped)
+    names = {tuple(rows[0].tolist()): name for name, rows in first_rows(texts(24)).items()}
+    for rows_of_batch in own.batches(seed=0, epoch=0):
+        text = own.batch(rows_of_batch)[0].text
+        videos_of = [int(names[tuple(words[0].tolist())].split()[1]) % 7 for words in text]
+        assert all(one != next_one for one, next_one in zip(videos_of, [*videos_of[1:], videos_of[0]], strict=True))

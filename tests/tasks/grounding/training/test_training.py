@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import PartialState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penumbra.artifacts.errors import PenumbraError
@@ -53,6 +54,26 @@ def padded(columns: Any, **places: tuple[int, int]) -> Any:
             shape = [count if place == dimension else size for place, size in enumerate(value.shape)]
             added[name] = torch.cat((value, value.new_zeros(shape)), dimension)
     return replace(columns, **added)
+
+
+def test_a_training_takes_the_device_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(loop, "device_of", lambda name: asked.append(name) or torch.device("cpu"))
+    train(job(tmp_path, settings({"epochs": 1, "device": "cuda:1"}), count=8))
+    assert set(asked) == {"cuda:1"}
+    monkeypatch.undo()
+    if not torch.cuda.is_available():
+        with pytest.raises(PenumbraError, match="no device 'cuda:1'"):
+            train(job(tmp_path / "none", settings({"device": "cuda:1"}), count=8))
+
+
+def test_a_second_training_of_a_process_may_be_on_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(job(tmp_path / "first", settings({"epochs": 1}), count=8))
+    monkeypatch.setitem(PartialState._shared_state, "device", torch.device("meta"))  # as if that was on a GPU
+    rows = train(job(tmp_path / "second", settings({"epochs": 1, "device": "cpu"}), count=8))
+    assert torch.isfinite(torch.tensor([row["value"] for row in rows])).all()
 
 
 @pytest.mark.parametrize("model", ["moment_detr", "qd_detr"])
