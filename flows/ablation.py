@@ -22,14 +22,15 @@ from penumbra.flows.train_grounding import train, with_parts
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
+from penumbra.tasks.features.video import videos_folder
 from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
-from penumbra.tasks.grounding.batches.inputs import Sources, named_sources
+from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newest_of_encoder
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
-from penumbra.tasks.grounding.training.stage import training_run
+from penumbra.tasks.grounding.training.stage import for_clips_of, training_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, is_planned, logger, stages_ahead
@@ -56,6 +57,9 @@ def ablation(
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
     grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
     materials, results = Materials(dataset), Results(grid, seeds)
+    for row in plans:
+        with failures_noted(results, row.row.label):
+            materials.check(row)
     with stages_ahead(trainings_at_once()) as ahead:
         started = [start_row(row, materials, results, ahead) for row in plans]
         for number, (row, trainings) in enumerate(zip(plans, started, strict=True), 1):
@@ -82,7 +86,20 @@ class Materials:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset, self.built = dataset, dict[str, Negatives]()
         extracted = Store().find(dataset.name, "video_features")
-        self.videos = (Store().reference(extracted[-1]),) if extracted else ()
+        self.newest = Store().reference(extracted[-1]) if extracted else None
+
+    def check(self, row: RowPlan) -> None:
+        """Raise `RunError` if a row reads features of a CLIP that neither exist nor can be extracted."""
+        model, inputs = row.settings.model, row.settings.inputs
+        needed = {"video_features": not inputs.video_features and model.frames_of}
+        needed["patch_features"] = not inputs.patch_features and model.patches_of
+        missing = [stage for stage, of in needed.items() if of and not newest_of_encoder(self.dataset.name, stage, of)]
+        folder = videos_folder(self.dataset.name, row.features.videos)
+        if missing and not (folder.is_dir() and any(folder.iterdir())):
+            raise RunError(
+                f"needs {' and '.join(missing)} of {model.frames_of}, which are extracted from the videos: put them "
+                f"into {folder}, or choose other rows with --row"
+            )
 
     def negatives(self, parameters: NegativesParameters) -> Negatives:
         """Return the negatives that are built with these parameters."""
@@ -99,9 +116,14 @@ class Materials:
         if settings.model.reads_negatives:
             negatives = None if row.row.changes.keys() & NEGATIVES else named.get("negatives")
             negatives = negatives or self.negatives(row.negatives).negatives
-        extracted = any(getattr(row.features, name).model_fields_set for name in ("videos", "imports", "simulation"))
-        videos = named.get("video_features") or (() if extracted else self.videos)
-        wanted = row.features.with_patches(bool(settings.model.patches_of))
+        wanted, newest = row.features, self.newest
+        if encoder := settings.model.frames_of:
+            clip = wanted.clip.model_copy(update={"encoder": encoder})
+            wanted = FeaturesParameters(clip=clip, texts=wanted.texts, videos=wanted.videos)
+            newest = newest_of_encoder(self.dataset.name, "video_features", encoder)
+        extracted = any(getattr(wanted, name).model_fields_set for name in ("videos", "imports", "simulation"))
+        videos = named.get("video_features") or ((newest,) if newest and not extracted else ())
+        wanted = wanted.with_patches(bool(settings.model.patches_of))
         features = features_of(self.dataset, negatives, wanted, named.get("text_features"), videos)
         in_video = named.get("in_video_negatives", queries.in_video_negatives)
         patches = named.get("patch_features", features.patch_features)
@@ -115,9 +137,12 @@ Started = tuple[Sources, Settings, Callable[[], None]]  # a training: its inputs
 def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead) -> list[Started]:
     """Make the inputs of a row and start a training with each seed; a failure is noted in the results."""
     started, first = list[Started](), row.settings.training.seed
+    if row.row.label in results.failures:
+        return started
     with failures_noted(results, row.row.label):
         sources = with_parts(materials.sources(row), row.settings)
-        for settings in (row.settings.with_seed(first + number) for number in range(results.seeds)):
+        fitted = for_clips_of(sources, row.settings, row.preset)
+        for settings in (fitted.with_seed(first + number) for number in range(results.seeds)):
             started.append((sources, settings, ahead(training_run(sources, settings))))
     return started
 
@@ -130,7 +155,7 @@ def run_row(label: str, started: list[Started], results: Results, place: str) ->
         logger().info("%s, seed %d of %d: %s", place, number, results.seeds, label)
         with failures_noted(results, f"{label}, seed {seed}"):
             wait()
-            metrics, _ = train(sources, settings)
+            metrics, _ = train(sources, settings, None)
             run = evaluate_run(metrics, sources_of_run(metrics, sources.annotations, tags=sources.tags))
             runs.append(SeededRun(label, seed, metrics, run.predictions, run.evaluation))
     return runs

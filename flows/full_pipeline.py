@@ -49,7 +49,7 @@ def full_pipeline(
         built = negatives_of(dataset, negatives)
         with plan_if(negatives.filling.dry_run):
             extracted = features_of(dataset, built.negatives, extraction)
-            metrics, trained = train(sources_of(built, extracted), settings)
+            metrics, trained = train(sources_of(built, extracted), settings, preset)
             sources = sources_of_run(metrics, built.annotations, built.negatives, built.tags)
             run = evaluate_run(metrics, sources)
             outcomes = (built.outcome, extracted.outcome, trained)

@@ -28,7 +28,7 @@ from penumbra.tasks.grounding.evaluation.compare import (
 )
 from penumbra.tasks.grounding.evaluation.predictions import QUERIES, SECONDS
 from penumbra.tasks.grounding.runs import ALL
-from penumbra.tasks.grounding.training.presets import Settings, explicitly_set, layered, preset_named, presets
+from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
@@ -98,7 +98,7 @@ def plan(
     """Return the grid and the parameters of its chosen rows, on top of the groups given.
 
     Without labels, the rows that need no request and fit the providers given are chosen. Raise `PenumbraError` naming
-    an unknown grid or row, or a row whose parameters are not valid.
+    an unknown grid or row, or a row without a preset or with parameters that are not valid.
     """
     if name not in grids():
         raise PenumbraError(f"no grid {name!r}; there is: {', '.join(grids())}")
@@ -120,15 +120,15 @@ def plan(
 
 
 def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> RowPlan:
-    changes = merge(grid.all, row.changes)
-    own_preset, hard = str(changes.pop("preset", "")).format(dataset=dataset), changes.pop("hard_negatives", None)
-    preset = own_preset if own_preset in presets() else preset
+    changes, place = merge(grid.all, row.changes), f"{grid.name}, row {row.label!r}"
+    hard = changes.pop("hard_negatives", None)
+    if "preset" in changes:
+        preset = preset_of_row(place, changes.pop("preset"), changes["model"]["name"], dataset, preset)
     unknown = changes.keys() - GROUPS
     if unknown:
-        raise PenumbraError(f"{grid.name}, row {row.label!r}: no parameters {', '.join(sorted(unknown))}")
+        raise PenumbraError(f"{place}: no parameters {', '.join(sorted(unknown))}")
     layers = [preset_named(preset).get("features", {}), base, changes]
-    names = NEGATIVES | FEATURES
-    built = {name: reduce(merge, [layer.get(name, {}) for layer in layers], dict[str, Any]()) for name in names}
+    built = {name: reduce(merge, [layer.get(name, {}) for layer in layers]) for name in NEGATIVES | FEATURES}
     try:
         negatives = {name: built[name] for name in NEGATIVES} | {QUALITY: {"judge": False}}
         features = FeaturesParameters.model_validate({name: built[name] for name in FEATURES})
@@ -139,8 +139,27 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
         return RowPlan(row, preset, NegativesParameters.model_validate(negatives), features, settings)
     except ValidationError as error:
         fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise PenumbraError(f"{grid.name}, row {row.label!r}: {place}: {fault['msg']}") from None
+        raise PenumbraError(f"{place}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
+def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: str | None) -> str:
+    """Return the preset of a row, or else the preset of its model with other losses, of the same data set.
+
+    The data set is the one that `preset` belongs to, and without a `preset` the grid's. Raise `PenumbraError` if there
+    is none: another model's recipe would make the rows incomparable.
+    """
+    family = dataset
+    if preset is not None:
+        family = preset.partition(f"-{preset_named(preset).get('model', {}).get('name', DEFAULT)}")[0]
+    own = pattern.format(dataset=family)
+    base = own.removesuffix("-shine")
+    for candidate in (own, base, f"{base}-shine", family):
+        if presets().get(candidate, {}).get("model", {}).get("name") == model:
+            return candidate
+    raise PenumbraError(
+        f"{place}: no preset {own!r}, and another model's recipe would be no comparison: choose rows with --row, or "
+        "take another data set's presets, as with --param preset=charades-cg-qd_detr"
+    )
 
 
 def listing(plans: Sequence[RowPlan]) -> Iterator[tuple[str, str, str, str]]:
@@ -316,6 +335,7 @@ class Ablation(Stage):
     version = 2
     unit = "run"
     pieces = (0,)
+    may_be_empty = True  # the flow says which rows failed
 
     of: str
     results: Results

@@ -160,6 +160,11 @@ class ModelConfig(Parameters):
         return False
 
     @property
+    def frames_of(self) -> str | None:
+        """The encoder whose features of videos training reads, or None: of any."""
+        return None
+
+    @property
     def patches_of(self) -> str | None:
         """The encoder whose patch features training reads, or None."""
         return None

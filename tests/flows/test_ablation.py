@@ -19,10 +19,13 @@ from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.ablation import table_text
-from penumbra.tasks.grounding.configs import Training
+from penumbra.tasks.grounding.batches.inputs import Sources
+from penumbra.tasks.grounding.configs import Inputs, Training
 from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.runs import RunError, run_folder
+from penumbra.tasks.grounding.training.presets import with_preset
+from penumbra.tasks.grounding.training.stage import for_clips_of
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 
@@ -163,3 +166,29 @@ def test_a_training_that_fails_costs_its_seed_alone(
 def said_on_the_command_line(dataset: Dataset) -> dict[str, Any]:
     said = {name: group.model_dump(exclude_unset=True) for name, group in SAID.items()}
     return {**said, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
+
+
+def test_a_row_says_what_it_needs_before_any_row_trains(
+    dataset: Dataset, world: tuple[Store, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[list[str]] = []
+    notice = lambda row, materials, results, ahead: failed.append([*results.failures]) or []  # noqa: E731
+    monkeypatch.setattr("penumbra.flows.ablation.start_row", notice)
+    with pytest.raises(RunError, match=r"MMN \+ VDI: needs video_features of tiny-clip, .* put them into .*--row"):
+        ablation(dataset, "systems", ("MMN", "MMN + VDI"), 1, "scenes-qd_detr")
+    assert failed[0] == ["MMN + VDI"]
+
+
+def test_a_preset_cuts_videos_of_other_clips_after_as_many_seconds(
+    world: tuple[Store, Artifact], dataset: Dataset
+) -> None:
+    store, videos = world
+    work = Work(dataset="little", stage="video_features", version=1, parameters={"clip_length": 0.5})
+    halves = store.build(work, [lambda: Part(store.table(videos), 1, 1)])
+    preset = "charades-sta-bm_detr"
+    for features, own, cut in ((halves, None, 150), (videos, None, 75), (halves, 60, 60)):
+        settings = with_preset(preset, {"inputs": Inputs(longest_video=own) if own else None})
+        sources = Sources(videos, videos, (features,))
+        assert for_clips_of(sources, settings, preset).inputs.longest_video == cut
+    unlimited = with_preset("charades-cg-bm_detr", {})
+    assert for_clips_of(Sources(videos, videos, (halves,)), unlimited, "charades-cg-bm_detr") == unlimited

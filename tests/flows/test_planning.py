@@ -152,7 +152,7 @@ def test_a_row_of_a_grid_is_planned_as_it_is_made(
     name: str, label: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
 ) -> None:
     said = {**dict(negatives), **dict(features), "training": QUICK}
-    grid, [row] = plan(name, (label,), "corner", None, said)
+    grid, [row] = plan(name, (label,), "corner", "scenes-qd_detr", said)
     settings = Settings(model=small(row.settings.model), training=QUICK)
     shrunk = replace(row, settings=settings)
     results = Results(grid, 1)

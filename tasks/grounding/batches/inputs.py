@@ -99,11 +99,12 @@ def find_sources(annotations: Artifact, settings: BaseSettings) -> Sources:
                 f"losses.spatial_dynamics needs {dataset}/patch_features of {model.patches_of}: run extract-features "
                 f"{dataset} --param videos.patches=true --param clip.encoder={model.patches_of}"
             ) from None
+    frames = newest_of_encoder(dataset, "video_features", model.frames_of) if model.frames_of else None
     tags = (newest_tags(annotations) or store.newest(dataset, "tags")) if model.reads_parts else None
     return Sources(
         annotations,
         named.get("text_features") or store.newest(dataset, "text_features"),
-        named.get("video_features") or (store.newest(dataset, "video_features"),),
+        named.get("video_features") or (frames or store.newest(dataset, "video_features"),),
         find("negatives", model.reads_negatives),
         find("in_video_negatives", model.reads_in_video),
         None,
@@ -138,10 +139,15 @@ def sources_of(negatives: Negatives, features: ExtractedFeatures) -> Sources:
 
 def _of_encoder(store: Store, dataset: str, stage: str, encoder: str) -> Artifact:
     store.newest(dataset, stage)
-    for manifest in reversed(store.find(dataset, stage)):
-        if encoder_of(manifest) == encoder:
-            return store.reference(manifest)
+    if newest := newest_of_encoder(dataset, stage, encoder):
+        return newest
     raise FeatureError(f"no {dataset}/{stage} of encoder {encoder!r} below {store.root}: run extract-features with it")
+
+
+def newest_of_encoder(dataset: str, stage: str, encoder: str) -> Artifact | None:
+    """Return the newest features of an encoder, if there are any."""
+    several = [it for it in Store().find(dataset, stage) if encoder_of(it) == encoder]
+    return Store().reference(several[-1]) if several else None
 
 
 def encoder_of(features: Manifest) -> str:

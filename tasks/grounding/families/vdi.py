@@ -76,6 +76,10 @@ class VDIConfig(MapConfig):
         return True
 
     @property
+    def frames_of(self) -> str | None:
+        return self.clip_encoder
+
+    @property
     def patches_of(self) -> str | None:
         return self.clip_encoder if self.losses.spatial_dynamics else None
 

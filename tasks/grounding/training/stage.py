@@ -28,8 +28,8 @@ from penumbra.tasks.grounding.runs import RunError, last_epoch, run_folder, weig
 from penumbra.tasks.grounding.training.checkpoints import read_best, read_weights
 from penumbra.tasks.grounding.training.logs import progress_shown
 from penumbra.tasks.grounding.training.loop import Job, rank, train
-from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.stage import Stage, logger, run, side_effect_task
+from penumbra.tasks.grounding.training.presets import Settings, preset_named
+from penumbra.tasks.stage import Stage, logger, run, side_effect_task, work_of
 
 STAGE = "metrics"
 SECONDS = "seconds"  # of all epochs: kept in the manifest, because the same training gives the same table
@@ -89,6 +89,22 @@ class TrainingRun(Stage):
 def training_run(sources: Sources, settings: Settings) -> TrainingRun:
     """Return the training of a model on those of the sources that the model reads."""
     return TrainingRun(sources.read_by(settings.model), settings)
+
+
+def for_clips_of(sources: Sources, settings: Settings, preset: str | None) -> Settings:
+    """Return the settings for the clip length of the features.
+
+    A preset counts its longest video in clips of the length that it states, so that shorter clips need more of them.
+    A longest video that is not the preset's stays as it is.
+    """
+    stated = preset_named(preset)
+    longest, seconds = stated.get("inputs", {}).get("longest_video"), stated.get("needs", {}).get("clip_length")
+    own = work_of(sources.video_features[0]).parameters.get("clip_length")
+    if not longest or not own or seconds in (own, "any") or settings.inputs.longest_video != longest:
+        return settings
+    clips = max(1, round(longest * seconds / own))
+    logger().info("%s cuts videos at %d clips of %g s: here %d of %g s", preset, longest, seconds, clips, own)
+    return settings.model_copy(update={"inputs": settings.inputs.model_copy(update={"longest_video": clips})})
 
 
 def train_model(sources: Sources, settings: Settings) -> Artifact:

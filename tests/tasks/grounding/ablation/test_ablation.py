@@ -24,7 +24,7 @@ from penumbra.tasks.grounding.ablation import (
     plan,
 )
 from penumbra.tasks.grounding.evaluation.compare import SplitScores
-from penumbra.tasks.grounding.training.presets import Settings
+from penumbra.tasks.grounding.training.presets import Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters
 
@@ -69,6 +69,30 @@ def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dataset", "preset", "label", "expected"),
+    [
+        ("charades-cg", "charades-cg-qd_detr", "MMN + SHINE", "charades-cg-mmn-shine"),
+        ("charades-sta", "charades-sta-qd_detr", "MMN", "charades-sta-mmn"),
+        ("charades-sta", "charades-sta-qd_detr", "MMN + SHINE", "charades-sta-mmn"),  # its own base model's
+        ("mine", "charades-cg-qd_detr", "BM-DETR", "charades-cg-bm_detr"),
+        ("charades-cg", "charades-cg-simulated", "QD-DETR", "charades-cg-simulated"),
+        ("charades-cg", "charades-cg-simulated", "MMN", "charades-cg-simulated-mmn-shine"),
+    ],
+)
+def test_a_row_takes_a_preset_of_its_own_model(dataset: str, preset: str, label: str, expected: str) -> None:
+    [row] = plan("systems", [label], dataset, preset, NOTHING_SAID)[1]
+    assert row.preset == expected
+    assert row.settings.model.name == presets()[expected]["model"]["name"]
+    assert row.settings.training == layered(expected).training
+
+
+def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
+    for dataset, preset in (("mine", None), ("tacos", None), ("charades-cg", "charades-cg-simulated")):
+        with pytest.raises(PenumbraError, match=r"systems, row '[^']*': no preset '.*', and another model's"):
+            plan("systems", [], dataset, preset, NOTHING_SAID)
+
+
+@pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
         ("loss", [], "no grid 'loss'; there is: losses, llms, ratios, margins, prepositions, systems"),
@@ -109,8 +133,6 @@ def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
     assert systems["BM-DETR"][3] == "of the same video"
     assert systems["BM-DETR + generated negatives"][3] == "of the same video and those of 'Moment-DETR + SHINE'"
     assert systems["QD-DETR"][1].startswith("{preset: scenes-qd_detr, model: ")
-    without = listing(plan("systems", [], "mine", None, NOTHING_SAID)[1])
-    assert not any("preset" in changes for _, changes, _, _ in without)
     assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NOTHING_SAID)[1])} == {"its own"}
 
 
