@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
-NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]*\Z")  # of a data set or a stage: a folder inside the root
+NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]{0,99}\Z")  # of a data set or a stage: a folder inside the root
 
 
 class Artifact(BaseModel):

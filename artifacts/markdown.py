@@ -1,4 +1,4 @@
-"""Markdown, HTML and SVG from text of unknown origin.
+"""Markdown, HTML, SVG and lines of a terminal from text of unknown origin.
 
 A query, a video's id, a model's answer or an error may hold scripts, or links and images that a browser fetches. The
 functions here escape it, so that nothing in it is markup.
@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 MARKUP = re.compile(r"[\\*_`\[\]!~<>&@]|:(?=//)|(?<=www)\.|^[-+#=]")  # `markdown_table` escapes bars
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 NOT_PRINTABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML
 
 
 def printable(content: str) -> str:
     """Return the text with the characters replaced that no page may hold."""
     return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", content)
+
+
+def for_terminal(content: str) -> str:
+    """Return the text with the characters replaced that steer a terminal or reorder its lines; line ends stay."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", content)
 
 
 def harmless(content: str) -> str:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from penumbra.flows.safe_console import SafeConsole
 from penumbra.tasks.progress import ProgressEvent, State, log_shown_by
 
 HEADER = f"  {'stage':<26}{'in':>9}{'out':>9}{'rejected':>10}{'seconds':>10}"
@@ -106,6 +107,6 @@ def summary_line(event: ProgressEvent) -> Text:
 @contextmanager
 def live_display() -> Iterator[None]:
     """Show the run live, on standard error: standard output is for the result of the command."""
-    display = DisplayHandler(Console(stderr=True))
+    display = DisplayHandler(SafeConsole(stderr=True))
     with log_shown_by(display), display.bars:
         yield

@@ -6,7 +6,6 @@ set in the UI. `prefect deploy --all` does none of the three.
 """
 
 import json
-import sys
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -23,6 +22,7 @@ from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, own_parameters
 from penumbra.flows.registry import ParameterError, deployments, flow_of, prefect_yaml
+from penumbra.flows.safe_console import write_error
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
 POOLS = ("penumbra", "penumbra-gpu")
@@ -64,7 +64,7 @@ def all_deployments() -> list[dict[str, Any]]:
         try:
             own = {flow: deployment_parameters(flow, dataset) for flow in own_parameters(dataset)}
         except ParameterError as error:
-            sys.stderr.write(f"penumbra: {error}\n")
+            write_error(f"penumbra: {error}")
             continue
         for flow, parameters in own.items():
             usual = {**prefect_yaml()["definitions"][flow], "name": dataset, "tags": [flow, dataset]}

@@ -60,11 +60,10 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any], prefect_log: bool
     `check_server` do.
     """
     flow, parameters, _ = prepare(name, dataset, *layers)
-    from penumbra.tasks.progress import quieten
+    from penumbra.tasks.progress import prepare_log
 
     check_server()
-    if not prefect_log:
-        quieten()
+    prepare_log(all_lines=prefect_log)
     with some_server(), nullcontext() if prefect_log else terminal_display():
         return flow(**parameters)
 

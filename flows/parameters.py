@@ -11,6 +11,7 @@ that end (`candidates`).
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -27,6 +28,7 @@ from pydantic_core import PydanticUndefined
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import NAME
 from penumbra.artifacts.markdown import truncated
+from penumbra.flows.parameter_values import LONGEST, RefusedError, read_value
 from penumbra.flows.registry import FLOWS, ParameterError, deployments, flow_of
 from penumbra.tasks.parameter_group import merge
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 OWN_FILE = "penumbra.yaml"
+NAMES = re.compile(r"(?=.{1,200}$)[^.\s]+(\.[^.\s]+)*")  # a parameter's path
 WIDTH, INDENT = 80, " " * 6  # of the help
 TEMPLATE = """\
 # The parameters of `penumbra run FLOW {name}`, and of the deployments FLOW/{name} of `penumbra serve`: a line for each
@@ -118,7 +121,7 @@ def resolve_parameter_paths(
     for key, value in changes.items():
         if key not in top:
             resolved = merge(resolved, nested(_path_of(key, parameters, model).split("."), value))
-    if isinstance(resolved.get("model"), dict) and model != next(it.model for it in parameters if it.model):
+    if isinstance(resolved.get("model"), dict) and model and model != next(it.model for it in parameters if it.model):
         resolved["model"] = {"name": model, **resolved["model"]}
     _check_names(flow.name, resolved, parameters)
     return resolved
@@ -127,7 +130,9 @@ def resolve_parameter_paths(
 def _model_of_run(values: Mapping[str, Any]) -> str:
     from penumbra.tasks.grounding.training.presets import model_name
 
-    return model_name(values.get("preset"), values.get("model") or {})
+    preset, model = values.get("preset"), values.get("model") or {}
+    named = {"name": model["name"]} if isinstance(model.get("name"), str) else {}
+    return model_name(preset if isinstance(preset, str) else None, named)
 
 
 def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
@@ -154,7 +159,7 @@ def _check_names(flow: str, values: Mapping[str, Any], parameters: list[Paramete
     for name, value in values.items():
         path = f"{group}{name}"
         if path not in is_group:
-            unknown = ".".join([path, *list(value)[:1]]) if isinstance(value, dict) else path
+            unknown = ".".join([path, *map(str, list(value)[:1])]) if isinstance(value, dict) else path
             hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(is_group)))
             raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
         if is_group[path] and isinstance(value, dict):
@@ -220,38 +225,48 @@ def parameters_in(file: Path) -> dict[str, Any]:
 
 
 def parse_parameters(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text."""
-    parameters: dict[str, Any] = {}
+    """Return `masking.ratios=[0.1,0.3,0.5]` as nested parameters; a value is YAML (and so JSON), or else text.
+
+    Raises `ParameterError` for a pair that is no NAME=VALUE, and for a value that `read_value` refuses.
+    """
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or not all(name.split(".")):
-            raise ParameterError(f"{pair!r} is no NAME=VALUE, as in filling.candidates=4")
+        label = f"--param {truncated(pair, WIDTH)!r}"
+        if not equals or not NAMES.fullmatch(name):
+            raise ParameterError(f"{label} is no NAME=VALUE, as in filling.candidates=4")
         try:
-            value = yaml.safe_load(text)
+            values[name] = read_value(text)
+        except RefusedError as error:
+            raise ParameterError(f"{label} is refused: {error.problem}") from None
         except yaml.YAMLError:
-            value = text
-        if not isinstance(value, str | int | float | bool | list | dict | None):
-            value = text  # dates stay text
-        parameters = merge(parameters, nested(name.split("."), value))
-    return parameters
+            values[name] = text
+    return _split_at_dots(values, "--param")
 
 
 def _read(file: Path, label: str) -> Mapping[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError) as error:
+        with file.open(encoding="utf-8") as stream:
+            values = read_value(stream.read(LONGEST + 1)) or {}
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ParameterError(f"{label} can't be read ({error}): name a YAML file of parameters") from None
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ParameterError(f"{label}{line} is no YAML ({error.problem}): write NAME: VALUE lines") from None
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", "")
+        line = f" line {mark.line + 1}" if mark else ""
+        raise ParameterError(f"{label}{line} is no YAML of parameters ({problem}): write NAME: VALUE lines") from None
     if not isinstance(values, dict):
         raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
     return values
 
 
 def _split_at_dots(values: Any, label: str) -> dict[str, Any]:
-    if not isinstance(values, dict) or not all(isinstance(name, str) and all(name.split(".")) for name in values):
+    """Return parameters by their paths as nested parameters."""
+    if not isinstance(values, dict) or not all(isinstance(name, str) and NAMES.fullmatch(name) for name in values):
         raise ParameterError(f"{label} holds no NAME: VALUE lines, as in filling.candidates: 4")
+    for name, value in values.items():
+        inner = next((other for other in values if other.startswith(f"{name}.")), None)
+        if inner and not isinstance(value, dict):
+            raise ParameterError(f"{label} has both {name} and {inner}: {name} is a group of parameters")
     return reduce(merge, (nested(name.split("."), value) for name, value in values.items()), {})
 
 

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
 from penumbra.artifacts.processes import cores, end_with_parent, environment
-from penumbra.tasks.progress import log_to, quieten, worker_log_queue
+from penumbra.tasks.progress import log_to, prepare_log, worker_log_queue
 
 GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
 PROCESSES_FROM = 4  # cores; on two, `here` with two threads is as fast and takes less CPU time
@@ -231,7 +231,7 @@ def _script_hidden() -> Iterator[None]:
 def _start_worker(threads: int, queue: Any) -> None:
     """Prepare a process that makes stages, or parts of one."""
     end_with_parent()
-    quieten()
+    prepare_log()
     log_to(queue)
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.markdown import for_terminal
 
 LOG = logging.getLogger("penumbra.progress")
 EVERY = 0.2  # seconds between two events of one count
@@ -121,15 +122,25 @@ def _shown_in_terminal(record: logging.LogRecord) -> bool:
     return not (hasattr(record, "printed_by_command") or record.getMessage().startswith("Finished in state "))
 
 
-def quieten() -> None:
-    """Show each line once in this process's terminal, and errors outside the code without a traceback."""
+def _without_controls(record: logging.LogRecord) -> bool:
+    """Replace the control characters in a line for a terminal, and in its traceback."""
+    record.msg, record.args = for_terminal(record.getMessage()), None
+    if record.exc_info and not record.exc_text:
+        record.exc_text = for_terminal(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+def prepare_log(all_lines: bool = False) -> None:
+    """Make the log's lines safe for a terminal; unless `all_lines`, show each line once, and no needless traceback."""
     from prefect.logging.configuration import setup_logging
 
     setup_logging()  # as the flow would, so that the handlers exist
-    for logger in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(logger).addFilter(_without_traceback)
     for handler in _console_handlers():
-        handler.addFilter(_shown_in_terminal)
+        handler.addFilter(_without_controls)
+        if not all_lines:
+            handler.addFilter(_shown_in_terminal)
+    for logger in () if all_lines else ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(logger).addFilter(_without_traceback)
 
 
 def _console_handlers() -> list[logging.Handler]:

@@ -30,7 +30,7 @@ from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
-from penumbra.tasks.progress import LOG, ProgressEvent, State, progress_scope, quieten, stage_log_extra
+from penumbra.tasks.progress import LOG, ProgressEvent, State, prepare_log, progress_scope, stage_log_extra
 
 REPORT_EVERY = 1.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # are done before workers have started
@@ -362,7 +362,7 @@ def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made
             return Made(index, record, {})
         if artifact not in _CURRENT:
             if not _CURRENT:
-                quieten()
+                prepare_log()
             os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
             _CURRENT.clear()
             _CURRENT[artifact] = stage

@@ -1,19 +1,18 @@
 """The command `penumbra`. A command imports what it needs when it runs: a help text takes a fraction of a second."""
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.markdown import printable
 from penumbra.flows.commands.artifacts import artifacts
 from penumbra.flows.commands.datasets import check, fetch, init
 from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.negatives import browse, export, quality
 from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, demo_app, run, serve
 from penumbra.flows.commands.runs import compare, predict, runs
+from penumbra.flows.commands.terminal import warn
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
@@ -53,6 +52,6 @@ def main() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     try:
         app()
-    except PenumbraError as error:
-        sys.stderr.write(f"penumbra: {printable(str(error))}\n")  # text from a file must not control the terminal
+    except (PenumbraError, OSError) as error:
+        warn(f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error))
         raise SystemExit(1) from None

@@ -18,6 +18,7 @@ from penumbra.flows.commands.terminal import (
     print_removed,
     print_table,
 )
+from penumbra.flows.safe_console import write_error
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
@@ -130,7 +131,7 @@ def predict(
 
     watched, predictions = command.predict(video, query, run, dataset, output)
     for note in watched.notes:
-        sys.stderr.write(f"note: {note}\n")
+        write_error(f"note: {note}")
     if as_json:
         sys.stdout.write(command.as_json(predictions) + "\n")
         return

@@ -1,6 +1,5 @@
 """What the commands share: where output goes, and how a run that is interrupted ends."""
 
-import json
 import os
 import signal
 import sys
@@ -12,19 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penumbra.artifacts.markdown import for_terminal
+from penumbra.flows.safe_console import SafeConsole, json_text, write_error
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
-console = Console(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
+console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
 INTERRUPTED = "penumbra: ended; the same command goes on from here\n"
 
 
 def warn(line: str) -> None:
     """Write a line to standard error."""
-    sys.stderr.write(f"penumbra: {line}\n")
+    write_error(f"penumbra: {line}")
 
 
 def print_line(line: str) -> None:
@@ -36,13 +37,13 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str
     """Print a table of plain text."""
     table = Table(*header, title=title and escape(title), title_justify="left")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(for_terminal(cell)) for cell in row))
     console.print(table)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, and nothing else."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.write(json_text(value, indent=1) + "\n")
 
 
 def print_removed(name: str, size: int, dry_run: bool) -> None:
@@ -52,7 +53,7 @@ def print_removed(name: str, size: int, dry_run: bool) -> None:
 
 def print_json_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
     """Write rows as JSON lines to a file, or to standard output if there is none."""
-    write_text((json.dumps(row, ensure_ascii=False) + "\n" for row in rows), output)
+    write_text((json_text(row) + "\n" for row in rows), output)
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:
@@ -60,7 +61,7 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
     if output is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's language
-        sys.stdout.writelines(lines)
+        sys.stdout.writelines(map(for_terminal, lines) if sys.stdout.isatty() else lines)
         return
     from penumbra.artifacts.files import draft_of
 
@@ -95,7 +96,7 @@ def resumable() -> Iterator[None]:
         for number in iter(lambda: os.read(readable, 1), b""):
             if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(SECONDS_TO_END):
                 if sys.stderr.isatty():
-                    Console(stderr=True).show_cursor()  # which the live display has hidden
+                    SafeConsole(stderr=True).show_cursor()  # which the live display has hidden
                 sys.stderr.write(INTERRUPTED)
                 sys.stderr.flush()
                 os._exit(128 + number[0])

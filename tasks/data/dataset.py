@@ -49,7 +49,7 @@ class Dataset(Parameters):
 
     name: str = Field(
         description="Name of the data set: the first folder below the artifacts' root.",
-        json_schema_extra={"pattern": r"^[a-z0-9][a-z0-9._-]*$"},
+        json_schema_extra={"pattern": r"^[a-z0-9][a-z0-9._-]{0,99}$"},
     )
     folder: str | None = Field(
         None, description="Folder with the annotation files. Default: the folder of this name below PENUMBRA_DATA."
@@ -68,8 +68,8 @@ class Dataset(Parameters):
     def _is_a_folder(cls, name: str) -> str:
         if not NAME.match(name):
             raise ValueError(
-                f"{name!r} is no name of a data set: small letters, digits, '.', '_' and '-', a letter or digit first, "
-                "as in charades-cg"
+                f"{truncated(name, SHOWN)!r} is no name of a data set: at most 100 small letters, digits, '.', '_' and "
+                "'-', a letter or digit first, as in charades-cg"
             )
         return name
 

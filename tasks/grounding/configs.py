@@ -49,8 +49,9 @@ class ModelConfig(Parameters):
         for group, declared, config in groups:
             older = [name for name in group if name in _names(declared) and name not in config.model_fields]
             ablation |= {name: group.pop(name) for name in older}
-        if ablation or "ablation" in values:
-            ablation |= values.get("ablation") or {}
+        given = values.get("ablation") or {}
+        if isinstance(given, Mapping) and (ablation or given):
+            ablation |= given
             values["ablation"] = {name: cls._checked(name, value) for name, value in ablation.items()}
         return values
 

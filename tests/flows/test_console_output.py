@@ -30,7 +30,7 @@ from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.flows.local_run import terminal_display
 from penumbra.tasks.engines import Engine, use_engine
-from penumbra.tasks.progress import quieten
+from penumbra.tasks.progress import prepare_log
 from penumbra.tasks.progress import followed
 from penumbra.tasks.stage import Stage, logger, run
 
@@ -75,7 +75,7 @@ def toys():
 
 
 if __name__ == "__main__":
-    quieten()
+    prepare_log()
     try:
         with terminal_display():
             toys()

@@ -71,7 +71,7 @@ def test_artifacts_are_listed_shown_measured_verified_and_removed(root: Path) ->
         (["export", "mine"], "no mine/negatives below"),
         (["fetch", "mine"], "nothing to fetch"),
         (["run", "train", "scenes"], "no flow 'train'"),
-        (["run", "build-negatives", "My Data", "--dry-run"], "'My Data' is no name of a data set: small letters"),
+        (["run", "build-negatives", "My Data", "--dry-run"], "'My Data' is no name of a data set: at most 100"),
         (["ablation", "loss", "scenes"], "no grid 'loss'; there is: losses, llms"),
     ],
 )
