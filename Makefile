@@ -76,6 +76,7 @@ campaign: setup
 	@$(BIN)/python -m bench.campaigns.corruption
 	@$(BIN)/python -m bench.campaigns.fuzz --files 10000 --videos 200
 	@$(BIN)/python -m bench.campaigns.paying --pairs 20 --kills 20
+	@$(BIN)/python -m bench.campaigns.parameters --cases 1000
 
 # Build build/site/index.html; fail on a broken link.
 docs: setup
