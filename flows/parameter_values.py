@@ -15,7 +15,7 @@ INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?")
 
 
-class RefusedError(yaml.MarkedYAMLError):
+class RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
     """Text that may be YAML, but is not accepted."""
 
     def __init__(self, problem: str, event: Any = None) -> None:
