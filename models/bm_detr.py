@@ -48,9 +48,9 @@ class BMDETR(GroundingModel):
     """Network that encodes clips and words together, weights clips by their probability, and decodes anchors.
 
     The paper's components can be left out, as in its Table 7: the frame matcher (`frame_matcher`), semantic alignment
-    (`alignment` 0) and learnable spans (`learnable_spans`; plain moment queries replace them). As in the published
-    code, and unlike the paper, the decoder sees the encoded tokens without weights; saliency and alignment see them
-    with weights.
+    (`alignment` 0) and learnable spans (`learnable_spans`; plain moment queries replace them). Saliency and alignment
+    see the clips with their weights. So does the decoder with `weighted_decoder`, as in the paper; in the published
+    code it sees the clips without weights.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -92,6 +92,8 @@ class BMDETR(GroundingModel):
             official = self.settings.frame_weights == "official"  # the published code gives padding a share (Eq. 8)
             weights = (probability if official else probability.masked_fill(~mask, -torch.inf)).softmax(1)
             seen = seen * weights[..., None].to(seen.dtype)
+            if self.settings.weighted_decoder:
+                memory = torch.cat((seen, memory[:, clips:]), dim=1)
         logits, spans = self._decode(memory, placed, bias)
         pooled = self._pool({"video": (seen, mask), "text": (memory[:, clips:], texts.mask[:batch])})
         return Outputs(logits, spans, self.saliency_head(seen)[..., 0], probability=probability, pooled=pooled)

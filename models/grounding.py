@@ -22,8 +22,9 @@ class ModelSettings:
     with checkpoints trained so; "fixed" gives the same output alone and in any batch. `frame_weights` is that choice
     for BM-DETR, whose published code gives padded clips a share of the weights of clips.
 
-    `frame_matcher`, `learnable_spans` and `alignment` (0: none) are BM-DETR's components; `alignment` is also the width
-    of Moment-DETR's optional alignment (`contrastive_hdim`, published as 64).
+    `frame_matcher`, `learnable_spans` and `alignment` (0: none) are BM-DETR's components, and with `weighted_decoder`
+    its decoder sees the weighted clips; `alignment` is also the width of Moment-DETR's optional alignment
+    (`contrastive_hdim`, published as 64).
     """
 
     video_dim: int
@@ -44,6 +45,7 @@ class ModelSettings:
     frame_matcher: bool = True
     learnable_spans: bool = True
     frame_weights: Literal["fixed", "official"] = "fixed"
+    weighted_decoder: bool = False
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads or self.hidden % 4:

@@ -11,6 +11,7 @@ text's vectors do not depend on the texts that are encoded with it.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
@@ -94,9 +95,8 @@ class SentenceTexts:
         import torch
 
         self.name = name
-        self.model: Any = load_encoder(name).to(device_of(device))
-        if precision != "float32":
-            self.model = self.model.to(getattr(torch, precision))
+        own = deepcopy(load_encoder(name))  # the other stages of this process keep theirs on its device, in float32
+        self.model: Any = own.to(device_of(device), getattr(torch, precision))
         self.width: int = self.model[0].get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], batch_size: int = BATCH_SIZE) -> EncodedTexts:

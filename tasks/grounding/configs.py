@@ -90,13 +90,13 @@ class ModelConfig(Parameters):
         """Raise `ValueError` if no network has these settings."""
 
     @property
-    def released_changes(self) -> dict[str, Any]:
-        """Settings of `ablation` that `as_published: released` changes."""
+    def published_changes(self) -> dict[str, Any]:
+        """Settings of `ablation` that `as_published` changes."""
         return {}
 
     def _declared(self, declared: type) -> dict[str, Any]:
         return {
-            name: value for name, value in (self.released_changes | self.ablation).items() if name in _names(declared)
+            name: value for name, value in (self.published_changes | self.ablation).items() if name in _names(declared)
         }
 
     @property

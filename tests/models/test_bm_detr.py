@@ -36,6 +36,21 @@ def test_a_clip_is_probable_that_fits_the_query_and_not_the_negative() -> None:
     assert not torch.allclose(joint.saliency, net(batch).saliency)
 
 
+def test_the_papers_decoder_sees_the_weighted_clips() -> None:
+    paper, released = (model("bm_detr", weighted_decoder=wanted).eval() for wanted in (True, False))
+    batch, memories = with_negative(inputs()), []
+    for each in (paper, released):
+        each.get_submodule("decoder").register_forward_hook(lambda module, given, out: memories.append(given[1]))
+    found: Outputs = paper(batch)
+    clips, mask = batch.video.shape[1], batch.video_mask
+    torch.testing.assert_close(found.saliency, released(batch).saliency)
+    weights = probability(found).masked_fill(~mask, -torch.inf).softmax(1)
+    weighted, plain = memories
+    torch.testing.assert_close(weighted[:, :clips], plain[:, :clips] * weights[..., None])
+    torch.testing.assert_close(weighted[:, clips:], plain[:, clips:])
+    assert not torch.allclose(found.spans, paper(inputs()).spans)  # the negative reaches the decoder
+
+
 def test_without_a_negative_the_query_decides_alone() -> None:
     net, batch = model("bm_detr").eval(), inputs()
     some = with_negative(batch)

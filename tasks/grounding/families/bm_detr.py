@@ -40,14 +40,15 @@ class BMDETRLossConfig(Parameters):
 class BMDETROptions(DETROptions):
     """Settings of BM-DETR that only ablations (its Table 7) and presets change.
 
-    "official" `frame_weights` gives padding a share of the clips' weights, as published. Videos shorter than
-    `shift_below` seconds are shifted (None: all); with `shift_endpoints` temporal endpoints move with the clips, as
-    published.
+    With `weighted_decoder` the decoder sees the clips with their weights, as in the paper. "official" `frame_weights`
+    gives padding a share of the clips' weights, as published. Videos shorter than `shift_below` seconds are shifted
+    (None: all); with `shift_endpoints` temporal endpoints move with the clips, as published.
     """
 
     frame_matcher: bool = True  # clips are weighted by how probably they fit the query
     learnable_spans: bool = True  # moment queries are anchors; otherwise plain vectors
     alignment: int = 256  # width of the semantic alignment; 0: without it
+    weighted_decoder: bool = False
     frame_weights: Literal["fixed", "official"] = "fixed"
     shift_below: float | None = 60.0
     shift_endpoints: bool = False
@@ -59,13 +60,18 @@ class BMDETRConfig(DETRConfig):
     network, options, loss_options = BMDETR, BMDETROptions, BMDETRLosses
 
     name: Literal["bm_detr"] = Field("bm_detr", description="Which model.")
+    as_published: Literal["corrected", "paper", "released"] = Field(
+        "corrected",
+        description="The authors' released code without its faults, or as it is; or the paper, whose decoder sees "
+        "weighted clips.",
+    )
     shifting: bool = Field(False, description="A second branch whose moments are moved within their videos.")
     losses: BMDETRLossConfig = BMDETRLossConfig()
 
     @property
-    def released_changes(self) -> dict[str, Any]:
-        changes = {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
-        return changes if self.as_published == "released" else {}
+    def published_changes(self) -> dict[str, Any]:
+        released = {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
+        return {"corrected": {}, "paper": {"weighted_decoder": True}, "released": released}[self.as_published]
 
     @property
     def reads_negatives(self) -> bool:

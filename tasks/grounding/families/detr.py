@@ -65,9 +65,6 @@ class DETRConfig(ModelConfig):
     hidden: int = Field(256, ge=4, description="Width of the model.")
     encoder_layers: int = Field(2, ge=1, description="Encoder layers; QD-DETR has as many from text to video.")
     decoder_layers: int = Field(2, ge=1, description="Decoder layers.")
-    as_published: Literal["paper", "released"] = Field(
-        "paper", description="Follow the paper, or the authors' released code where it differs (docs/guides)."
-    )
 
     def sizes(self, video_dim: int, text_dim: int, longest_text: int) -> ModelSettings:
         """Return the settings of the network for inputs of these widths."""
@@ -82,6 +79,9 @@ class DETRConfig(ModelConfig):
 class ShineDETRConfig(DETRConfig, HardNegativeModel):
     """A DETR that SHINE's negatives can train. SHINE's released criterion trains saliency alone, no localisation."""
 
+    as_published: Literal["paper", "released"] = Field(
+        "paper", description="Follow the paper, or the authors' released code where it differs (docs/guides)."
+    )
     losses: LossConfig = LossConfig()
 
     @property
@@ -89,7 +89,7 @@ class ShineDETRConfig(DETRConfig, HardNegativeModel):
         return bool(self.loss_settings.needs_negative)
 
     @property
-    def released_changes(self) -> dict[str, Any]:
+    def published_changes(self) -> dict[str, Any]:
         return {"variant": "released"} if self.as_published == "released" and self.losses.shine else {}
 
 
@@ -109,9 +109,9 @@ class QDDETRConfig(ShineDETRConfig):
     name: Literal["qd_detr"] = Field("qd_detr", description="Which model.")
 
     @property
-    def released_changes(self) -> dict[str, Any]:
+    def published_changes(self) -> dict[str, Any]:
         released = self.as_published == "released"
-        return super().released_changes | ({"text_attention": "official"} if released else {})
+        return super().published_changes | ({"text_attention": "official"} if released else {})
 
 
 ADETR = TypeVar("ADETR", bound=DETRConfig)

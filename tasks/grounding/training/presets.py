@@ -83,6 +83,9 @@ class Settings(BaseSettings):
         groups = dict(parameters)
         training = {name: value for name, value in groups.get("training", {}).items() if name not in REMOVED}
         inputs = dict(groups.get("inputs", {}))
+        model = dict(groups.get("model", {}))
+        if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # its decoder saw no weights once
+            model["as_published"] = "paper" if model["ablation"].get("weighted_decoder") else "corrected"
         drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
         if drop is not None and not training.get("milestones"):
             training["milestones"] = drop
@@ -93,7 +96,7 @@ class Settings(BaseSettings):
             inputs["video_features"] = encoders
         if text_encoder:
             inputs["text_features"] = text_encoder
-        return cls.model_validate({**groups, "training": training, "inputs": inputs})
+        return cls.model_validate({**groups, "model": model, "training": training, "inputs": inputs})
 
 
 def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,8 +58,13 @@ class TrainingRun(Stage):
         return self.sources.parents
 
     def parameters(self) -> dict[str, Any]:
-        """Return all settings except the names of artifacts, which are the parents."""
-        return {"settings": self.settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS})}
+        """Return all settings except the names of artifacts, which are the parents.
+
+        What `as_published` changes is spelled out, so that a run stays what it is if a later version adds to it.
+        """
+        values, model = self.settings.model_dump(mode="json", exclude={"inputs": NAMED_ARTIFACTS}), self.settings.model
+        values["model"]["ablation"] = {**model.published_changes, **values["model"]["ablation"]}
+        return {"settings": values}
 
     def determines(self) -> dict[str, Any]:
         """See `Settings.determines`; the batch's negatives were of any video once."""

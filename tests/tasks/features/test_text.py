@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import ArtifactError, Store
@@ -9,6 +10,7 @@ from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.text import (
     ClipTexts,
+    SentenceTexts,
     Texts,
     batches_of_one_length,
     chosen_negatives,
@@ -16,7 +18,7 @@ from penumbra.tasks.features.text import (
     load_text_encoder,
     text_features_part,
 )
-from penumbra.tasks.text.embeddings import Encoding, encode
+from penumbra.tasks.text.embeddings import Encoding, encode, load_encoder
 from tests.rows import build, negative
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
@@ -86,3 +88,13 @@ def test_any_text_encoder_of_sentence_transformers() -> None:
     assert np.abs(alone.astype(float) - tokens[0]).max() < 4e-3
     wanted = encode(texts[:1], Encoding())[0]
     assert np.abs(wanted - pooled[0]).max() < 1e-3, "sentence-transformers' own pooling"
+
+
+def test_an_encoder_in_half_precision_leaves_that_of_other_stages_as_it_is() -> None:
+    sentence_model, texts = Encoding().sentence_model, ["a person opens the door."]
+    before = encode(texts, Encoding())
+    encoder = load_text_encoder(Clip(encoder=sentence_model, device="cpu", precision="bfloat16"))
+    assert isinstance(encoder, SentenceTexts)
+    assert {weight.dtype for weight in encoder.model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in load_encoder(sentence_model).parameters()} == {torch.float32}
+    np.testing.assert_array_equal(encode(texts, Encoding()), before)

@@ -94,12 +94,15 @@ def test_a_family_of_another_package_is_trained_through_the_same_door(tmp_path: 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def key_of(settings: Settings) -> str:
+def sources_of_nothing() -> Sources:
     def artifact(stage: str) -> Artifact:
         return Artifact(root="r", dataset="d", stage=stage, key="k")
 
-    sources = Sources(artifact("annotations"), artifact("text_features"), (artifact("video_features"),))
-    return TrainingRun(sources, settings).work.key
+    return Sources(artifact("annotations"), artifact("text_features"), (artifact("video_features"),))
+
+
+def key_of(settings: Settings) -> str:
+    return TrainingRun(sources_of_nothing(), settings).work.key
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -221,6 +224,18 @@ def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
     assert Settings.model_validate({"model": chosen}) == older
 
 
+def test_a_bm_detr_of_an_older_version_keeps_its_decoder() -> None:
+    sources, dump = sources_of_nothing(), {}
+    for chosen in ("corrected", "paper"):
+        settings = Settings.model_validate({"model": {"name": "bm_detr", "as_published": chosen}})
+        dump = TrainingRun(sources, settings).parameters()["settings"]
+        again = Settings.of_manifest(dump).model
+        assert (again.as_published, again.network_options.weighted_decoder) == (chosen, chosen == "paper")  # type: ignore[attr-defined]
+    older = {**dump, "model": {**dump["model"], "ablation": {}}}  # "paper", which was the default
+    assert not Settings.of_manifest(older).model.network_options.weighted_decoder
+    assert Settings.of_manifest(older).determines() == {"model": {"name": "bm_detr"}}
+
+
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
@@ -228,14 +243,17 @@ def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
         ({"name": "qd_detr", "losses": {"shine": True}}, {"text_attention": "official", "variant": "released"}),
         ({"name": "moment_detr"}, {}),
         ({"name": "bm_detr"}, {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}),
+        ({"name": "bm_detr", "as_published": "paper"}, {"weighted_decoder": True}),
     ],
 )
 def test_as_published_is_short_for_the_settings_that_the_released_code_changes(
     model: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    released = Settings.model_validate({"model": {**model, "as_published": "released"}})
-    assert released.determines() == Settings.model_validate({"model": {**model, "ablation": wanted}}).determines()
-    kept = Settings.model_validate({"model": {**model, "as_published": "released", "ablation": {"pair_margin": 1.0}}})
+    model = {"as_published": "released", **model}
+    released = Settings.model_validate({"model": model})
+    default = {name: value for name, value in model.items() if name != "as_published"}
+    assert released.determines() == Settings.model_validate({"model": {**default, "ablation": wanted}}).determines()
+    kept = Settings.model_validate({"model": {**model, "ablation": {"pair_margin": 1.0}}})
     assert kept.model.loss_settings == replace(released.model.loss_settings, pair_margin=1.0)
 
 
