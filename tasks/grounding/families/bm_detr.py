@@ -70,8 +70,9 @@ class BMDETRConfig(DETRConfig):
 
     @property
     def published_changes(self) -> dict[str, Any]:
-        released = {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
-        return {"corrected": {}, "paper": {"weighted_decoder": True}, "released": released}[self.as_published]
+        if self.as_published == "released":
+            return {"frame_weights": "official", "shift_endpoints": True, "class_error": 1.0}
+        return {"weighted_decoder": True} if self.as_published == "paper" else {}
 
     @property
     def reads_negatives(self) -> bool:
