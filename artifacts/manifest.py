@@ -12,13 +12,14 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
+LATER = {"files"}  # fields of a part's record that older versions lack
 NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]{0,99}\Z")  # of a data set or a stage: a folder inside the root
 
 
@@ -50,6 +51,12 @@ class PartRecord(BaseModel):
     kept: int
     notes: dict[str, int] = {}
     cost_usd: float | None = None
+    files: dict[str, str] = {}  # SHA-256 of files that the part made outside the store, by name
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out fields that older manifests lack: their digest is over what they hold."""
+        return {name: value for name, value in dump(self).items() if value or name not in LATER}
 
     @property
     def digests(self) -> dict[str, str]:
@@ -142,7 +149,8 @@ class Work:
 class Part:
     """What a stage makes of one part: its rows, the rejected rows, and the numbers of units taken and kept.
 
-    `cost_usd` is what was paid for it, None if nothing can be. The sum of `measured` over the parts that a run made
+    `cost_usd` is what was paid for it, None if nothing can be. `files` are the SHA-256 of files that it made outside
+    the store, by name. The sum of `measured` over the parts that a run made
     goes into the manifest, for example times, which belong in no table.
     """
 
@@ -153,6 +161,7 @@ class Part:
     notes: Counter[str] = field(default_factory=Counter)
     cost_usd: float | None = None
     measured: dict[str, float] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def rejection(qid: str, stage: str, reason: str, value: object = "") -> dict[str, str]:

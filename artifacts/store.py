@@ -284,6 +284,7 @@ class Store(Catalogue):
             rejected_sha256=hashlib.sha256(rejected).hexdigest() if rejected else None,
             notes=dict(sorted(part.notes.items())),
             cost_usd=part.cost_usd,
+            files=part.files,
         )
         self.files.write(path_of(artifact, RECORD.format(index)), record.model_dump_json().encode())
         if record.rejected and rejected:

@@ -104,6 +104,7 @@ def verify(
 ) -> None:
     """Compare every manifest and part with its digest; exit 1 if something is missing, changed or additional."""
     from penumbra.artifacts.store import Store
+    from penumbra.tasks.grounding.runs import checkpoint_fault
 
     store, faults, finished = Store(), list[str](), 0
     folders = [store.resolve(reference)] if reference else list(store.folders())
@@ -116,6 +117,8 @@ def verify(
             f"{artifact.path} was made from {parent.path}, which is not there"
             for parent in store.missing_parents(artifact)
         ]
+        if not lines and artifact.stage == "metrics" and (fault := checkpoint_fault(store.manifest(artifact))):
+            lines = [f"{artifact.path}: {fault}"]
         for line in lines:
             console.print(line, style="red", soft_wrap=True, markup=False)
         faults += lines

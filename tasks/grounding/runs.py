@@ -3,6 +3,7 @@
 Neither torch nor Prefect is imported, so that a list appears in a fraction of a second.
 """
 
+import hashlib
 import json
 import shutil
 from collections import defaultdict
@@ -53,6 +54,24 @@ def weights_path(source: str) -> Path:
 def last_epoch(folder: Path) -> int:
     """Return how many epochs of a run are in its checkpoint."""
     return int(_read_json(folder / "last.json").get("epoch", 0))
+
+
+def best_checkpoint(folder: Path) -> dict[str, str]:
+    """Return name and SHA-256 of the weights that a run is used with: of the best epoch, or of the last one."""
+    name = (_read_json(folder / "best.json") or _read_json(folder / "last.json")).get("tensors", "")
+    try:
+        with (folder / name).open("rb") as file:
+            return {name: hashlib.file_digest(file, "sha256").hexdigest()}
+    except OSError:
+        return {}
+
+
+def checkpoint_fault(metrics: Manifest) -> str:
+    """Return what is wrong with the best checkpoint of a run, or ''; older runs have no digest to compare with."""
+    made, folder = metrics.parts[0].files if metrics.parts else {}, run_folder(Store().reference(metrics))
+    if not made or best_checkpoint(folder) == made:
+        return ""
+    return f"the weights in {folder} are not those that run {metrics.key} ended with ({next(iter(made))})"
 
 
 def _read_json(file: Path) -> dict[str, Any]:

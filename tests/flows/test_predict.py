@@ -241,6 +241,24 @@ def test_what_is_wrong_is_said(
     assert re.search(message, str(told.exception))
 
 
+def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained: Artifact, tmp_path: Path) -> None:
+    folder = run_folder(trained)
+    assert CliRunner().invoke(app, ["artifacts", "verify", "few/metrics"]).exit_code == 0
+    shutil.copytree(folder, tmp_path / "own")
+    try:
+        shutil.rmtree(folder)
+        shutil.copytree(run_folder(base), folder)
+        with pytest.raises(RunError, match=f"are not those that run {trained.key} ended with .*restore the files"):
+            Grounder.of_run(trained.key)
+        verified = CliRunner().invoke(app, ["artifacts", "verify", f"few/metrics/{trained.key}"])
+        assert verified.exit_code == 1
+        assert f"are not those that run {trained.key} ended with" in verified.output
+    finally:
+        shutil.rmtree(folder)
+        shutil.move(tmp_path / "own", folder)
+    Grounder.of_run(trained.key)
+
+
 def test_a_run_on_features_that_none_here_computes_is_refused(world: Path, trained: Artifact) -> None:
     store = Store()
     table = store.table(store.newest("few", "video_features"))

@@ -24,7 +24,14 @@ from penumbra.tasks.devices import device_name, device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
-from penumbra.tasks.grounding.runs import RunError, last_epoch, run_folder, weights_path
+from penumbra.tasks.grounding.runs import (
+    RunError,
+    best_checkpoint,
+    checkpoint_fault,
+    last_epoch,
+    run_folder,
+    weights_path,
+)
 from penumbra.tasks.grounding.training.checkpoints import read_best, read_weights
 from penumbra.tasks.grounding.training.logs import progress_shown
 from penumbra.tasks.grounding.training.loop import Job, rank, train
@@ -88,7 +95,8 @@ class TrainingRun(Stage):
         measured = {SECONDS: sum(row["value"] for row in history if row["name"] == SECONDS)}
         rejected, kept = [*job.train.rejected, *job.validation.rejected], len(job.train) + len(job.validation)
         notes = job.train.notes + job.validation.notes
-        return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured)
+        files = best_checkpoint(folder)
+        return Part(table_of(STAGE, rows), kept + len(rejected), kept, rejected, notes, measured=measured, files=files)
 
 
 def training_run(sources: Sources, settings: Settings) -> TrainingRun:
@@ -212,9 +220,14 @@ def chosen_run(dataset: str | None, name: str | None) -> Artifact:
 
 
 def load_run(metrics: Artifact) -> tuple[nn.Module, Settings]:
-    """Return the best model of a run, ready to predict, and the run's settings."""
-    settings = settings_of(Store().manifest(metrics))
-    folder = require_checkpoints(metrics)
+    """Return the best model of a run, ready to predict, and the run's settings.
+
+    Raise `RunError` if the weights are missing, damaged, or not those that the run ended with.
+    """
+    manifest = Store().manifest(metrics)
+    settings, folder = settings_of(manifest), require_checkpoints(metrics)
+    if fault := checkpoint_fault(manifest):
+        raise RunError(f"{fault}: restore the files, or remove the run and train again")
     best = read_best(folder)
     weights = best.part("model.") if best else {}
     system = system_of(settings)
