@@ -23,8 +23,6 @@ class MapTargets:
         overlap: [sentences, candidates], the hull IoU of each candidate with the sentence's windows, the best of them.
         windows: [sentences, windows, 2] in seconds.
         window_mask: [sentences, windows], True where a window exists.
-        negative_of: [sentences, sentences], True if the second sentence is a known negative of the first; None: every
-            sentence that overlaps little is.
         hard_present: [levels, sentences], True where a sentence has the hard negative; None if all have.
         late: whether the epochs of the full contrastive weight are over.
 
@@ -33,7 +31,6 @@ class MapTargets:
     overlap: Tensor
     windows: Tensor
     window_mask: Tensor
-    negative_of: Tensor | None = None
     hard_present: Tensor | None = None
     late: bool = False
 
@@ -59,8 +56,6 @@ class MMNLosses:
     contrastive: float = 0.05
     late: float = 0.01
     full_epochs: int = 7
-    in_video: bool = False  # sentences of the same video are negatives only if `in_video_negatives` lists them
-    most_sentences: int | None = None  # sentences of a video in a step, drawn each epoch; None: all
     hard_order: float = 0.0
     hard_margin: float = 0.1
     hard_overlap: float = 0.0
@@ -69,8 +64,8 @@ class MMNLosses:
     def __post_init__(self) -> None:
         if not 0 <= self.lowest < self.highest <= 1:
             raise ValueError(f"0 <= lowest < highest <= 1, not {self.lowest} and {self.highest}")
-        if self.positives < 1 or (self.most_sentences is not None and self.most_sentences < 1):
-            raise ValueError("positives and most_sentences are at least 1")
+        if self.positives < 1:
+            raise ValueError(f"positives is at least 1, not {self.positives}")
 
     @property
     def needs_hard(self) -> bool:
@@ -144,16 +139,13 @@ def candidate_iou_loss(logits: Tensor, overlap: Tensor, lowest: float, highest: 
 def kept_sentences(targets: MapTargets, video_of: Tensor, highest: float) -> Tensor:
     """Return which sentences [sentences, sentences] a sentence's positives are compared with: all but false negatives.
 
-    A sentence of the same video is a false negative if its window overlaps by `highest` or more, or if negatives are
-    listed and it is not among them.
+    A sentence of the same video is a false negative if its window overlaps by `highest` or more.
     """
     same = video_of[:, None] == video_of
     windows, present = targets.windows, targets.window_mask
     overlap = iou(windows[:, None, :, None], windows[None, :, None])  # [sentences, sentences, windows, windows]
     both = present[:, None, :, None] & present[None, :, None]
     apart = torch.where(both, overlap, 0).flatten(2).amax(-1) < highest
-    if targets.negative_of is not None:
-        apart = apart & targets.negative_of
     return ~same | apart | torch.eye(len(video_of), dtype=torch.bool, device=video_of.device)
 
 

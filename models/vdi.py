@@ -14,8 +14,7 @@ Choices where the paper leaves something open:
 - Motion knows the order of the frames: sine positions are added before the transformer, or an LSTM reads them.
 - "w/o Q" is the mean of the frames, "w/ Q" what the whole query attends to.
 - The linear layer on the dynamic query is not shared between the two losses.
-- Neither side is a fixed target, as the equations have it. `fixed_target` stops the gradient of the visual side: the
-  decoder then stays as it was drawn, and can't be trained towards the text.
+- Neither side is a fixed target, as the equations have it.
 - Patch features are the vision model's last hidden states before its projection (768 wide for ViT-B/32).
 """
 
@@ -47,7 +46,6 @@ class InjectionSettings:
     sequence: Sequence = "transformer"
     heads: int = 8
     dropout: float = 0.1
-    fixed_target: bool = False
     context: Context = "static"
 
 
@@ -174,9 +172,6 @@ class VDI(nn.Module):
         injected = Injected(words, context)
         if self.dynamics is not None and inputs.seen is not None:
             injected.dynamic_motion, injected.motion = self.dynamics.dynamic(dynamic), self.dynamics(inputs.seen)
-        if self.injection.fixed_target:
-            injected.context = injected.context.detach()
-            injected.motion = None if injected.motion is None else injected.motion.detach()
         return injected
 
 

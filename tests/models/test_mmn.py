@@ -133,18 +133,6 @@ def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
         net(inputs()).hard_iou_logits()
 
 
-def test_listed_negatives_of_a_video_alone_are_told_apart() -> None:
-    net = model()
-    found, truth = net(inputs()), targets(net)
-    count = sum(SENTENCES)
-    chosen = MMNLosses(removal_overlap=1.0)
-    listed = replace(truth, negative_of=torch.ones(count, count, dtype=torch.bool))
-    none = replace(truth, negative_of=torch.zeros(count, count, dtype=torch.bool))
-    all_of_them = mmn_losses(found, truth, chosen).terms["among_sentences"]
-    torch.testing.assert_close(mmn_losses(found, listed, chosen).terms["among_sentences"], all_of_them)
-    assert mmn_losses(found, none, chosen).terms["among_sentences"] < all_of_them
-
-
 def test_what_is_no_map_is_refused() -> None:
     with pytest.raises(ValueError, match="8 clips is too narrow"):
         schedule(8, (8,))

@@ -66,10 +66,6 @@ class MapConfig(HardNegativeModel):
         if (kernel - 1) * layers % 2:
             raise ValueError(f"{layers} layers of kernel {kernel} change the size of the map")
 
-    @property
-    def reads_in_video(self) -> bool:
-        return bool(self.loss_settings.in_video)
-
 
 class MMNConfig(MapConfig):
     """MMN (Wang et al., AAAI 2022)."""
@@ -111,34 +107,25 @@ class MapData:
         columns = {name: getattr(examples, name) for name in names} | {"windows": windows, "present": present}
         columns["duration"] = examples.duration.float()
         self.columns = {name: column.to(device) for name, column in columns.items()}
-        listed = examples.in_video if losses.in_video else None
-        self.listed = None if listed is None else Features(listed, examples.in_video_offsets).to(device)
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
         self.every = [(video, np.array(rows)) for video, rows in rows_of.items()]  # rows of each video
         known = present.any(1)
         self.taught = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
         self.taught = [(video, rows) for video, rows in self.taught if len(rows)]
-        self.chosen, self.late = [rows for _, rows in self.taught], False
+        self.late = False
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
-        """Return the numbers of the videos of each batch; draw the epoch's sentences of videos with too many."""
-        generator = np.random.default_rng((seed, epoch))
+        """Return the numbers of the videos of each batch."""
         self.late = epoch >= self.losses.full_epochs
-        order = generator.permutation(len(self.taught))
-        most = self.losses.most_sentences
-        self.chosen = [
-            rows if most is None or len(rows) <= most else np.sort(generator.permutation(rows)[:most])
-            for _, rows in self.taught
-        ]
+        order = np.random.default_rng((seed, epoch)).permutation(len(self.taught))
         return list(torch.split(torch.from_numpy(order), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[MapInputs, MapTargets]:
         """Return the videos `rows` with their sentences, and their targets."""
-        numbers = rows.tolist()
-        videos, sentences = [self.taught[n][0] for n in numbers], [self.chosen[n] for n in numbers]
+        videos, sentences = map(list, zip(*(self.taught[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
         return inputs, self.targets(index)
 
@@ -147,11 +134,7 @@ class MapData:
         windows, present = self.columns["windows"][index], self.columns["present"][index]
         overlap = candidate_overlap(self.cells, self.sizes.clips, self.columns["duration"][index], windows, present)
         missing = self.columns["hard_present"][:, index] if self.losses.shine else None
-        negative_of = None
-        if self.listed is not None:
-            texts, listed = self.listed.gather(index, int(self.listed.host_lengths.max(initial=1)))
-            negative_of = ((texts[:, None] == self.columns["text"][index][:, None]) & listed[:, None]).any(-1)
-        return MapTargets(overlap, windows, present, negative_of, missing, self.late)
+        return MapTargets(overlap, windows, present, missing, self.late)
 
     def inputs(self, videos: list[int], sentences: list[np.ndarray], hard: bool = False) -> tuple[MapInputs, Tensor]:
         """Return videos with their sentences as inputs, and the sentences' rows [sentences] on the device."""

@@ -41,7 +41,6 @@ class VDIOptions(MapOptions):
     motion: Literal["transformer", "lstm"] = "transformer"  # reads the frames in order in the spatial dynamic injection
     injection_heads: int = 8
     injection_dropout: float = 0.1
-    fixed_target: bool = False  # the visual side is a target without gradient
     context: vdi.Context = "static"  # the text that attends to the frames; "none": their mean (Fig. 3, "w/o Q")
 
 
@@ -67,9 +66,7 @@ class VDIConfig(MapConfig):
         o = self.network_options
         if not self.losses.spatial_dynamics:
             grid, patch_dim = 0, 0
-        return InjectionSettings(
-            width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.fixed_target, o.context
-        )
+        return InjectionSettings(width, patch_dim, grid, o.motion, o.injection_heads, o.injection_dropout, o.context)
 
     @property
     def reads_parts(self) -> bool:
@@ -137,7 +134,7 @@ class VDIData(MapData):
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
         inputs, targets = super().batch(rows)
-        host = np.concatenate([self.chosen[n] for n in rows.tolist()])
+        host = np.concatenate([self.taught[n][1] for n in rows.tolist()])
         parts = self.parts[host]
         words = self.texts.longest(parts.numpy())
         on_device = parts.to(self.device, non_blocking=True)

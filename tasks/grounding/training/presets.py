@@ -21,6 +21,7 @@ MODELS: dict[str, type[ModelConfig]] = {model.model_fields["name"].default: mode
 DEFAULT = QDDETRConfig.model_fields["name"].default
 KEY = re.compile(r"[0-9a-f]{1,16}")
 REMOVED = {"processes", "launch", "nodes", "node_rank", "rendezvous", "compiled"}  # since version 0.27
+REMOVED_OF_MODELS = {"fixed_target", "in_video", "most_sentences"}  # since version 0.29: of training alone
 
 
 def _with_name(values: Any) -> Any:
@@ -81,9 +82,9 @@ class Settings(BaseSettings):
         Raise `ValidationError` if they do not fit this version.
         """
         groups = dict(parameters)
-        training = {name: value for name, value in groups.get("training", {}).items() if name not in REMOVED}
+        training = _without(groups.get("training", {}), REMOVED)
         inputs = dict(groups.get("inputs", {}))
-        model = dict(groups.get("model", {}))
+        model = _without(groups.get("model", {}), REMOVED_OF_MODELS)
         if (model.get("name"), model.get("as_published")) == ("bm_detr", "paper"):  # its decoder saw no weights once
             model["as_published"] = "paper" if model["ablation"].get("weighted_decoder") else "corrected"
         drop, held_out = training.pop("learning_rate_drop", None), training.pop("held_out", None)
@@ -97,6 +98,15 @@ class Settings(BaseSettings):
         if text_encoder:
             inputs["text_features"] = text_encoder
         return cls.model_validate({**groups, "model": model, "training": training, "inputs": inputs})
+
+
+def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return the settings without those of some names, in groups, too."""
+    return {
+        name: _without(value, names) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if name not in names
+    }
 
 
 def non_default_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:

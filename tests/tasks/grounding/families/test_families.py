@@ -205,7 +205,7 @@ OLDER = {
         "shift_below": None,
         "losses": {"negatives": "both", "saliency": 1.0, "without_negative": "other_video"},
     },
-    "mmn": {"segments": 16, "pool": 1, "losses": {"shine": True, "hard_order": 0.1, "most_sentences": 3}},
+    "mmn": {"segments": 16, "pool": 1, "losses": {"shine": True, "hard_order": 0.1, "positives": 3}},
     "vdi": {"motion": "lstm", "power": 1.0, "losses": {"spatial_dynamics": 0.01, "visual_context": 0.0}},
 }
 
@@ -222,6 +222,12 @@ def test_settings_of_older_runs_are_read_and_keep_their_keys(name: str) -> None:
     newer = {key: value for key, value in flat.items() if key not in {"losses", *losses}}
     chosen = {"name": name, "losses": {key: flat[key] for key in losses}, "ablation": newer}
     assert Settings.model_validate({"model": chosen}) == older
+
+
+def test_settings_that_are_gone_are_left_out_of_older_runs() -> None:
+    older = {"name": "mmn", "losses": {"most_sentences": 3, "shine": True}, "ablation": {"in_video": True, "pool": 1}}
+    wanted = Settings.model_validate({"model": {"name": "mmn", "losses": {"shine": True}, "ablation": {"pool": 1}}})
+    assert Settings.of_manifest({"model": older}) == wanted
 
 
 def test_a_bm_detr_of_an_older_version_keeps_its_decoder() -> None:

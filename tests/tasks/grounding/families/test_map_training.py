@@ -124,18 +124,6 @@ def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_p
     assert model.training  # as before
 
 
-def test_sentences_that_are_not_listed_as_negatives_are_none() -> None:
-    prepared = grounding_data.data(24)
-    listed = torch.tensor([prepared.text[7].item()])  # query 7 is of query 0's video
-    offsets = torch.tensor([0] + [1] * 24)
-    found = data(settings(losses={"in_video": True}), in_video=listed, in_video_offsets=offsets)
-    found.batches(seed=0, epoch=0)
-    targets = found.batch(torch.tensor([0]))[1]
-    assert targets.negative_of is not None
-    assert targets.negative_of.nonzero().tolist() == [[0, 1]]
-    assert data(settings()).batch(torch.tensor([0]))[1].negative_of is None
-
-
 @pytest.mark.parametrize("clips", [1, 3, 100])
 def test_videos_shorter_and_longer_than_the_map_and_a_lonely_sentence(tmp_path: Path, clips: int) -> None:
     """One video of so many clips with one sentence, alone in its batch."""
