@@ -1,4 +1,4 @@
-"""From a script to frames: every event is animated and the scene is painted frame by frame."""
+"""Animate the events of a script and paint the scene frame by frame."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,79 +8,64 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workshop.scenes import drawing as looks
-from workshop.scenes import drawing as people
 from workshop.scenes import scene as layout
-from workshop.scenes.drawing import DRAWN, HIP, Image, Placed, Posture, Transform, background_of, blit
+from workshop.scenes.drawing import DRAWN, HIP, Placed, Transform, background_of, blit, picture, pictures
 from workshop.scenes.scene import SIDE, Person, Pose, Record, Scene, Thing, initial_scene, locate, posture
 from workshop.scenes.world import NOUNS
 
 Easing = Callable[[float], float]  # share of the time -> share of the action, 0 to 1
+Update = Callable[[float], None]  # shows a share (0 to 1) of a phase
+Spot = tuple[float, float]
 
-
-def steady(time: float) -> float:
-    """The same speed throughout."""
-    return time
+_WAIT = 0.4  # share of the time before a sudden action
+RATES = {"slowly": 0.55, "carefully": 0.8, "gently": 0.9, "quickly": 2.8, "suddenly": 2.2}  # relative
+AMPLITUDES = {"gently": 0.6, "suddenly": 1.15}
 
 
 def smooth(time: float) -> float:
-    """Soft at both ends."""
+    """Start and end slowly."""
     return time * time * (3 - 2 * time)
 
 
-def sudden(time: float) -> float:
-    """Nothing for a while, then all at once."""
-    return 0.0 if time < _WAIT else min((time - _WAIT) / (0.9 - _WAIT), 1.0)
-
-
 def careful(time: float) -> float:
-    """In three small steps, with a stop after each."""
+    """Act in three small steps, with a stop after each."""
     step, rest = divmod(min(time, 1 - 1e-9) * 3, 1)
     return (step + smooth(min(rest / 0.62, 1))) / 3
 
 
-_WAIT = 0.4
-EASINGS: dict[str | None, Easing] = {"suddenly": sudden, "carefully": careful, "gently": smooth}
-RATES = {"slowly": 0.55, "carefully": 0.8, "gently": 0.9, "quickly": 2.8, "suddenly": 2.2}  # of what usually swings
-AMPLITUDES = {"gently": 0.6, "suddenly": 1.15}
-
-
-def easing(manner: str | None) -> Easing:
-    """The easing of a manner."""
-    return EASINGS.get(manner, steady)
-
-
-def oscillation(manner: str | None, seconds: float, per_second: float) -> Callable[[float], float]:
-    """-1 to 1 and back, so many times a second if it is done in no special manner; it begins and ends at 0."""
-    times = max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)
-    width = AMPLITUDES.get(manner or "", 1.0)
-    return lambda progress: width * math.sin(2 * math.pi * times * progress)
+EASINGS: dict[str | None, Easing] = {
+    "suddenly": lambda time: 0.0 if time < _WAIT else min((time - _WAIT) / (0.9 - _WAIT), 1.0),
+    "carefully": careful,
+    "gently": smooth,
+}
 
 
 def repetitions(manner: str | None, seconds: float, per_second: float) -> int:
-    """How many jumps, turns or bounces there are in that time."""
+    """Return the number of swings, jumps, turns or bounces in that time."""
     return max(round(seconds * per_second * RATES.get(manner or "", 1.0)), 1)
 
 
-Update = Callable[[float], None]  # shows a share (0 to 1) of a phase
-Begin = Callable[[], Update]  # called when the phase begins, with the scene as it is then
-Spot = tuple[float, float]
+def oscillation(manner: str | None, seconds: float, per_second: float) -> Callable[[float], float]:
+    """Return a function that swings between -1 and 1 and is 0 at the beginning and the end."""
+    times, width = repetitions(manner, seconds, per_second), AMPLITUDES.get(manner or "", 1.0)
+    return lambda progress: width * math.sin(2 * math.pi * times * progress)
 
-WALKING, RUNNING = 56.0, 112.0  # pixels a second, before the manner
+
+WALKING, RUNNING = 56.0, 112.0  # pixels a second
 _STEP = 11.0  # pixels
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an event and the seconds that it would take if done in no special manner."""
+    """A part of an event, its relative duration, and a function that is called when it begins."""
 
     seconds: float
-    begin: Begin
+    begin: Callable[[], Update]
 
 
 @dataclass
 class Animation:
-    """An event that goes on: its phases share its time."""
+    """An event in progress; its phases share its time."""
 
     start: float
     end: float
@@ -90,7 +75,7 @@ class Animation:
     _update: Update = field(default=lambda share: None)
 
     def show(self, now: float) -> None:
-        """Bring the scene to a moment, in seconds of the video, no earlier than the last one that was shown."""
+        """Update the scene to a time, in seconds of the video, no earlier than the last one."""
         progress = self.easing(min(max((now - self.start) / (self.end - self.start), 0), 1))
         whole = sum(phase.seconds for phase in self.phases)
         before = 0.0
@@ -105,17 +90,17 @@ class Animation:
 
 @dataclass
 class AnimatedEvent:
-    """An event of a script in its scene: who does it, to what, how, in how many seconds."""
+    """An event of a script with its scene, agent, object and duration."""
 
     scene: Scene
     record: dict[str, Any]
     person: Person
     thing: Thing | None
     seconds: float
-    _goal: tuple[str, str, float, float, int] | None = None  # where the object will be
+    _goal: tuple[str, str, float, float, int] | None = None  # of the object
 
     def destination(self, wanted: float) -> Pose:
-        """Choose where the object of the event will be, about the wanted x (pixels); it stays where it is for now."""
+        """Choose and return the object's destination near the wanted x (pixels), without moving the object."""
         thing, scene, to = self.object, self.scene, self.record["destination"]
         before, flight = (thing.relation, thing.target, thing.x, thing.y, thing.slot), thing.flight
         thing.flight = None
@@ -129,9 +114,8 @@ class AnimatedEvent:
         return end
 
     def settle(self) -> None:
-        """Let the object be at its destination."""
-        if self._goal is None:
-            raise ValueError(f"the event {self.record['action']!r} leads nowhere")
+        """Move the object to its destination."""
+        assert self._goal is not None
         thing = self.object
         thing.relation, thing.target, thing.x, thing.y, thing.slot = self._goal
         thing.flight = None
@@ -149,20 +133,19 @@ class AnimatedEvent:
 
     @property
     def object(self) -> Thing:
-        if self.thing is None:
-            raise ValueError(f"the event {self.record['action']!r} has no object")
+        assert self.thing is not None
         return self.thing
 
 
 def face(person: Person, x: float) -> None:
-    """Turn an agent to the side where x is."""
+    """Turn an agent towards x."""
     if abs(x - person.x) > 0.5:
         person.facing = 1 if x > person.x else -1
     person.posture = replace(person.posture, view="side")
 
 
 def walk(event: AnimatedEvent, to: Spot, *, speed: float = WALKING, look: float | None = None) -> Phase:
-    """Go to a spot in a straight line; at its end look where something is."""
+    """Walk straight to a spot, then look towards an x."""
     person = event.person
     seconds = max(((to[0] - person.x) ** 2 + (to[1] - person.y) ** 2) ** 0.5 / speed, 0.05)
     return Phase(seconds, lambda: _walking(person, to, speed, look))
@@ -183,7 +166,7 @@ def _walking(person: Person, to: Spot, speed: float, look: float | None) -> Upda
         person.posture = replace(
             person.posture,
             sits=None,
-            stride=_stride(share * steps, speed) if stepping else 0,
+            stride=_stride(share * steps, _widest(speed)) if stepping else 0,
             lean=4 if stepping and speed > WALKING else 0,
         )
         if share >= 1 and look is not None:
@@ -192,8 +175,11 @@ def _walking(person: Person, to: Spot, speed: float, look: float | None) -> Upda
     return update
 
 
-def _stride(steps: float, speed: float) -> int:
-    widest = 42 if speed > WALKING else 26
+def _widest(speed: float) -> int:
+    return 42 if speed > WALKING else 26
+
+
+def _stride(steps: float, widest: int) -> int:
     return round(2 * (abs((steps % 2) - 1) * 2 - 1)) * widest // 2
 
 
@@ -205,9 +191,9 @@ def fly(
     arc: float = 0,
     turns: float = 0,
     person: Person | None = None,
-    easing: Easing = lambda share: share,
+    easing: Easing = lambda time: time,
 ) -> Update:
-    """Move a thing on a curve `arc` pixels high from one pose to another; the hands of the person, if any, follow."""
+    """Move a thing on a curve `arc` pixels high between two poses; the hands of the person, if any, follow."""
 
     def update(share: float) -> None:
         goal, way = end(), easing(share)
@@ -222,25 +208,26 @@ def fly(
     return update
 
 
-def land(event: AnimatedEvent, update: Update, then: Callable[[], None]) -> Update:
-    """Show a flight and, at its end, let the thing be where it belongs."""
+def land(event: AnimatedEvent, update: Update, then: Callable[[], None] | None = None) -> Update:
+    """Return a flight that at its end releases the object and calls `then`."""
 
     def both(share: float) -> None:
         update(share)
         if share >= 1:
             event.object.flight, event.person.reach = None, None
-            then()
+            if then:
+                then()
 
     return both
 
 
-_FALL = 24  # pixels from which things fall
-_ON_WHEELS = ("car", "truck", "suitcase")  # they roll without turning over
-_AWAY = 20  # pixels between two agents that hand something over
+_FALL = 24  # pixels that a dropped thing falls at least
+_ON_WHEELS = ("car", "truck", "suitcase")  # things that roll without turning over
+_AWAY = 20  # pixels between two agents when one gives something to the other
 
 
 def approach(event: AnimatedEvent, thing: Thing) -> Phase:
-    """Walk up to where one can handle a thing."""
+    """Walk to a spot from which the agent can handle a thing."""
     pose = event.scene.pose(thing)
     half = thing.width / 2 if not NOUNS[thing.noun].fixed or thing.noun == "lamp" else thing.width / 2 - 4
     holder = thing.target if thing.relation in ("in", "on", "under", "behind") else thing.id
@@ -249,7 +236,7 @@ def approach(event: AnimatedEvent, thing: Thing) -> Phase:
 
 
 def take(event: AnimatedEvent) -> list[Phase]:
-    """take, pick, lift: the last ends above the head."""
+    """Take, pick up or lift the object; a lifted one ends above the head."""
     return [approach(event, event.object), Phase(1.3, lambda: _taking(event))]
 
 
@@ -261,7 +248,7 @@ def _taking(event: AnimatedEvent) -> Update:
     into = fly(thing, start, lambda: scene.in_hands(person, thing), arc=4 if thing.relation == "in" else 0)
 
     def update(share: float) -> None:
-        up = max((share - 0.3) / 0.7, 0)  # first the hands go there
+        up = max((share - 0.3) / 0.7, 0)  # the hands move first
         into(up)
         if up == 0:
             thing.flight = None
@@ -299,18 +286,18 @@ def _come_near(event: AnimatedEvent) -> Phase:
 
 
 def put(event: AnimatedEvent) -> list[Phase]:
-    """Bring it there by hand."""
+    """Carry the object to its destination and put it down."""
 
     def placing() -> Update:
         thing, start, end = _release(event)
         face(event.person, end.x)
-        return land(event, fly(thing, start, lambda: end, arc=5, person=event.person), lambda: None)
+        return land(event, fly(thing, start, lambda: end, arc=5, person=event.person))
 
     return [_come_near(event), Phase(1.5, placing)]
 
 
 def drop(event: AnimatedEvent) -> list[Phase]:
-    """Hold it over the place and let it fall."""
+    """Hold the object over its destination and let it fall."""
 
     def dropping() -> Update:
         thing, start, end = _release(event)
@@ -324,13 +311,13 @@ def drop(event: AnimatedEvent) -> list[Phase]:
             if share > 0.5:
                 down((share - 0.5) / 0.5)
 
-        return land(event, update, lambda: None)
+        return land(event, update)
 
     return [_come_near(event), Phase(1.0, dropping)]
 
 
 def throw(event: AnimatedEvent) -> list[Phase]:
-    """Swing it back and let it fly, from where one stands."""
+    """Swing the object back and throw it, without walking."""
     event.destination(_aim(event))
 
     def throwing() -> Update:
@@ -351,15 +338,14 @@ def throw(event: AnimatedEvent) -> list[Phase]:
                 gone((share - 0.3) / 0.7)
                 person.reach = (person.x + 14 * person.facing, person.y - person.body.height * 0.7)
 
-        return land(event, update, lambda: None)
+        return land(event, update)
 
     return [Phase(1.2, throwing)]
 
 
 def give(event: AnimatedEvent) -> list[Phase]:
-    """Walk up to the other one and hand it over."""
+    """Walk to the other agent and hand over the object."""
     other = event.scene.people[event.record["target"]]
-
     event.destination(0)
 
     def handing() -> Update:
@@ -367,7 +353,7 @@ def give(event: AnimatedEvent) -> list[Phase]:
         face(event.person, other.x)
         thing, start, _ = _release(event)
         moved = fly(thing, start, lambda: event.scene.in_hands(other, thing), person=event.person)
-        return land(event, moved, lambda: None)
+        return land(event, moved)
 
     return [walk(event, _beside(event.person, other), look=other.x), Phase(1.5, handing)]
 
@@ -380,7 +366,7 @@ def _beside(person: Person, other: Person) -> Spot:
 
 
 def carry(event: AnimatedEvent) -> list[Phase]:
-    """Walk with it in the hands."""
+    """Walk with the object in the hands."""
     target, scene, person = event.target, event.scene, event.person
     if target is None:
         spot = layout.far_side(scene, person, event.record["agent_x"][1] * SIDE)
@@ -393,7 +379,7 @@ def carry(event: AnimatedEvent) -> list[Phase]:
 
 
 def slide(event: AnimatedEvent) -> list[Phase]:
-    """push, pull, roll, kick: from where it stands on the floor to where it shall be."""
+    """Push, pull, roll or kick the object over the floor to its destination."""
     thing, scene = event.object, event.scene
     start, action = scene.pose(thing), event.record["action"]
     end = event.destination(event.record["destination"]["x"] * SIDE)
@@ -421,14 +407,10 @@ def _pushing(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Upda
         person.x = min(max(pose.x + apart, 6), SIDE - 6)
         person.y = ground + (last - ground) * share
         person.reach = (pose.x + math.copysign(thing.width / 2 - 1, apart), pose.y - min(thing.height * 0.6, 12))
-        person.posture = _stepping(person, abs(pose.x - start.x), share)
+        stride = _stride(abs(pose.x - start.x) / 9, 22) if share < 1 else 0
+        person.posture = replace(person.posture, stride=stride, lean=3 if share < 1 else 0)
 
     return land(event, update, event.settle)
-
-
-def _stepping(person: Person, way: float, share: float) -> Posture:
-    stride = 0 if share >= 1 else round(2 * (abs((way / 9) % 2 - 1) * 2 - 1)) * 11
-    return replace(person.posture, stride=stride, lean=0 if share >= 1 else 3)
 
 
 def _rolling(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Update:
@@ -462,62 +444,62 @@ def _kicking(event: AnimatedEvent, start: Pose, end: Pose, apart: float) -> Upda
     return land(event, update, event.settle)
 
 
+def _handle(event: AnimatedEvent, seconds: float, update_of: Callable[[Pose], Update]) -> list[Phase]:
+    """Walk to the object, face it and handle it."""
+
+    def begin() -> Update:
+        pose = event.scene.pose(event.object)
+        face(event.person, pose.x)
+        return update_of(pose)
+
+    return [approach(event, event.object), Phase(seconds, begin)]
+
+
 def open_close(event: AnimatedEvent) -> list[Phase]:
-    """Walk up and move the lid, the door or the cover."""
-    thing, person = event.object, event.person
-    goal = 1.0 if event.record["action"] == "open" else 0.0
+    """Walk to the object and move its lid, door or cover."""
+    thing, person, opens = event.object, event.person, event.record["action"] == "open"
 
-    def moving() -> Update:
-        pose = event.scene.pose(thing)
-        face(person, pose.x)
-
+    def moving(pose: Pose) -> Update:
         def update(share: float) -> None:
             turned = min(max((share - 0.15) / 0.8, 0), 1)
-            thing.opened = turned if goal else 1 - turned
+            thing.opened = turned if opens else 1 - turned
             side = 1 if person.x > pose.x else -1
             out = thing.width / 2 - 2 + 3 * thing.opened
             person.reach = (pose.x + side * out, pose.y - thing.height * 0.5) if share < 1 else None
 
         return update
 
-    return [approach(event, thing), Phase(1.4, moving)]
+    return _handle(event, 1.4, moving)
 
 
 def switch(event: AnimatedEvent) -> list[Phase]:
     """Turn a lamp on or off."""
     thing, person = event.object, event.person
-    goal = 1.0 if event.record["direction"] == "on" else 0.0
 
-    def switching() -> Update:
-        pose = event.scene.pose(thing)
-        face(person, pose.x)
-
+    def switching(pose: Pose) -> Update:
         def update(share: float) -> None:
             person.reach = (pose.x, pose.y - thing.height * 0.7) if share < 1 else None
             if share > 0.5:
-                thing.opened = goal
+                thing.opened = float(event.record["direction"] == "on")
 
         return update
 
-    return [approach(event, thing), Phase(1.2, switching)]
+    return _handle(event, 1.2, switching)
 
 
 def spin_thing(event: AnimatedEvent) -> list[Phase]:
-    """Whirl a thing around its axis."""
+    """Spin the object around its axis."""
     thing, person = event.object, event.person
+    turn = oscillation(event.manner, event.seconds, 0.7)
 
-    def spinning() -> Update:
-        pose = event.scene.pose(thing)
-        face(person, pose.x)
-        turn = oscillation(event.manner, event.seconds, 0.7)
-
+    def spinning(pose: Pose) -> Update:
         def update(share: float) -> None:
             thing.squeeze = 1.0 if share >= 1 else max(1 - abs(turn(share)) * 0.75, 0.25)
             person.reach = (pose.x, pose.y - thing.height * 0.6) if share < 0.2 else None
 
         return update
 
-    return [approach(event, thing), Phase(2.0, spinning)]
+    return _handle(event, 2.0, spinning)
 
 
 _HOP = 17  # pixels
@@ -526,12 +508,12 @@ _NEAR = {"near": 12.0, "beside": 1.0}
 
 
 def shake(event: AnimatedEvent) -> list[Phase]:
-    """To and fro in front of the body."""
+    """Shake the object in front of the body."""
     return [Phase(1.8, lambda: _swinging(event, 1.7, lambda s: (4.5 * s, 0.0)))]
 
 
 def wave(event: AnimatedEvent) -> list[Phase]:
-    """A thing, or an empty hand, high above the head from side to side."""
+    """Wave the object above the head, or an empty hand."""
     if event.thing is not None:
         event.person.overhead = True
         return [Phase(1.8, lambda: _swinging(event, 1.0, lambda s: (12 * s, 5.0 * abs(s))))]
@@ -566,7 +548,7 @@ def _waving(event: AnimatedEvent) -> Update:
 
 
 def bounce(event: AnimatedEvent) -> list[Phase]:
-    """From the hand to the floor and back."""
+    """Bounce the object on the floor."""
 
     def bouncing() -> Update:
         person, thing = event.person, event.object
@@ -586,7 +568,7 @@ def bounce(event: AnimatedEvent) -> list[Phase]:
 
 
 def hug(event: AnimatedEvent) -> list[Phase]:
-    """Close to the chest, rocking a little."""
+    """Hold the object close to the chest and sway."""
 
     def hugging() -> Update:
         person, side = event.person, oscillation(event.manner, event.seconds, 0.7)
@@ -603,31 +585,29 @@ def hug(event: AnimatedEvent) -> list[Phase]:
 
 
 def turn(event: AnimatedEvent) -> list[Phase]:
-    """On or off, around, or to something."""
+    """Turn a lamp on or off, turn around, or turn to something."""
     if event.record["direction"] in ("on", "off"):
         return switch(event)
     if event.record["direction"] == "around":
-        return [Phase(1.2, lambda: _turning(event, 1, 0.5))]
+        return [Phase(1.2, lambda: _turning(event, 0.5))]
     return [Phase(1.2, lambda: _turning_to(event))]
 
 
 def spin(event: AnimatedEvent) -> list[Phase]:
-    """A thing, or oneself, around and around."""
+    """Spin the object, or spin around."""
     if event.thing is not None:
         return spin_thing(event)
     times = max(repetitions(event.manner, event.seconds, 1.0), 2)
-    return [Phase(2.0, lambda: _turning(event, times, 0))]
+    return [Phase(2.0, lambda: _turning(event, times))]
 
 
-def _turning(event: AnimatedEvent, times: int, more: float) -> Update:
+def _turning(event: AnimatedEvent, times: float) -> Update:
     person = event.person
     first = (person.posture.view, person.facing if person.posture.view == "side" else 1)
     start = _VIEWS.index(first) if first in _VIEWS else 0
-    last = more or times
 
     def update(share: float) -> None:
-        step = round(start + 4 * last * share)
-        view, facing = _VIEWS[step % 4]
+        view, facing = _VIEWS[round(start + 4 * times * share) % 4]
         person.posture = replace(person.posture, view=view)
         person.facing = facing if view == "side" else person.facing
 
@@ -650,7 +630,7 @@ def _turning_to(event: AnimatedEvent) -> Update:
 
 
 def jump(event: AnimatedEvent) -> list[Phase]:
-    """Up, over something, or on something."""
+    """Jump up, over something, or on something."""
     target = event.target
     if target is None:
         return [Phase(1.4, lambda: _hopping(event, 0, repetitions(event.manner, event.seconds, 0.9)))]
@@ -702,21 +682,21 @@ def _hopping(event: AnimatedEvent, floor: float, times: int) -> Update:
 
 
 def sit(event: AnimatedEvent) -> list[Phase]:
-    """On a seat, or on the floor."""
+    """Sit down on a seat or on the floor."""
     scene, person, target = event.scene, event.person, event.target
     scale = person.body.height / DRAWN
+
+    def by(target: Thing) -> Spot:
+        return layout.stand_by(scene, person, target, _NEAR[event.record["relation"]] + 5)
+
     if target is None or event.record["relation"] != "on":
-        spot = layout.stand_free(scene, person, person.x) if target is None else _by(event, target)
+        spot = layout.stand_free(scene, person, person.x) if target is None else by(target)
         return [walk(event, spot), Phase(1.2, lambda: _sitting(event, "floor", -10.5 * scale, None))]
     pose, seat = scene.pose(target), target.look.places.seat
     spot = (pose.x, scene.ground(target) + 2)
     flat = target.noun == "rug"
     where, lift = ("floor", -10.5 * scale) if flat else ("seat", seat - HIP * scale + 2)
     return [walk(event, spot), Phase(1.2, lambda: _sitting(event, where, lift, None if flat else pose.y + 0.6))]
-
-
-def _by(event: AnimatedEvent, target: Thing) -> tuple[float, float]:
-    return layout.stand_by(event.scene, event.person, target, _NEAR[event.record["relation"]] + 5)
 
 
 def _sitting(event: AnimatedEvent, where: str, lift: float, depth: float | None) -> Update:
@@ -733,7 +713,7 @@ def _sitting(event: AnimatedEvent, where: str, lift: float, depth: float | None)
 
 
 def stand(event: AnimatedEvent) -> list[Phase]:
-    """Up from where one sits."""
+    """Stand up."""
 
     def standing() -> Update:
         person = event.person
@@ -754,7 +734,7 @@ def stand(event: AnimatedEvent) -> list[Phase]:
 
 
 def go(event: AnimatedEvent) -> list[Phase]:
-    """walk, run: to, behind, around or away from something, or about in the place."""
+    """Walk or run to, behind, around or away from something, or about in the place."""
     scene, person, target = event.scene, event.person, event.target
     speed = RUNNING if event.record["action"] == "run" else WALKING
     relation = event.record["relation"]
@@ -794,8 +774,7 @@ def _circling(event: AnimatedEvent, target: Thing, radius: float, speed: float) 
         person.y = middle + deep * math.sin(angle) * (1 if math.sin(angle) < 0 else 0.7) + offset
         if abs(person.x - before) > 0.4:
             face(person, 2 * person.x - before)
-        widest = 42 if speed > WALKING else 26
-        stride = round(2 * (abs(share * radius * 0.35 % 2 - 1) * 2 - 1)) * widest // 2
+        stride = _stride(share * radius * 0.35, _widest(speed))
         person.posture = replace(person.posture, stride=0 if share >= 1 else stride)
 
     return update
@@ -813,95 +792,53 @@ _PHASES: dict[str, Callable[[AnimatedEvent], list[Phase]]] = {
 
 
 def animate(scene: Scene, record: Record) -> Animation:
-    """The animation of an event of a script, from the scene as it is when it starts, eased as its manner asks."""
+    """Return the animation of an event that starts now."""
     thing = scene.things[record["object"]] if record["object"] else None
     event = AnimatedEvent(scene, record, scene.people[record["agent"]], thing, record["end"] - record["start"])
-    return Animation(record["start"], record["end"], easing(event.manner), _PHASES[record["action"]](event))
+    return Animation(
+        record["start"], record["end"], EASINGS.get(event.manner, lambda time: time), _PHASES[record["action"]](event)
+    )
 
 
-FPS = 10  # a frame for each tenth of a second, in which the scripts count
+FPS = 10  # frames a second; scripts count tenths of a second
 Frame = npt.NDArray[np.uint8]  # SIDE rows of SIDE pixels, red, green and blue
-_WHOLE = (0, 0, SIDE, SIDE)
 
 
 def frame_count(script: Record) -> int:
-    """Frames of a script's video."""
     return round(float(script["duration"]) * FPS)
 
 
 def frames(script: Record) -> Iterator[Frame]:
-    """The frames of a script (an object of scripts.jsonl), one each 1 / FPS seconds from 0 up to its duration.
-
-    A frame is the same array as the one before, changed: copy what is to be kept.
-    """
-    return (frame for _, frame in frames_with_scenes(script))
-
-
-def frames_with_scenes(script: Record) -> Iterator[tuple[Scene, Frame]]:
-    """The same, each frame with the scene as it is then."""
-    painter = Painter(background_of(script["setting"]["place"]))
-    frame = None
+    """Yield the frames of a script (an object of scripts.jsonl), one each 1 / FPS seconds."""
+    frame, place = None, script["setting"]["place"]
     for scene, moves in scenes_by_frame(script):
         if frame is None or moves:
-            frame = painter.paint(scene)
-        yield scene, frame
+            frame = paint(place, scene)
+        yield frame
 
 
 def scenes_by_frame(script: Record) -> Iterator[tuple[Scene, bool]]:
-    """The scene at each frame, without painting, and whether anything moves since the frame before.
-
-    It is the same scene, changed.
-    """
-    scene, going = initial_scene(script), list[Animation]()
-    to_come = sorted(script["events"], key=lambda event: float(event["start"]))
+    """Yield for each frame the same scene, updated, and whether anything moves since the frame before."""
+    scene, active = initial_scene(script), list[Animation]()
+    waiting = sorted(script["events"], key=lambda event: float(event["start"]))
     for now in (index / FPS for index in range(frame_count(script))):
-        for animation in going:
+        for animation in active:
             animation.show(now)
-        yield scene, bool(going)
-        going = [animation for animation in going if animation.end > now + 1e-6]
-        while to_come and to_come[0]["start"] <= now + 1e-6:
-            going.append(animate(scene, to_come.pop(0)))
+        yield scene, bool(active)
+        active = [animation for animation in active if animation.end > now + 1e-6]
+        while waiting and waiting[0]["start"] <= now + 1e-6:
+            active.append(animate(scene, waiting.pop(0)))
 
 
-class Painter:
-    """Paints a scene again and again, each time only where something has changed."""
-
-    def __init__(self, background: Image) -> None:
-        self.background, self.image = background, background.copy()
-        self.frame = np.zeros(background.shape, np.uint8)
-        self.before: list[Placed] | None = None
-
-    def paint(self, scene: Scene) -> Frame:
-        """The scene as it is now, from the back to the front."""
-        layers = placed(scene)
-        changed = _WHOLE if self.before is None else _changed(self.before, layers)
-        self.before = layers
-        if changed is not None:
-            left, top, right, bottom = changed
-            part = (slice(top, bottom), slice(left, right))
-            self.image[part] = self.background[part]
-            for layer in layers:
-                blit(self.image, layer, changed)
-            self.frame[part] = (self.image[part] + 0.5).astype(np.uint8)
-        return self.frame
-
-
-def _changed(before: list[Placed], after: list[Placed]) -> tuple[int, int, int, int] | None:
-    kept = set(before) & set(after)
-    if [layer for layer in before if layer in kept] != [layer for layer in after if layer in kept]:
-        return _WHOLE  # something has come before or behind something else
-    boxes = [layer.box() for layer in (*before, *after) if layer not in kept]
-    if not boxes:
-        return None
-    left, top = max(min(box[0] for box in boxes), 0), max(min(box[1] for box in boxes), 0)
-    return left, top, min(max(box[2] for box in boxes), SIDE), min(max(box[3] for box in boxes), SIDE)
-
-
-def placed(scene: Scene) -> list[Placed]:
-    """All that is to be seen, the hindmost first."""
+def paint(place: str, scene: Scene) -> Frame:
+    """Return the picture of a scene, painted from the back to the front."""
+    image = background_of(place)
     layers = [(scene.pose(thing).depth, _thing(scene, thing)) for thing in scene.things.values()]
     layers += [(scene.depth(person), _person(scene, person)) for person in scene.people.values()]
-    return [sprite for _, sprites in sorted(layers, key=lambda pair: pair[0]) for sprite in sprites]
+    for _, sprites in sorted(layers, key=lambda pair: pair[0]):
+        for sprite in sprites:
+            blit(image, sprite)
+    return (image + 0.5).astype(np.uint8)
 
 
 def _thing(scene: Scene, thing: Thing) -> list[Placed]:
@@ -909,10 +846,10 @@ def _thing(scene: Scene, thing: Thing) -> list[Placed]:
     if pose.hidden:
         return []
     transform = Transform(angle=round(pose.angle / 15) * 15 % 360, squeeze=round(thing.squeeze, 1))
-    sprite = looks.picture(thing.look, thing.opened or 0.0, transform)
+    sprite = picture(thing.look, thing.opened or 0.0, transform)
     return [Placed(sprite, round(pose.x), round(pose.y), round(pose.top), round(pose.bottom))]
 
 
 def _person(scene: Scene, person: Person) -> list[Placed]:
-    sprites = people.pictures(person.body, posture(scene, person), person.facing)
+    sprites = pictures(person.body, posture(scene, person), person.facing)
     return [Placed(sprite, round(person.x), round(person.y - person.lift)) for sprite in sprites]

@@ -1,4 +1,4 @@
-"""Small pictures from lines of text: shapes with a fill, a pattern and an outline, turned and squeezed at will.
+"""Draw small pictures from lines of text: shapes with a fill, a pattern and an outline.
 
 A drawing is a string of shapes, each painted over the one before, separated by `;`:
 
@@ -8,8 +8,8 @@ A drawing is a string of shapes, each painted over the one before, separated by 
     p u v u v u v ... [paint]    polygon
     l u0 v0 u1 v1 width [paint]  line
 
-Lengths are pixels; u runs to the right from the middle of the drawing, v upwards from its base. Paints are in `PAINTS`;
-`main` (if none is named), `dark`, `light` and `mark` (what contrasts) follow the colour of the thing drawn.
+Lengths are pixels; u is the distance to the right of the drawing's middle, v the height above its base. Paints are in
+`PAINTS`; `main` (the default), `dark`, `light` and `mark` (a contrasting tone) follow the colour of the thing drawn.
 """
 
 import math
@@ -29,7 +29,7 @@ Grid = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Image = npt.NDArray[np.float32]  # rows, columns, red to blue: 0 to 255
 Colour = tuple[float, float, float]
-Pattern = Callable[[Grid, Grid], Grid]  # how much of the mark shows at a point: 0 to 1
+Pattern = Callable[[Grid, Grid], Grid]  # opacity of the mark at a point, 0 to 1
 
 DRAWINGS = yaml.safe_load(Path(__file__).with_name("drawings.yaml").read_text(encoding="utf-8"))
 COLOURS: dict[str, Colour] = DRAWINGS["colours"]
@@ -40,14 +40,14 @@ _WALLS, _DECOR = DRAWINGS["walls"], DRAWINGS["decor"]
 SIDE = 160  # pixels of a frame, in both directions
 WALL = 58  # the row where the wall ends and the floor begins
 FINE = 3  # samples of a pixel in each direction
-PALE = ("white", "yellow", "pink", "orange", "grey")  # colours that a dark mark shows up on
+PALE = ("white", "yellow", "pink", "orange", "grey")  # colours with a dark mark
 
 
 @dataclass(frozen=True, eq=False)
 class Sprite:
-    """A picture with its place: `left` and `top` are pixels from the anchor, the middle of the base."""
+    """A picture; `left` and `top` are its pixels from the anchor, the middle of the base."""
 
-    colour: Image  # already multiplied by alpha
+    colour: Image  # multiplied by alpha
     alpha: Image  # rows, columns, 1: 0 to 1
     left: int
     top: int
@@ -55,16 +55,14 @@ class Sprite:
 
 @dataclass(frozen=True)
 class Style:
-    """How a drawing is painted: its colour, a pattern over `main`, how much shows through, a drawing on top."""
+    """The colour of a drawing, a pattern over `main`, and the opacity."""
 
     colour: str
     pattern: str | None = None
     opacity: float = 1.0
-    badge: str = ""
 
 
 def contrasting(colour: str) -> Colour:
-    """What shows up on a colour: near-black on pale ones, white on the others."""
     return (40, 40, 52) if colour in PALE else (250, 250, 250)
 
 
@@ -74,7 +72,7 @@ def _mix(first: Colour, second: Colour, share: float) -> Colour:
 
 
 def paint(name: str, colour: str) -> Colour:
-    """The colour that a paint is on a thing of some colour."""
+    """Return the colour of a paint on a thing of some colour."""
     base = COLOURS[colour]
     if name == "main":
         return base
@@ -85,37 +83,17 @@ def paint(name: str, colour: str) -> Colour:
     return contrasting(colour) if name == "mark" else PAINTS[name]
 
 
-def _grain(u: Grid, v: Grid) -> Grid:
-    return np.where((v + 0.7 * np.sin(u * 0.6)) % 3.2 < 1.1, np.float32(0.55), np.float32(0))
-
-
-def _sheen(u: Grid, v: Grid) -> Grid:
-    return np.where((u + v) % 9 < 2.6, np.float32(0.7), np.float32(0))
-
-
-def _stripes(u: Grid, v: Grid) -> Grid:
-    del v
-    return ((u + 100.9) % 5 < 1.9).astype(np.float32)
-
-
-def _dots(u: Grid, v: Grid) -> Grid:
-    row = np.floor(v / 4)
-    near = ((u + 2 * (row % 2) + 100) % 4 - 2) ** 2 + (v % 4 - 2) ** 2
-    return np.where(near < 1.3, np.float32(1), np.float32(0))
-
-
-def _weave(u: Grid, v: Grid) -> Grid:
-    return np.where(((u + v) % 4 < 1) | ((u - v) % 4 < 1), np.float32(0.55), np.float32(0))
-
-
-PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the mark, if it is not what contrasts
-    "wooden": (_grain, (58, 30, 10)),
-    "metal": (_sheen, (255, 255, 255)),
-    "striped": (_stripes, None),
-    "dotted": (_dots, None),
-    "straw": (_weave, (96, 70, 20)),
+PATTERNS: dict[str, tuple[Pattern, Colour | None]] = {  # and the colour of the mark; None: the contrasting one
+    "wooden": (lambda u, v: np.float32(0.55) * ((v + 0.7 * np.sin(u * 0.6)) % 3.2 < 1.1), (58, 30, 10)),
+    "metal": (lambda u, v: np.float32(0.7) * ((u + v) % 9 < 2.6), (255, 255, 255)),
+    "striped": (lambda u, v: ((u + 100.9) % 5 < 1.9).astype(np.float32), None),
+    "dotted": (
+        lambda u, v: np.float32(1) * (((u + 2 * (np.floor(v / 4) % 2) + 100) % 4 - 2) ** 2 + (v % 4 - 2) ** 2 < 1.3),
+        None,
+    ),
+    "straw": (lambda u, v: np.float32(0.55) * (((u + v) % 4 < 1) | ((u - v) % 4 < 1)), (96, 70, 20)),
 }
-_ON_PALE: dict[str, Colour] = {"metal": (92, 98, 110)}  # white sheen is not seen on white
+_ON_PALE: dict[str, Colour] = {"metal": (92, 98, 110)}  # a white sheen is invisible on white
 
 
 @dataclass(frozen=True)
@@ -127,7 +105,7 @@ class Shape:
     paint: str
 
     def points(self) -> list[tuple[float, float]]:
-        """Corners of what it spans."""
+        """Return the corners of the area that the shape spans."""
         n = self.numbers
         if self.kind in "er":
             ru, rv = (n[2], n[3]) if self.kind == "e" else (n[2], n[2])
@@ -140,7 +118,7 @@ class Shape:
         return list(zip(n[::2], n[1::2], strict=True))
 
     def covers(self, u: Grid, v: Grid) -> Mask:
-        """The points that lie in it."""
+        """Return the mask of the points that the shape contains."""
         n = self.numbers
         if self.kind == "e":
             return np.asarray(((u - n[0]) / max(n[2], 0.01)) ** 2 + ((v - n[1]) / max(n[3], 0.01)) ** 2 <= 1)
@@ -150,6 +128,13 @@ class Shape:
         if self.kind == "b":
             return (u >= n[0]) & (u <= n[2]) & (v >= n[1]) & (v <= n[3])
         return _near_line(n, u, v) if self.kind == "l" else _in_polygon(self.points(), u, v)
+
+    def mapped(self, point: Callable[[float, float], tuple[float, float]], size: float = 1.0) -> "Shape":
+        """Return the shape with its points mapped and its radii and widths multiplied."""
+        count = len(self.numbers) if self.kind == "p" else 4 if self.kind in "bl" else 2
+        pairs = zip(self.numbers[:count:2], self.numbers[1:count:2], strict=True)
+        points = [number for u, v in pairs for number in point(u, v)]
+        return replace(self, numbers=(*points, *(number * size for number in self.numbers[count:])))
 
 
 def _near_line(n: tuple[float, ...], u: Grid, v: Grid) -> Mask:
@@ -168,7 +153,6 @@ def _in_polygon(points: list[tuple[float, float]], u: Grid, v: Grid) -> Mask:
 
 @cache
 def parse(drawing: str) -> tuple[Shape, ...]:
-    """The shapes of a drawing."""
     shapes = []
     for words in (part.split() for part in drawing.split(";") if part.strip()):
         named = words[-1] if words[-1][-1].isalpha() else "main"
@@ -178,7 +162,7 @@ def parse(drawing: str) -> tuple[Shape, ...]:
 
 
 def between(first: str, second: str, share: float) -> tuple[Shape, ...]:
-    """A drawing on its way to another one with the same shapes: 0 is the first, 1 the second."""
+    """Return a drawing between two with the same shapes: 0 is the first, 1 the second."""
     pairs = zip(parse(first), parse(second), strict=True)
     return tuple(
         Shape(a.kind, tuple(x + (y - x) * share for x, y in zip(a.numbers, b.numbers, strict=True)), b.paint)
@@ -187,7 +171,7 @@ def between(first: str, second: str, share: float) -> tuple[Shape, ...]:
 
 
 def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
-    """Left, bottom, right and top, in the drawing's own pixels; light does not count."""
+    """Return left, bottom, right and top in the drawing's own pixels, without light."""
     points = [point for shape in shapes if shape.paint != "glow" for point in shape.points()]
     u, v = [u for u, _ in points], [v for _, v in points]
     return min(u), min(v), max(u), max(v)
@@ -195,12 +179,11 @@ def extent(shapes: tuple[Shape, ...]) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True)
 class Transform:
-    """How a drawing is put on the picture: scaled, turned by degrees around its middle, squeezed from the sides."""
+    """A scale, an angle in degrees around the middle, and a horizontal squeeze."""
 
     scale: float = 1.0
     angle: float = 0.0
     squeeze: float = 1.0
-    mirror: bool = False
 
 
 PLAIN = Transform()
@@ -211,10 +194,8 @@ def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int,
     middle = (bottom + top) / 2 * transform.scale
     glow = [point for shape in shapes if shape.paint == "glow" for point in shape.points()]
     reach_u = max(abs(u) for u in (left, right, *(u for u, _ in glow))) * transform.scale
-    low, high = (
-        min([bottom, *(v for _, v in glow)]) * transform.scale,
-        max([top, *(v for _, v in glow)]) * transform.scale,
-    )
+    low = min([bottom, *(v for _, v in glow)]) * transform.scale
+    high = max([top, *(v for _, v in glow)]) * transform.scale
     if transform.angle:
         reach_u = reach = float(np.hypot(reach_u, max(high - middle, middle - low)))
         low, high = middle - reach, middle + reach
@@ -224,7 +205,6 @@ def _window(shapes: tuple[Shape, ...], transform: Transform) -> tuple[tuple[int,
 
 @lru_cache(maxsize=20_000)
 def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) -> Sprite:
-    """The picture of a drawing."""
     (left, top, right, bottom), middle = _window(shapes, transform)
     across = (np.arange((right - left) * FINE, dtype=np.float32) + 0.5) / FINE + left
     upwards = -((np.arange((bottom - top) * FINE, dtype=np.float32) + 0.5) / FINE + top)
@@ -232,45 +212,30 @@ def draw(shapes: tuple[Shape, ...], style: Style, transform: Transform = PLAIN) 
     if transform.angle:
         cos, sin = np.cos(np.radians(transform.angle)), np.sin(np.radians(transform.angle))
         u, v = u * cos + (v - middle) * sin, (v - middle) * cos - u * sin + middle
-    u = u / (transform.scale * max(transform.squeeze, 0.1)) * (-1 if transform.mirror else 1)
-    colour, alpha = _paint(
-        shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32), turned=bool(transform.angle)
-    )
+    u = u / (transform.scale * max(transform.squeeze, 0.1))
+    colour, alpha = _paint(shapes, style, u.astype(np.float32), (v / transform.scale).astype(np.float32))
     fine = np.concatenate([colour * alpha, alpha], axis=2)
     rows, columns = fine.shape[0] // FINE, fine.shape[1] // FINE
     small = fine.reshape(rows, FINE, columns, FINE, 4).mean((1, 3))
     return Sprite(small[..., :3], small[..., 3:], left, top)
 
 
-def _part(shape: Shape, u: Grid, v: Grid, *, turned: bool) -> tuple[slice, slice]:
-    if turned:
-        return slice(None), slice(None)
-    points = shape.points()
-    left, right = min(u for u, _ in points), max(u for u, _ in points)
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    columns = np.flatnonzero((u[0] >= left) & (u[0] <= right))
-    rows = np.flatnonzero((v[:, 0] >= low) & (v[:, 0] <= high))
-    if not len(columns) or not len(rows):
-        return slice(0, 0), slice(0, 0)
-    return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-
-
-def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid, *, turned: bool) -> tuple[Image, Image]:
+def _paint(shapes: tuple[Shape, ...], style: Style, u: Grid, v: Grid) -> tuple[Image, Image]:
     colour = np.zeros((*u.shape, 3), np.float32)
     alpha = np.zeros((*u.shape, 1), np.float32)
     solid = np.zeros(u.shape, bool)
     for shape in shapes:
-        part = _part(shape, u, v, turned=turned)
-        mask = shape.covers(u[part], v[part])
+        mask = shape.covers(u, v)
         if shape.paint == "glow":
-            mask &= ~solid[part]
-            colour[part][mask], alpha[part][mask] = PAINTS["glow"], 0.5
+            mask &= ~solid
+            colour[mask], alpha[mask] = PAINTS["glow"], 0.5
             continue
-        colour[part][mask] = paint(shape.paint, style.colour)
-        if style.pattern and shape.paint in ("main", "light"):
-            _cover(colour[part], mask, style, u[part], v[part])
-        alpha[part][mask] = style.opacity if shape.paint in ("main", "light") else 1.0
-        solid[part] |= mask
+        is_main = shape.paint in ("main", "light")
+        colour[mask] = paint(shape.paint, style.colour)
+        if style.pattern and is_main:
+            _cover(colour, mask, style, u, v)
+        alpha[mask] = style.opacity if is_main else 1.0
+        solid |= mask
     _outline(colour, alpha, solid, style)
     return colour, alpha
 
@@ -296,7 +261,7 @@ def _outline(colour: Image, alpha: Image, solid: Mask, style: Style) -> None:
 
 @dataclass(frozen=True)
 class Placed:
-    """A sprite with its anchor at (x, y), in pixels; only rows from `top` up to `bottom` show."""
+    """A sprite with its anchor at (x, y), in pixels; only rows from `top` up to `bottom` are visible."""
 
     sprite: Sprite
     x: int
@@ -304,39 +269,32 @@ class Placed:
     top: int = 0
     bottom: int = 1_000_000
 
-    def box(self) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom of the pixels that it takes up."""
-        left, top = self.x + self.sprite.left, self.y + self.sprite.top
-        rows, columns = self.sprite.alpha.shape[:2]
-        return left, max(top, self.top), left + columns, min(top + rows, self.bottom)
 
-
-def blit(image: Image, placed: Placed, within: tuple[int, int, int, int] | None = None) -> None:
-    """Paint a sprite on an image, or on that part of it (left, top, right, bottom)."""
-    area = within or (0, 0, image.shape[1], image.shape[0])
-    x0, y0, x1, y1 = placed.box()
-    left, top, right, bottom = max(x0, area[0]), max(y0, area[1]), min(x1, area[2]), min(y1, area[3])
-    if left >= right or top >= bottom:
-        return
-    sprite, up = placed.sprite, placed.y + placed.sprite.top
-    inner = (slice(top - up, bottom - up), slice(left - x0, right - x0))
-    part = image[top:bottom, left:right]
-    part *= 1 - sprite.alpha[inner]
-    part += sprite.colour[inner]
+def blit(image: Image, placed: Placed) -> None:
+    """Paint a sprite on an image."""
+    sprite, x0, y0 = placed.sprite, placed.x + placed.sprite.left, placed.y + placed.sprite.top
+    rows, columns = sprite.alpha.shape[:2]
+    left, right = max(x0, 0), min(x0 + columns, image.shape[1])
+    top, bottom = max(y0, placed.top, 0), min(y0 + rows, placed.bottom, image.shape[0])
+    if left < right and top < bottom:
+        inner = (slice(top - y0, bottom - y0), slice(left - x0, right - x0))
+        part = image[top:bottom, left:right]
+        part *= 1 - sprite.alpha[inner]
+        part += sprite.colour[inner]
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the base of another thing goes, in pixels above this one's base.
+    """Where another thing's base is placed, in pixels above this one's base.
 
     Attributes:
-        on: of what stands on it
-        under: room for what is under it: its width and height
-        behind: the edge that hides the lower part of what is behind it
-        inside: of what is in it
-        rim: the edge that hides the lower part of what is in it; None where nothing is hidden
-        seat: how high one sits on it
-        middle: how far to the right of its middle all of this is
+        on: the height of a thing on it
+        under: width and height of the room under it
+        behind: the edge that hides the lower part of a thing behind it
+        inside: the height of a thing in it
+        rim: the edge that hides the lower part of a thing in it; None: nothing is hidden
+        seat: the height of the seat
+        middle: how far these places are to the right of its middle
 
     """
 
@@ -349,16 +307,14 @@ class Places:
     middle: float = 0
 
 
-STEPS = 6  # pictures of a lid between shut and open
+STEPS = 6  # pictures of a lid from shut to open
 SCALES = {"object": {"small": 0.72, "big": 1.32}, "furniture": {"small": 0.84, "big": 1.13}}
 PLACES = {noun: Places(**places) for noun, places in DRAWINGS["places"].items()}
-UNMARKED = Places()
-_PATTERN_OF_MODIFIER = {"straw": "straw"}
 
 
 @dataclass(frozen=True)
 class Look:
-    """What determines the picture of a thing."""
+    """The traits that determine the picture of a thing."""
 
     noun: str
     colour: str
@@ -368,19 +324,16 @@ class Look:
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> "Look":
-        """The look of an item of a script."""
         return cls(item["noun"], item["colour"], item["material"], item["modifier"], item["size"])
 
     @cached_property
     def scale(self) -> float:
-        """How much larger than usual it is."""
         kind = "furniture" if NOUNS[self.noun].bulk > 2 else "object"
         return SCALES[kind].get(self.size or "", 1.0)
 
     @cached_property
     def places(self) -> Places:
-        """Where things go on, under, behind and in it, in pixels."""
-        known, scale = PLACES.get(self.noun, UNMARKED), self.scale
+        known, scale = PLACES.get(self.noun, Places()), self.scale
         under = (known.under[0] * scale, known.under[1] * scale)
         rim = None if known.rim is None else known.rim * scale
         scaled = {name: getattr(known, name) * scale for name in ("on", "behind", "inside", "seat", "middle")}
@@ -388,26 +341,20 @@ class Look:
 
     @cached_property
     def extent(self) -> tuple[float, float]:
-        """Width and height in pixels, shut."""
-        return _size(self.noun, self.scale)
+        """Width and height in pixels, if shut."""
+        left, _, right, top = extent(_shapes(self.noun, 0))
+        return 2 * max(-left, right) * self.scale, top * self.scale
 
     @cached_property
     def reach(self) -> tuple[float, float]:
-        """How far it goes to the left and to the right of its anchor, in pixels, shut."""
+        """Pixels to the left and to the right of the anchor, if shut."""
         left, _, right, _ = extent(_shapes(self.noun, 0))
         return -left * self.scale, right * self.scale
 
     @cached_property
     def style(self) -> Style:
-        """Colour, pattern and what shows through."""
-        pattern = self.material or _PATTERN_OF_MODIFIER.get(self.modifier or "")
+        pattern = self.material or ("straw" if self.modifier == "straw" else None)
         return Style(self.colour, pattern, 0.62 if self.modifier == "glass" else 1.0)
-
-
-@cache
-def _size(noun: str, scale: float) -> tuple[float, float]:
-    left, _, right, top = extent(_shapes(noun, 0))
-    return 2 * max(-left, right) * scale, top * scale
 
 
 @cache
@@ -421,26 +368,17 @@ def _shapes(noun: str, step: int) -> tuple[Shape, ...]:
 def _badge(modifier: str, noun: str) -> tuple[Shape, ...]:
     left, _, right, top = extent(_shapes(noun, 0))
     share = min(1.0, (right - left) / 11, top / 9)
-    moved = []
-    for shape in parse(BADGES[modifier]):
-        lengths = [number * share for number in shape.numbers]
-        places = range(1, 4, 2) if shape.kind in "bl" else range(1, len(lengths), 2) if shape.kind == "p" else (1,)
-        for i in places:
-            lengths[i] += top * 0.46
-        moved.append(replace(shape, numbers=tuple(lengths)))
-    return tuple(moved)
-
-
-@cache
-def _whole(look: Look, step: int) -> tuple[Shape, ...]:
-    shapes = _shapes(look.noun, step)
-    return shapes + _badge(look.modifier, look.noun) if look.modifier in BADGES else shapes
+    return tuple(
+        shape.mapped(lambda u, v: (u * share, v * share + top * 0.46), share) for shape in parse(BADGES[modifier])
+    )
 
 
 def picture(look: Look, opened: float = 0.0, transform: Transform = PLAIN) -> Sprite:
-    """The picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
-    transform = replace(transform, scale=transform.scale * look.scale)
-    return draw(_whole(look, round(opened * STEPS)), look.style, transform)
+    """Return the picture of a thing; `opened` is 0 (shut, off) to 1 (open, lit)."""
+    shapes = _shapes(look.noun, round(opened * STEPS))
+    if look.modifier in BADGES:
+        shapes += _badge(look.modifier, look.noun)
+    return draw(shapes, look.style, replace(transform, scale=transform.scale * look.scale))
 
 
 def _tint(image: Image, rows: slice, share: float, step: int, columns: int = 0, *, staggered: bool = False) -> None:
@@ -485,22 +423,21 @@ def _picture(place: str) -> bytes:
 
 
 def background_of(place: str) -> Image:
-    """The empty room, fresh to be painted on."""
+    """Return a new image of the empty room."""
     return np.frombuffer(_picture(place), np.float32).reshape(SIDE, SIDE, 3).copy()
 
 
-HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels from the soles to the crown
-DRAWN = 40.0  # the height that the drawings below are made for
+HEIGHTS = {"man": 41.0, "woman": 39.0, "boy": 31.0, "girl": 31.0, "robot": 38.0}  # pixels
+DRAWN = 40.0  # height of an agent in the drawings
 ARM = 16.0
 SHOULDER = 25.0
 HIP = 13.0
-
-_CHILD_HEAD = 1.18  # a child's head is larger for its height
+_CHILD_HEAD = 1.18  # relative size of a child's head
 
 
 @dataclass(frozen=True)
 class Body:
-    """Who it is, so far as it can be seen."""
+    """The visible traits of an agent."""
 
     kind: str
     colour: str
@@ -514,15 +451,16 @@ class Body:
 
 @dataclass(frozen=True)
 class Posture:
-    """How it holds itself.
+    """The posture of an agent.
 
     Attributes:
         view: front, side or back
-        stride: angle of the step, in degrees; 0 stands
+        stride: angle of the step in degrees; 0: stands
         sits: on a seat or on the floor
-        hands: the two hands, in pixels of the drawing from the middle of the soles
-        crouch: how much of its height it gives up
+        hands: the two hands, in the drawing's pixels from the middle of the soles
+        crouch: the height that it loses by crouching, in the drawing's pixels
         lean: how far the head is ahead of the feet, in pixels
+        kick: angle of the kicking leg in degrees
 
     """
 
@@ -535,26 +473,18 @@ class Posture:
     kick: int = 0
 
 
-REST = Posture()
-
-
-def _scaled_head(text: str, share: float) -> str:
-    parts = []
-    for shape in parse(text):
-        numbers = list(shape.numbers)
-        heights = range(1, len(numbers), 2) if shape.kind == "p" else (1, 3) if shape.kind in "bl" else (1,)
-        grown = [27.5 + (n - 27.5) * share if i in heights else n * share for i, n in enumerate(numbers)]
-        parts.append(" ".join([shape.kind, *(f"{n:.2f}" for n in grown), shape.paint]))
-    return "; ".join(parts)
-
-
-def _head(body: Body, view: str) -> str:
+def _head(body: Body, view: str) -> tuple[Shape, ...]:
     if body.kind == "robot":
-        return _ROBOT_HEAD[view]
-    adult = {"boy": "man", "girl": "woman"}.get(body.kind, body.kind)
-    hair = _HAIR[f"{adult} {view}"]
-    text = f"{_HEAD[view]}; {hair}".format(skin=body.skin, hair=body.hair)
-    return _scaled_head(text, _CHILD_HEAD) if body.kind in ("boy", "girl") else text
+        return parse(_ROBOT_HEAD[view])
+    child = {"boy": "man", "girl": "woman"}
+    text = f"{_HEAD[view]}; {_HAIR[f'{child.get(body.kind, body.kind)} {view}']}"
+    shapes = parse(text.format(skin=body.skin, hair=body.hair))
+    return tuple(_child_head(shape) for shape in shapes) if body.kind in child else shapes
+
+
+def _child_head(shape: Shape) -> Shape:
+    grown = shape.mapped(lambda u, v: (u * _CHILD_HEAD, 27.5 + (v - 27.5) * _CHILD_HEAD), _CHILD_HEAD)
+    return replace(grown, numbers=tuple(round(number, 2) for number in grown.numbers))
 
 
 def _legs(body: Body, posture: Posture) -> str:
@@ -588,44 +518,36 @@ def _arm(side: int, hand: tuple[int, int], body: Body) -> str:
     return f"l {shoulder[0]} {shoulder[1]} {u:.1f} {v:.1f} 2.6 {sleeve}; e {u:.1f} {v:.1f} 1.9 1.9 {palm}"
 
 
-def _bent(text: str, posture: Posture) -> tuple[Shape, ...]:
-    shapes = parse(text)
-    if not posture.crouch and not posture.lean:
-        return shapes
-    return tuple(_bend(shape, posture) for shape in shapes)
+def _drawn(body: Body, shapes: tuple[Shape, ...], posture: Posture, facing: int) -> Sprite:
+    """Return a part of an agent, bent and mirrored."""
 
+    def bend(u: float, v: float) -> tuple[float, float]:
+        lean = posture.lean * (v - HIP) / (DRAWN - HIP) if v > HIP else 0
+        return u + lean, v * (1 - posture.crouch / DRAWN)
 
-def _bend(shape: Shape, posture: Posture) -> Shape:
-    numbers = list(shape.numbers)
-    pairs = range(0, len(numbers), 2) if shape.kind == "p" else (0, 2) if shape.kind in "bl" else (0,)
-    for i in pairs:
-        if numbers[i + 1] > HIP:
-            numbers[i] += posture.lean * (numbers[i + 1] - HIP) / (DRAWN - HIP)
-        numbers[i + 1] *= 1 - posture.crouch / DRAWN
-    return Shape(shape.kind, tuple(numbers), shape.paint)
-
-
-def _mirrored(sprite: Sprite) -> Sprite:
+    if posture.crouch or posture.lean:
+        shapes = tuple(shape.mapped(bend) for shape in shapes)
+    sprite = draw(shapes, Style(body.colour), Transform(scale=body.height / DRAWN))
+    if facing > 0:
+        return sprite
     left = -(sprite.left + sprite.alpha.shape[1])
     return Sprite(sprite.colour[:, ::-1], sprite.alpha[:, ::-1], left, sprite.top)
 
 
 @lru_cache(maxsize=5_000)
 def _trunk(body: Body, posture: Posture, facing: int) -> Sprite:
-    text = "; ".join([_legs(body, posture), _TORSO[body.kind], _head(body, posture.view)])
-    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
-    return _mirrored(sprite) if facing < 0 else sprite
+    shapes = parse(_legs(body, posture)) + parse(_TORSO[body.kind]) + _head(body, posture.view)
+    return _drawn(body, shapes, posture, facing)
 
 
 @lru_cache(maxsize=20_000)
 def _arms(body: Body, posture: Posture, facing: int) -> Sprite:
     text = "; ".join(_arm(side, hand, body) for side, hand in zip((-1, 1), posture.hands, strict=True))
-    sprite = draw(_bent(text, posture), Style(body.colour), Transform(scale=body.height / DRAWN))
-    return _mirrored(sprite) if facing < 0 else sprite
+    return _drawn(body, parse(text), posture, facing)
 
 
 def pictures(body: Body, posture: Posture, facing: int) -> tuple[Sprite, Sprite]:
-    """The pictures of an agent, the hindmost first; `facing` is 1 to the right and -1 to the left."""
-    trunk = _trunk(body, replace(posture, hands=REST.hands), facing)
+    """Return the two pictures of an agent, the rear one first; `facing` is 1 to the right and -1 to the left."""
+    trunk = _trunk(body, replace(posture, hands=Posture().hands), facing)
     arms = _arms(body, Posture(hands=posture.hands, crouch=posture.crouch, lean=posture.lean), facing)
     return (arms, trunk) if posture.view == "back" else (trunk, arms)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from workshop.scenes.animation import FPS, Frame, Painter, frame_count, scenes_by_frame
-from workshop.scenes.drawing import COLOURS, HEIGHTS, background_of
+from workshop.scenes.animation import FPS, Frame, frame_count, paint, scenes_by_frame
+from workshop.scenes.drawing import COLOURS, HEIGHTS
 from workshop.scenes.generate import data_set
 from workshop.scenes.observe import BODY, MATERIALS, MODIFIERS, SIZES, STATE, body_of, state_of
 from workshop.scenes.scene import Box, Record, Scene, person_box
@@ -128,10 +128,10 @@ def frames_of_clips(record: Record, firsts: Iterable[int]) -> dict[int, list[int
 def _clips(record: Record, firsts: Iterable[int], sentences: list[list[str]]) -> Iterator[Clip]:
     wanted = frames_of_clips(record, firsts)
     needed = {index for indices in wanted.values() for index in indices}
-    painter, seen, maps, states = Painter(background_of(record["setting"]["place"])), {}, {}, {}
+    seen, maps, states = {}, {}, {}
     for index, (scene, _) in enumerate(scenes_by_frame(record)):
         if index in needed:
-            seen[index] = as_filmed(painter.paint(scene))
+            seen[index] = as_filmed(paint(record["setting"]["place"], scene))
             maps[index], states[index] = patch_map(scene), patch_states(scene)
     for first, indices in wanted.items():
         start, end = first / FPS, (first + SPREAD[-1]) / FPS
@@ -154,9 +154,8 @@ def pictures_of_video(record: Record) -> Pictures:
 
 def _filmed(record: Record, wanted: dict[int, list[int]]) -> dict[int, Pictures]:
     needed = {index for indices in wanted.values() for index in indices}
-    painter = Painter(background_of(record["setting"]["place"]))
     seen = {
-        index: as_filmed(painter.paint(scene))
+        index: as_filmed(paint(record["setting"]["place"], scene))
         for index, (scene, _) in enumerate(scenes_by_frame(record))
         if index in needed
     }
