@@ -1,4 +1,4 @@
-"""Scripts: the events of a video, drawn at random, and what each of them changes."""
+"""Write scripts: the random events of a video, and their effects on the room."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) 
 
 
 def new_room(chance: random.Random, *, novel: bool) -> Room:
-    """A furnished room with objects and one or two agents; with things of novel kinds if asked for."""
+    """Return a furnished room with objects and one or two agents; `novel` adds things of novel kinds."""
     room = Room(chance.choice(tuple(PLACES)))
     _furnish(room, chance, novel=novel)
     _scatter(room, chance, novel=novel)
@@ -260,24 +260,24 @@ _MOVES: dict[str, Callable[[Room, Agent, str], Moves]] = {
     **dict.fromkeys(("walk", "run"), _go),
     **{"give": _give, "turn": _turn, "spin": _spin, "sit": _sit, "stand": _stand, "jump": _jump},
 }
-SEATED = ("stand", "shake", "wave", "hug")  # what one can do while sitting
+SEATED = ("stand", "shake", "wave", "hug")  # actions of a sitting agent
 
 
 def possible_moves(room: Room, agent: Agent, action: str) -> list[Move]:
-    """All moves of this action that the agent can make now."""
+    """Return all moves of this action that the agent can make now."""
     if (agent.seat is not None and action not in SEATED) or (action == "stand" and agent.seat is None):
         return []
     return list(_MOVES[action](room, agent, action))
 
 
 MOVING = ("take", "pick", "lift", "put", "drop", "throw", "carry", "give", "push", "pull", "roll", "kick")
-LANDING = 0.05  # how far from an agent things land that are put or fall down
-AGENT_GAP = 0.06  # how near two agents come
+LANDING = 0.05  # distance between an agent and a thing that it puts or drops
+AGENT_GAP = 0.06  # least distance between two agents
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a move did: where its object was and is (both None without one), where the agent ended up."""
+    """The effect of a move: the object's locations before and after (None without an object), the agent's x."""
 
     origin: Location | None
     destination: Location | None
@@ -343,7 +343,7 @@ def _set_flags(room: Room, agent: Agent, move: Move) -> None:
 
 
 def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
-    """Change the room by a move and say what changed."""
+    """Apply a move to the room and return its effect."""
     end = _agent_end(room, agent, move)
     item = room.items.get(move.object or "")
     origin = destination = None
@@ -359,46 +359,19 @@ def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change
     return Change(origin, destination, agent.x)
 
 
-SPEED = 0.35  # room widths a second, walking
-LAST_START = 25.0  # no event starts later
-LONGEST = 30.0
+SPEED = 0.35  # of walking, in room widths a second
+LAST_START = 25.0  # s
+LONGEST = 30.0  # s, of a video
 
-_WEIGHTS = {
-    "take": 6,
-    "pick": 5,
-    "lift": 4,
-    "open": 6,
-    "close": 4,
-    "push": 5,
-    "pull": 5,
-    "roll": 5,
-    "kick": 5,
-    "put": 9,
-    "drop": 5,
-    "throw": 9,
-    "carry": 5,
-    "give": 5,
-    "spin": 2,
-    "turn": 4,
-    "stand": 9,
-    "shake": 4,
-    "wave": 2,
-    "jump": 2,
-    "walk": 4,
-    "run": 4,
-    "sit": 2,
-    "bounce": 9,
-    "hug": 6,
-}
-_IN_PLACE = ("jump", "wave", "spin", "shake", "turn")  # what a second agent does meanwhile
+_IN_PLACE = ("jump", "wave", "spin", "shake", "turn")  # actions of a second agent at the same time
 _WITH_FULL_HANDS = ("put", "drop", "throw", "carry", "give", "shake")
-_RELATIONS = {"in": 5, "on": 5, "under": 4, "at": 8, "around": 3, "to": 3, "from": 4}  # the more, the likelier; else 2
+_RELATIONS = {"in": 5, "on": 5, "under": 4, "at": 8, "around": 3, "to": 3, "from": 4}  # weights; others have 2
 _TRIES = 30
 
 
 @dataclass
 class Event:
-    """One thing that an agent does. `origin` and `destination` locate its object before and after."""
+    """An action of an agent, with its times, manner and effect."""
 
     start: float
     end: float
@@ -410,7 +383,6 @@ class Event:
     sentences: list[int] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """The event as a flat JSON object."""
         place = {name: _place(getattr(self.change, name)) for name in ("origin", "destination")}
         roles = {"agent": self.agent, **asdict(self.move), "manner": self.manner}
         times = {"start": self.start, "end": self.end}
@@ -419,14 +391,14 @@ class Event:
 
 @dataclass
 class Script:
-    """A video before it is a video: how the room is at first, and the events in order of their start."""
+    """The room at the beginning of a video, and the events in order of their start."""
 
     duration: float
     room: Room
     events: list[Event]
 
     def record(self, vid: str, split: str) -> dict[str, Any]:
-        """The script as one JSON object of `scripts.jsonl`."""
+        """Return the script as an object of `scripts.jsonl`."""
         items = [_item(item) for item in self.room.items.values()]
         traits = ("id", "noun", "colour", "x", "holding")
         agents = [{name: getattr(agent, name) for name in traits} for agent in self.room.agents.values()]
@@ -446,7 +418,7 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 class _ScriptWriter:
-    """Writes one script: chooses moves that are possible, and their times."""
+    """Writes one script."""
 
     def __init__(self, chance: random.Random, *, novel: bool) -> None:
         self.chance = chance
@@ -460,8 +432,8 @@ class _ScriptWriter:
         self.novel = novel
 
     def choose(self, agent: Agent, actions: list[str]) -> Move | None:
-        """A possible move that no event of this video is like: its moment must be the only one."""
-        weighted = [name for name in actions for _ in range(_WEIGHTS.get(name, 1))]
+        """Return a possible move that is unlike all events of this video, or None."""
+        weighted = [name for name in actions for _ in range(ACTIONS[name].weight)]
         for _ in range(_TRIES):
             moves = possible_moves(self.room, agent, self.chance.choice(weighted))
             moves = [move for move in moves if _likeness(move) not in self.done]
@@ -473,7 +445,7 @@ class _ScriptWriter:
         return None
 
     def play(self, agent: Agent, move: Move, seconds: float | None = None) -> Event:
-        """Make the move, now, and note it as an event."""
+        """Make the move now and record it as an event."""
         self.done.add(_likeness(move))
         manners = ACTIONS[move.action].manners
         manner = self.chance.choice(manners) if self.chance.random() < 0.6 else None
@@ -486,13 +458,13 @@ class _ScriptWriter:
         return self.events[-1]
 
     def length(self, move: Move, manner: str | None, distance: float) -> float:
-        """Seconds that it takes, with the way there."""
+        """Return the seconds of a move, including the walk to its place."""
         speed = SPEED * (2 if move.action == "run" else 1)
         usual = ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random()) + distance / speed
         return max(0.8, usual * (MANNERS[manner] if manner else 1))
 
     def step(self) -> None:
-        """One event, at times with something that another agent does meanwhile; then a pause."""
+        """Add one event, sometimes with a simultaneous one of another agent, and a pause."""
         agents = list(self.room.agents.values())
         busy = [agent for agent in agents if agent.holding or agent.seat]
         agent = self.chance.choice(busy if busy and self.chance.random() < 0.8 else agents)
@@ -515,7 +487,7 @@ def _likeness(move: Move) -> tuple[str, str | None]:
 
 
 def write_script(chance: random.Random, *, novel: bool = False) -> Script:
-    """A script of one to five events; with novel objects, agents, colours and actions if asked for."""
+    """Return a script of up to five events; `novel` adds novel objects, agents, colours and actions."""
     writer = _ScriptWriter(chance, novel=novel)
     for _ in range(writer.most):
         if len(writer.events) < writer.most and writer.clock <= LAST_START:

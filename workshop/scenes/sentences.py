@@ -1,4 +1,4 @@
-"""Sentences that describe the events of a script, with the word pairs that they compose."""
+"""Write sentences that describe the events of a script, with the pairs of words that they combine."""
 
 import random
 from collections import Counter
@@ -25,15 +25,15 @@ Pair = tuple[str, str, str]  # type (v-n, a-n, n-n, v-adv, p-n) and two lemmas
 Lemma = tuple[str, str]  # part of speech and lemma
 Inflection = Callable[[str], str]
 
-_PARTICLE_VERBS = ("pick", "turn", "put", "lift")  # "picks up the box" beside "picks the box up"
-_ADVERBS = ("away", "around")  # the directions that are no particles
+_PARTICLE_VERBS = ("pick", "turn", "put", "lift")  # "picks up the box" and "picks the box up"
+_ADVERBS = ("away", "around")  # directions that are not particles
 
 
 @dataclass
 class Clause:
-    """A clause under construction: words so far, pairs, lemmas of the open classes and of prepositions."""
+    """An incomplete clause: its words, pairs, and lemmas of open classes and prepositions."""
 
-    opening: bool = True  # the first of its sentence: what a later one names may be known already
+    opening: bool = True  # whether it is the first clause, whose nouns are not yet known
     words: list[str] = field(default_factory=list)
     pairs: set[Pair] = field(default_factory=set)
     lemmas: set[Lemma] = field(default_factory=set)
@@ -44,23 +44,22 @@ class Clause:
         self.lemmas.add((pos, lemma))
 
     def pair(self, kind: str, first: str, seconds: Sequence[str]) -> None:
-        """Note that the first word goes with each of the others."""
+        """Record the pairs of the first word and each of the others."""
         self.pairs.update((kind, first, second) for second in seconds)
 
 
 class ClauseWriter:
-    """Words for the events in a room: every call gives another wording. Novel words come in only if asked for."""
+    """Writes clauses for the events in a room; every call gives another wording. `novel` adds novel words."""
 
     def __init__(self, room: Room, chance: random.Random, *, novel: bool = False) -> None:
         self.room, self.chance, self.novel = room, chance, novel
         self.nouns = Counter(item.noun for item in room.items.values())
 
     def maybe(self, probability: float) -> bool:
-        """True as often as that."""
         return self.chance.random() < probability
 
     def clause(self, event: Event, form: str, *, subject: bool, opening: bool = True) -> Clause:
-        """[a person] [is] [slowly] putting [the box] [down] [under the table] [slowly]"""
+        """Return [a person] [is] [slowly] putting [the box] [down] [under the table] [slowly]."""
         clause = Clause(opening)
         if subject:
             self._subject(clause, event.agent, bare=form == "gerund")
@@ -82,7 +81,6 @@ class ClauseWriter:
         return words[:1] * 2 + words
 
     def _predicate(self, clause: Clause, event: Event, inflect: Inflection) -> None:
-        """[slowly] puts [the box] [down] [under the table] [slowly]"""
         move, action = event.move, ACTIONS[event.move.action]
         novel_verbs = NOVEL_VERBS.get(move.action, ()) if self.novel else ()
         verb = self.chance.choice((*action.verbs, *novel_verbs))
@@ -178,7 +176,7 @@ class ClauseWriter:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A query, the window and the events (by index) that it describes, and what it composes."""
+    """A query, its window, the indices of the events that it describes, its pairs and lemmas."""
 
     text: str
     window: tuple[float, float]
@@ -188,14 +186,14 @@ class Sentence:
 
 
 class SentenceWriter:
-    """Tells a script: every call gives another sentence. Novel words come in only if asked for."""
+    """Writes sentences about a script; every call gives another one. `novel` adds novel words."""
 
     def __init__(self, script: Script, chance: random.Random, *, novel: bool = False) -> None:
         self.script, self.chance = script, chance
         self.writer = ClauseWriter(script.room, chance, novel=novel)
 
     def describe(self, index: int) -> Sentence:
-        """A sentence for an event; at times it takes in the next one."""
+        """Return a sentence about an event, and sometimes about the next one."""
         events = self.script.events
         chosen = [index]
         follower = next((i for i in range(index + 1, len(events)) if events[i].agent == events[index].agent), None)

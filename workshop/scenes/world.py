@@ -1,4 +1,4 @@
-"""What there is in the scenes and what agents can do: nouns, places, actions, and the state of a room."""
+"""Nouns, places and actions of the scenes, and the state of a room."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -16,8 +16,8 @@ WORLD = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text(encoding
 class Noun:
     """A kind of item. `bulk`: 1 fits in a hand, 2 in the arms, 3 can be moved with effort, 4 is fixed.
 
-    `affords` names actions that it undergoes and the roles it plays: `on`, `under`, `behind` and `in` (things can be
-    put there), `seat`, `bouncy` (one can jump on it), `door` (it is opened by a door of its own).
+    `affords` names the actions that apply to it and its roles: `on`, `under`, `behind` and `in` (things can be put
+    there), `seat`, `bouncy` (agents can jump on it), `door` (it has a door).
     """
 
     bulk: int
@@ -37,14 +37,15 @@ class Noun:
 
 @dataclass(frozen=True)
 class Action:
-    """One kind of event: its verbs, its length in seconds, the manners, relations and directions it can have."""
+    """A kind of event: its verbs, seconds, manners, relations and directions, and how often it is chosen."""
 
     verbs: Words
     seconds: float
     manners: Words
     relations: Words = ()
     directions: Words = ()
-    bare: bool = True  # whether the verb may stand without direction and target
+    bare: bool = True  # whether the verb may have no direction and no target
+    weight: int = 1
 
 
 def _load(kind: type, row: dict) -> Noun | Action:
@@ -58,20 +59,20 @@ ACTIONS = {action: _load(Action, row) for action, row in WORLD["actions"].items(
 PLACES, MANNERS, OWN_COLOURS = WORLD["places"], WORLD["manners"], WORLD["own_colours"]
 AGENTS = {kind: tuple(words) for kind, words in WORLD["agents"].items()}
 NOVEL_VERBS = {action: tuple(verbs) for action, verbs in WORLD["novel_verbs"].items()}
-KEPT_COLD = frozenset(("apple", "bottle", "bowl", "can", "jar", "plate", "lemon"))  # all that goes into a fridge
+KEPT_COLD = frozenset(("apple", "bottle", "bowl", "can", "jar", "plate", "lemon"))  # things for a fridge
 
 COLOURS = ("red", "blue", "green", "yellow", "white", "black", "brown", "orange", "pink", "grey")
 NOVEL_COLOUR = "purple"
 FURNITURE_COLOURS = ("brown", "white", "black", "grey", "green", "blue")
 SIZES = ("small", "big")
-SUBSTANCES = ("glass", "paper", "straw", "rubber")  # modifiers that leave no choice of material
-NOVEL_PATTERN = "dotted"  # wherever something can be striped
+SUBSTANCES = ("glass", "paper", "straw", "rubber")  # modifiers that name a material
+NOVEL_PATTERN = "dotted"  # for things that can be striped
 
 NOVEL_AGENT = "robot"
 
 
 def fits(noun: str, relation: str, target: str) -> bool:
-    """Whether a thing of this kind can be put `relation` (on, under, behind, in) a thing of that kind."""
+    """Return whether a thing of one kind can be put `relation` (on, under, behind, in) a thing of another kind."""
     held, holder = NOUNS[noun], NOUNS[target]
     if relation not in holder.affords:
         return False
@@ -83,7 +84,6 @@ def fits(noun: str, relation: str, target: str) -> bool:
 
 
 def colours_of(noun: str, *, novel: bool = False) -> Words:
-    """The colours that a thing of this kind comes in."""
     if noun in OWN_COLOURS:
         return OWN_COLOURS[noun]
     palette = COLOURS if noun in OBJECTS else FURNITURE_COLOURS
@@ -91,7 +91,6 @@ def colours_of(noun: str, *, novel: bool = False) -> Words:
 
 
 def materials_of(noun: str, *, novel: bool = False) -> Words:
-    """The materials and patterns that a thing of this kind comes in."""
     materials = NOUNS[noun].materials
     return (*materials, NOVEL_PATTERN) if novel and "striped" in materials else materials
 
@@ -101,17 +100,14 @@ NOVEL_ADVERBS = {"slowly": "gradually", "quickly": "hastily", "gently": "softly"
 SIZE_WORDS = {"small": ("small",), "big": ("big", "large")}
 NOVEL_SIZE_WORDS = {"small": "tiny"}
 
-PREPOSITIONS = {  # relation -> the prepositions for it, the one for motion last
-    "in": ("in", "into")
-}
 NOVEL_PREPOSITIONS = {"in": "inside", "on": "onto", "under": "beneath", "to": "toward"}
-MOTION = frozenset(("put", "drop", "throw"))  # what is moved into or onto
+MOTION = frozenset(("put", "drop", "throw"))
 VOWELS = "aeiou"
 
 
 def prepositions(action: str, relation: str, *, novel: bool = False) -> Words:
-    """The prepositions for a relation that comes about by an action."""
-    words = PREPOSITIONS.get(relation, (relation,)) if action in MOTION else (relation,)
+    """Return the prepositions for the relation that an action results in."""
+    words = ("in", "into") if action in MOTION and relation == "in" else (relation,)
     moved = action in MOTION or (action == "jump" and relation == "on")
     if novel and relation in NOVEL_PREPOSITIONS and (moved or relation in ("under", "to")) and action != "give":
         return (*words, NOVEL_PREPOSITIONS[relation])
@@ -119,7 +115,7 @@ def prepositions(action: str, relation: str, *, novel: bool = False) -> Words:
 
 
 def third_person(verb: str) -> str:
-    """Put -> puts, push -> pushes, carry -> carries."""
+    """Return the third person: puts, pushes, carries."""
     if verb.endswith(("s", "sh", "ch", "x", "z")):
         return verb + "es"
     if verb.endswith("y") and verb[-2] not in VOWELS:
@@ -128,7 +124,7 @@ def third_person(verb: str) -> str:
 
 
 def gerund(verb: str) -> str:
-    """Put -> putting, take -> taking, open -> opening."""
+    """Return the gerund: putting, taking, opening."""
     if verb.endswith("e"):
         return verb[:-1] + "ing"
     one_vowel = sum(letter in VOWELS for letter in verb) == 1
@@ -137,13 +133,12 @@ def gerund(verb: str) -> str:
     return verb + "ing"
 
 
-BESIDE = 0.06  # how far from a thing's middle "beside" and "near" it are; the room is 1 wide
-NEAR = 0.09
+BESIDE, NEAR = 0.06, 0.09  # distances from a thing's middle; the room has width 1
 
 
 @dataclass(frozen=True)
 class Location:
-    """On, under, behind, in, near or beside an item, on the floor, or held by an agent; `x` is 0 (left) to 1."""
+    """A relation to an item, to the floor, or to the agent that holds the thing; `x` is 0 (left) to 1."""
 
     relation: str
     target: str
@@ -152,7 +147,7 @@ class Location:
 
 @dataclass
 class Item:
-    """A piece of furniture or an object. `open` and `lit` are None for what has no lid, door or light."""
+    """A piece of furniture or an object. `open` and `lit` are None for items without a lid, door or light."""
 
     id: str
     noun: str
@@ -171,42 +166,42 @@ class Item:
 
 @dataclass
 class Agent:
-    """Somebody: a man, a woman, a boy, a girl (or a robot), the colour of the clothes, where and how."""
+    """A man, woman, boy, girl or robot, and the colour of the clothes."""
 
     id: str
     noun: str
     colour: str
     x: float
-    seat: str | None = None  # the item, or the floor, that the agent sits on
-    near: str | None = None  # the item that the agent stands or sits at
+    seat: str | None = None  # the item or the floor that the agent sits on
+    near: str | None = None  # the item next to the agent
     holding: str | None = None
 
 
 @dataclass
 class Room:
-    """A place with its items and agents, as they are at one moment."""
+    """A place with its items and agents at one time."""
 
     place: str
     items: dict[str, Item] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
 
     def copy(self) -> "Room":
-        """The room as it is now, whatever happens to this one."""
+        """Return a copy of the room, its items and its agents."""
         items = {name: replace(item) for name, item in self.items.items()}
         return Room(self.place, items, {name: replace(agent) for name, agent in self.agents.items()})
 
     def on_it(self, item: Item, *relations: str) -> list[Item]:
-        """What is located by this item, in these relations (all if none is named)."""
+        """Return the items that are located by this one, in these relations (default: all)."""
         dependents = [other for other in self.items.values() if other.at.target == item.id]
         return [other for other in dependents if not relations or other.at.relation in relations]
 
     def free(self, item: Item) -> bool:
-        """Nobody holds it and nothing depends on where it is, but for what is in it."""
+        """Return whether no agent uses the item and no other item but its contents depends on its place."""
         used = any(agent.seat and item.id in (agent.seat, agent.near) for agent in self.agents.values())
         return not used and item.at.relation != "held" and len(self.on_it(item)) == len(self.on_it(item, "in"))
 
     def reachable(self, item: Item) -> bool:
-        """Not held, and not in anything that is closed or held."""
+        """Return whether the item is not held, and not in a closed or held one."""
         if item.at.relation == "held":
             return False
         holder = self.items.get(item.at.target)
@@ -215,11 +210,10 @@ class Room:
         return holder.open is not False and self.reachable(holder)
 
     def on_floor(self, item: Item) -> bool:
-        """Whether it stands free on the floor."""
         return item.at.target == FLOOR or item.at.relation in ("near", "beside")
 
     def holds(self, item: Item, relation: str, target: Item) -> bool:
-        """Whether there is room for the item in this relation to the target now."""
+        """Return whether the item can be put in this relation to the target now."""
         if item is target or not self.reachable(target) or target.id == item.at.target:
             return False
         if relation in ("near", "beside"):
@@ -231,14 +225,13 @@ class Room:
         return not seated and fits(item.noun, relation, target.noun) and len(self.on_it(target, relation)) < 2
 
     def x_of(self, item: Item) -> float:
-        """Where it is now: with what it is in, or with who holds it."""
+        """Return the item's x, which is that of its container or holder."""
         if item.at.relation == "held":
             return self.agents[item.at.target].x
         holder = self.items.get(item.at.target)
         return self.x_of(holder) if holder is not None and item.at.relation == "in" else item.at.x
 
     def spot(self, relation: str, target: Item, chance: random.Random) -> Location:
-        """A location in this relation to the target."""
         x = self.x_of(target)
         if relation in ("near", "beside"):
             side = chance.choice((-1, 1)) * (NEAR if relation == "near" else BESIDE)
@@ -246,5 +239,4 @@ class Room:
         return Location(relation, target.id, round(x, 2))
 
     def floor(self, x: float) -> Location:
-        """A location on the floor, kept within the room."""
         return Location("on", FLOOR, round(min(max(x, 0.03), 0.97), 2))

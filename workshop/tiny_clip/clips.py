@@ -1,4 +1,4 @@
-"""Clips of rendered scenes with their sentences, attributes and patches: what the tiny CLIP learns from."""
+"""Make the training data of the tiny CLIP: clips of rendered scenes with sentences and labels."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from torch import Tensor
 from workshop.scenes.animation import FPS, Frame, frame_count, paint, scenes_by_frame
 from workshop.scenes.drawing import COLOURS, HEIGHTS
 from workshop.scenes.generate import data_set
-from workshop.scenes.observe import BODY, MATERIALS, MODIFIERS, SIZES, STATE, body_of, state_of
-from workshop.scenes.scene import Box, Record, Scene, person_box
-from workshop.scenes.script import Script, write_script
+from workshop.scenes.scene import SIDE, Box, Person, Record, Scene, Thing, person_box, posture
+from workshop.scenes.script import Event, Script, write_script
 from workshop.scenes.sentences import SentenceWriter
-from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, NOVEL_COLOUR, PLACES
+from workshop.scenes.world import ACTIONS, AGENTS, FLOOR, MANNERS, NOUNS, NOVEL_COLOUR, PLACES, SIZES
 from workshop.tiny_clip.model import GRID, PATCH, SPREAD, Patches, Pictures, stirring
 
 LENGTH = 0.5  # seconds of a clip
 QUARTERS = 4
-CLIPS, IDLE = 3, 2  # clips drawn of an event, and anywhere in a scene
-TOLD = 5  # sentences tried for an event
-NOVEL = 0.2  # share of scenes with the words that the data set keeps for its split Novel-Word
+CLIPS, IDLE = 3, 2  # clips per event, and clips at random times of a scene
+TRIES = 5  # sentences written for an event
+NOVEL = 0.2  # share of scenes with the words of the split Novel-Word
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Half a second of a scene: its frames, what is in each patch of the middle one, what goes on, and sentences.
+    """Half a second of a scene: its frames, labels of the middle frame's patches, and labels of its events.
 
-    `sentences` are those of each event under way; none where nothing goes on.
+    `sentences` has a list for each event in progress.
     """
 
     pictures: Pictures
@@ -47,19 +46,19 @@ class Clip:
 
 @dataclass(frozen=True)
 class Moment:
-    """An event of a scene: a sentence, and the frames of a clip of each quarter (QUARTERS, FRAMES, SIDE, SIDE, 3)."""
+    """An event of a scene: a sentence, and the frames of four clips (QUARTERS, FRAMES, SIDE, SIDE, 3)."""
 
     sentence: str
     pictures: Pictures
 
 
 def is_new(record: Record, known: set[str]) -> bool:
-    """Whether a scene is not one of the data set's."""
+    """Return whether a scene is not in the data set."""
     return _content(record) not in known
 
 
 def known_scenes() -> set[str]:
-    """The data set's scenes."""
+    """Return the contents of the data set's scenes."""
     return {_content(json.loads(line)) for line in data_set()["scripts.jsonl"].splitlines()}
 
 
@@ -68,28 +67,27 @@ def _content(record: Record) -> str:
 
 
 def clips(seed: int, scenes: int) -> Iterator[Clip]:
-    """Clips of so many new scenes; the same seed gives the same."""
+    """Yield the clips of new scenes, which the seed determines."""
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
         yield from _clips(record, sorted(_drawn(script, frame_count(record), chance)), sentences)
 
 
 def moments(seed: int, scenes: int) -> Iterator[Moment]:
-    """The events of so many new scenes; the same seed gives the same."""
+    """Yield the events of new scenes, which the seed determines."""
     chance = random.Random(seed)
     for script, record, sentences in _new_scenes(chance, scenes):
-        drawn = [
-            [
-                event.start + (event.end - event.start) * (quarter + 0.5) / QUARTERS - LENGTH / 2
-                for quarter in range(QUARTERS)
-            ]
-            for event in script.events
+        firsts = [
+            [_first_frame(event, (quarter + 0.5) / QUARTERS) for quarter in range(QUARTERS)] for event in script.events
         ]
-        firsts = [[max(round(start * FPS), 0) for start in starts] for starts in drawn]
-        wanted = frames_of_clips(record, {first for several in firsts for first in several})
-        seen = _filmed(record, wanted)
+        seen = _filmed(record, frames_of_clips(record, {first for several in firsts for first in several}))
         for several, texts in zip(firsts, sentences, strict=True):
             yield Moment(texts[0], np.stack([seen[first] for first in several]))
+
+
+def _first_frame(event: Event, share: float) -> int:
+    """Return the first frame of the clip around this share of an event."""
+    return max(round((event.start + (event.end - event.start) * share - LENGTH / 2) * FPS), 0)
 
 
 def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Record, list[list[str]]]]:
@@ -99,13 +97,13 @@ def _new_scenes(chance: random.Random, scenes: int) -> Iterator[tuple[Script, Re
         script = write_script(chance, novel=novel)
         record = script.record(f"T{scene}", "train")
         if script.events and is_new(record, known):
-            yield script, record, told(script, chance, novel=novel)
+            yield script, record, sentences_of(script, chance, novel=novel)
 
 
-def told(script: Script, chance: random.Random, *, novel: bool) -> list[list[str]]:
-    """Sentences of each event, alone where one tells it alone."""
+def sentences_of(script: Script, chance: random.Random, *, novel: bool) -> list[list[str]]:
+    """Return sentences for each event, if possible only those that describe no other event."""
     writer = SentenceWriter(script, chance, novel=novel)
-    several = [[writer.describe(event) for _ in range(TOLD)] for event in range(len(script.events))]
+    several = [[writer.describe(event) for _ in range(TRIES)] for event in range(len(script.events))]
     alone = [[sentence.text for sentence in some if len(sentence.events) == 1] for some in several]
     return [some or [sentence.text for sentence in all_] for some, all_ in zip(alone, several, strict=True)]
 
@@ -120,7 +118,7 @@ def _drawn(script: Script, count: int, chance: random.Random) -> set[int]:
 
 
 def frames_of_clips(record: Record, firsts: Iterable[int]) -> dict[int, list[int]]:
-    """The frames of clips by the first one of each; a video's last frame fills up its last clip."""
+    """Return the frames of each clip by its first frame; the video's last frame completes its last clip."""
     last = frame_count(record) - 1
     return {first: [min(first + later, last) for later in SPREAD] for first in firsts}
 
@@ -147,7 +145,7 @@ def _clips(record: Record, firsts: Iterable[int], sentences: list[list[str]]) ->
 
 
 def pictures_of_video(record: Record) -> Pictures:
-    """The frames of every clip of a scene (clips, FRAMES, SIDE, SIDE, 3), as extraction takes them from its video."""
+    """Return the frames of every clip of a scene (clips, FRAMES, SIDE, SIDE, 3), as extraction reads its video."""
     wanted = frames_of_clips(record, range(0, frame_count(record), round(LENGTH * FPS)))
     return np.stack(list(_filmed(record, wanted).values()))
 
@@ -163,32 +161,72 @@ def _filmed(record: Record, wanted: dict[int, list[int]]) -> dict[int, Pictures]
 
 
 def as_filmed(frame: Frame) -> Frame:
-    """A frame with the colours that a video file keeps."""
+    """Return a frame with the colours that a video file preserves."""
     film = av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format="yuv420p")
     return np.asarray(film.reformat(format="rgb24").to_ndarray(), np.uint8)
 
 
 EDGES = np.arange(GRID) * PATCH
-FILLED = 0.4  # share of a patch that is a thing's
+FILLED = 0.4  # least share of a patch that a thing covers
 KINDS = ("", *sorted(NOUNS), *sorted(HEIGHTS))
 HUES = ("", *COLOURS)
 
-PLACE = 2  # an agent's first numbers are where it is, which its patch tells
-POSE = 4  # a thing's first ones are where it is, how deep, and whether it is hidden
-CHANGING = 8  # the rest of a thing's, its relation, changes at once
+UNIT = SIDE / 10  # pixels; the unit of places
+MATERIALS = ("wooden", "metal", "striped", "dotted")
+RELATIONS = ("floor", "on", "under", "behind", "in", "near", "beside", "held")
+BODY, STATE = 19, 8 + len(RELATIONS)  # lengths of the state of an agent and of a thing
+PLACE = 2  # numbers of an agent's place, which its patch implies
+POSE = 4  # numbers of a thing's place, depth and visibility
+CHANGING = 8  # numbers of a thing's state without its relation
 POSTURE = BODY - PLACE
-OF_AGENT = POSTURE + BODY  # how an agent stands, and what of it has changed
+OF_AGENT = POSTURE + BODY  # an agent's posture, and the change of its state
 OF_THING = STATE - POSE + CHANGING
 NUMBERS = OF_AGENT + OF_THING
 NOTHING, AGENT, THING = 0, 1, 2
 
-Maps = npt.NDArray[np.uint8]  # (GRID, GRID, 2): places in KINDS and HUES
+Maps = npt.NDArray[np.uint8]  # (GRID, GRID, 2): indices into KINDS and HUES
 Numbers = npt.NDArray[np.float32]
+
+
+def one_hot(choices: Sequence[str], chosen: str | None) -> list[float]:
+    return [float(choice == chosen) for choice in choices]
+
+
+def body_of(scene: Scene, person: Person) -> list[float]:
+    """Return the state of an agent [BODY]."""
+    held = posture(scene, person)
+    place = [person.x, person.y - person.lift, person.lift]
+    angles = [held.stride / 30, held.crouch / 10, held.lean / 10, held.kick / 30]
+    return [
+        *(value / UNIT for value in place),
+        float(person.facing),
+        *one_hot(("front", "side", "back"), held.view),
+        *one_hot(("floor", "seat"), held.sits),
+        *angles,
+        *(number / 10 for hand in held.hands for number in hand),
+        float(person.holding is not None),
+        float(person.overhead),
+    ]
+
+
+def state_of(scene: Scene, thing: Thing) -> list[float]:
+    """Return the state of a thing [STATE]."""
+    pose = scene.pose(thing)
+    angle = np.deg2rad(pose.angle)
+    return [
+        *(value / UNIT for value in (pose.x, pose.y, pose.depth)),
+        float(pose.hidden),
+        float(np.sin(angle)),
+        float(np.cos(angle)),
+        thing.squeeze,
+        thing.opened if thing.opened is not None else -0.5,
+        *one_hot(RELATIONS, thing.relation),
+    ]
 
 
 @dataclass(frozen=True)
 class States:
-    """For each patch whether an agent or a thing is in it [GRID, GRID], and that one's state [GRID, GRID, NUMBERS]."""
+    """For each patch, what is in it [GRID, GRID] and the state of that agent or thing [GRID, GRID, NUMBERS]."""
 
     owners: npt.NDArray[np.uint8]
     numbers: npt.NDArray[np.float16]
@@ -196,9 +234,9 @@ class States:
 
 @dataclass(frozen=True)
 class SceneStates:
-    """The states of all agents [agents, BODY] and things [things, STATE], and who is in each patch.
+    """The states of all agents [agents, BODY] and things [things, STATE], and the owner of each patch.
 
-    Agents are numbered from 0, things go on from there; -1 is nobody.
+    Owners are numbered from 0, agents first; -1 is none.
     """
 
     bodies: Numbers
@@ -206,11 +244,11 @@ class SceneStates:
     owners: npt.NDArray[np.int16]
 
     def since(self, before: SceneStates, after: SceneStates) -> States:
-        """The states of those in each patch, with what changes from one moment to another."""
+        """Return the states of the patches' owners, with their changes between two other times."""
         agents = np.concatenate([self.bodies[:, PLACE:], after.bodies - before.bodies], axis=1)
         changed = (after.things - before.things)[:, :CHANGING]
         things = np.concatenate([self.things[:, POSE:], changed], axis=1)
-        rows = np.zeros((len(agents) + len(things) + 1, NUMBERS), np.float16)  # the last one is nobody's
+        rows = np.zeros((len(agents) + len(things) + 1, NUMBERS), np.float16)  # the last row is of no owner
         rows[: len(agents), :OF_AGENT] = agents
         rows[len(agents) : -1, OF_AGENT:] = things
         kinds = np.array([AGENT] * len(agents) + [THING] * len(things) + [NOTHING], np.uint8)
@@ -218,7 +256,7 @@ class SceneStates:
 
 
 def patch_states(scene: Scene) -> SceneStates:
-    """The states of a scene, as it is now."""
+    """Return the states of a scene at present."""
     people, things = list(scene.people.values()), list(scene.things.values())
     boxes = [person_box(person, person.x, person.y - person.lift) for person in people]
     owners = np.full((GRID, GRID), -1, np.int16)
@@ -229,7 +267,7 @@ def patch_states(scene: Scene) -> SceneStates:
 
 
 def patch_map(scene: Scene) -> Maps:
-    """(GRID, GRID, 2): kind and colour of the smallest thing or agent that fills a patch, or has its middle there."""
+    """Return kind and colour (GRID, GRID, 2) of the smallest owner that fills a patch or has its middle there."""
     grid = np.zeros((GRID, GRID, 2), np.uint8)
     named = [(scene.box(thing), thing.noun, thing.look.colour) for thing in scene.things.values()]
     named += [(person_box(it, it.x, it.y - it.lift), it.body.kind, it.body.colour) for it in scene.people.values()]
@@ -252,9 +290,9 @@ def _area(box: Box) -> float:
     return (box[2] - box[0]) * (box[3] - box[1])
 
 
-AT_ONCE = 2  # events that a clip can show
-LEAST = 0.2  # seconds of an event within a clip, or it is not told
-BEGUN, ALMOST = 0.3, 0.7  # shares of an event: its beginning, its middle, its end
+AT_ONCE = 2  # events that a clip has labels for
+LEAST = 0.2  # seconds of an event in a clip that get it a label
+BEGUN, ALMOST = 0.3, 0.7  # shares of an event at which its middle and its end start
 
 
 def _names(several: Iterable[str]) -> tuple[str, ...]:
@@ -270,24 +308,24 @@ GROUPS = {
     "colour": _names([*COLOURS, NOVEL_COLOUR]),
     "size": _names(SIZES),
     "material": _names(MATERIALS),
-    "modifier": _names(MODIFIERS),
+    "modifier": _names(word for noun in NOUNS.values() for word in noun.modifiers),
     "agent": _names(AGENTS),
     "target": _names([*NOUNS, *AGENTS, FLOOR, *PLACES]),
     "target_colour": _names([*COLOURS, NOVEL_COLOUR]),
     "phase": _names(("begin", "middle", "end")),
 }
 
-Attributes = npt.NDArray[np.uint8]  # (AT_ONCE, groups): places in GROUPS
+Attributes = npt.NDArray[np.uint8]  # (AT_ONCE, groups): indices into GROUPS
 
 
 def events_within(record: Record, start: float, end: float) -> list[int]:
-    """The events, by index, that a clip from `start` to `end` (s) shows enough of."""
+    """Return the indices of the events that a clip from `start` to `end` (s) shows long enough."""
     shown = [min(end, event["end"]) - max(start, event["start"]) for event in record["events"]]
     return [index for index, seconds in enumerate(shown) if seconds >= LEAST - 1e-6]
 
 
 def attributes(record: Record, events: list[int], middle: float) -> Attributes:
-    """What a clip of these events shows, `middle` (s) being its middle; one event twice, nothing as nothing."""
+    """Return the labels of a clip, with `middle` (s) its middle; those of a single event are repeated."""
     rows = [_attributes(record, record["events"][index], middle) for index in events]
     table = np.zeros((AT_ONCE, len(GROUPS)), np.uint8)
     for place, row in enumerate((rows * AT_ONCE)[:AT_ONCE]):
@@ -315,14 +353,14 @@ def _attributes(record: Record, event: Record, middle: float) -> dict[str, str |
 
 
 BATCH = 96  # clips
-MIXED, MIRRORED = 0.8, 0.5  # shares of clips with another's furniture, and of mirrored batches
+MIXED, MIRRORED = 0.8, 0.5  # shares of clips with the background of another, and of mirrored batches
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step takes: clips with some patches of each, at `places` of the grid; `busy` have a sentence."""
+    """Clips with some patches of each, at `places` of the grid; `busy` are the clips with a sentence."""
 
     patches: Tensor
     places: Tensor
@@ -336,10 +374,10 @@ class Batch:
 
 
 class Batches:
-    """Draws batches of clips, all of them once before any is drawn again.
+    """Draws batches of clips, each clip once an epoch.
 
-    A scene is soon known by its furniture, and then everything about it: so most clips get what rests, far from what
-    moves, from another clip; half of the batches are mirrored, and each clip is moved by a patch to a side, or not.
+    A model could recognise a scene by its background, so most clips get the patches far from any motion from another
+    clip. Half of the batches are mirrored, and each clip is moved by at most one patch to a side.
     """
 
     def __init__(self, several: Sequence[Clip], patches: Patches, seed: int) -> None:
@@ -354,7 +392,7 @@ class Batches:
         self.numbers = np.stack([clip.states.numbers for clip in several]).reshape(size)
 
     def draw(self, kept: int) -> Batch:
-        """A batch with so many patches of each clip, those that stir first, then those about them."""
+        """Return a batch with `kept` patches of each clip, preferably those with motion and their neighbours."""
         while len(self._order) < BATCH:
             self._order += self.chance.permutation(len(self.sentences)).tolist()
         rows, self._order = np.array(self._order[:BATCH]), self._order[BATCH:]
@@ -368,7 +406,7 @@ class Batches:
         if self.chance.random() < MIRRORED:
             seen = seen.reshape(*seen.shape[:2], -1, PATCH).flip(-1).flatten(-2)
             places = places // GRID * GRID + GRID - 1 - places % GRID
-            owners = torch.zeros_like(owners)  # states tell left from right
+            owners = torch.zeros_like(owners)  # states depend on left and right
         columns = places % GRID + self.chance.integers(-1, 2, (BATCH, 1))
         places = places // GRID * GRID + np.clip(columns, 0, GRID - 1)
         of_rows = [self.sentences[row] for row in rows]

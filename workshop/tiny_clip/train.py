@@ -43,7 +43,7 @@ from workshop.tiny_clip.clips import (
     Moment,
     clips,
     moments,
-    told,
+    sentences_of,
 )
 from workshop.tiny_clip.model import (
     DEVIATION,
@@ -267,7 +267,7 @@ def sentences_of_scripts(seed: int, scripts: int) -> Iterator[str]:
     chance = random.Random(seed)
     for _ in range(scripts):
         novel = chance.random() < NOVEL
-        for several in told(write_script(chance, novel=novel), chance, novel=novel):
+        for several in sentences_of(write_script(chance, novel=novel), chance, novel=novel):
             yield from several
 
 
