@@ -1,10 +1,10 @@
-"""Other scenes than the data set's, as a data set of their own with features: what the grounding model is trained on.
+"""Make the training data of the shipped grounding model: scenes that are not in the data set, with features.
 
     python -m workshop.grounder FOLDER [--scenes N] [--seed S]
 
-Writes FOLDER/train.jsonl, val.jsonl and features/<vid>.npy, the tiny CLIP's features of clips of half a second, encoded
-as they are painted, without a video file. No sentence has a pair that the data set holds out for Novel-Composition, a
-word that it keeps for Novel-Word, or the words of a test query.
+Writes FOLDER/train.jsonl, val.jsonl and features/<vid>.npy: features of the tiny CLIP for clips of half a second,
+computed from the frames without a video file. No sentence contains a pair held out for Novel-Composition, a word of
+Novel-Word, or the words of a test query.
 """
 
 import argparse
@@ -25,24 +25,23 @@ from workshop.scenes.generate import AnnotatedVideo, annotated_videos, hold_out
 from workshop.tiny_clip.clips import Pictures, is_new, known_scenes, pictures_of_video
 
 TESTS = ("test_trivial", "novel_composition", "novel_word")
-HELD_OUT = 0.05  # share of the scenes to choose the best epoch by
+HELD_OUT = 0.05  # share of the scenes for validation
 CLIPS_AT_ONCE = 64
 
 
 def queries_of_tests() -> set[str]:
-    """The queries of the data set's test splits."""
     files = [json.loads((SHIPPED / f"{split}.json").read_text(encoding="utf-8")) for split in TESTS]
     return {text for videos in files for video in videos.values() for text in video["sentences"]}
 
 
 def other_scenes(count: int, seed: int) -> list[AnnotatedVideo]:
-    """So many scenes with sentences as the data set's training split has them; the same seed gives the same."""
+    """Return scenes with sentences like those of the training split, which the seed determines."""
     held, tests = hold_out(random.Random(generate.SEED)), queries_of_tests()
     return annotated_videos(count, lambda it: held.isdisjoint(it.pairs) and it.text not in tests, random.Random(seed))
 
 
 def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
-    """A scene's queries."""
+    """Yield the queries of a scene."""
     for number, sentence in enumerate(video.sentences):
         yield {
             "qid": f"{vid}_{number}",
@@ -55,7 +54,7 @@ def rows_of(vid: str, video: AnnotatedVideo) -> Iterator[dict[str, Any]]:
 
 @torch.inference_mode()
 def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
-    """Features [clips, dimension] of a video's clips (clips, frames, rows, columns, 3)."""
+    """Return the features [clips, dimension] of clips (clips, frames, rows, columns, 3)."""
     joined = [np.concatenate(list(frames), axis=-1) for frames in pictures]
     parts = []
     for start in range(0, len(joined), CLIPS_AT_ONCE):
@@ -65,7 +64,7 @@ def features_of(pictures: Pictures, encoder: Encoder) -> np.ndarray:
 
 
 def write(folder: Path, scenes: int, seed: int, clip: Clip) -> int:
-    """Write the data set into a folder; how many queries it has."""
+    """Write the data set to a folder; return the number of queries."""
     encoder, known, queries = load(clip), known_scenes(), 0
     (folder / "features").mkdir(parents=True, exist_ok=True)
     lines: dict[str, list[str]] = {"train": [], "val": []}

@@ -1,9 +1,9 @@
-"""Make the sample data set "scenes": Compositional-Temporal-Grounding files and the scripts behind them.
+"""Make the data set "scenes": Compositional-Temporal-Grounding files and the scripts of the videos.
 
     python -m workshop.scenes.generate --output DIR [--videos N] [--seed S]
 
-Writes train.json, test_trivial.json, novel_composition.json and novel_word.json (a video: sentences, timestamps,
-duration, and in the novel splits what is novel) and scripts.jsonl (a video: its room, its agents and its events).
+Writes train.json, test_trivial.json, novel_composition.json and novel_word.json (a video's sentences, timestamps and
+duration, and in the novel splits the novel words) and scripts.jsonl (a video's room, agents and events).
 The same seed gives the same bytes on every machine.
 """
 
@@ -16,29 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workshop.scenes import world
 from workshop.scenes.script import Script, write_script
 from workshop.scenes.sentences import Pair, Sentence, SentenceWriter
-from workshop.scenes.world import (
-    NOUNS,
-    NOVEL_ADVERBS,
-    NOVEL_AGENT,
-    NOVEL_COLOUR,
-    NOVEL_PATTERN,
-    NOVEL_PREPOSITIONS,
-    NOVEL_SIZE_WORDS,
-    NOVEL_VERBS,
-)
 
 TYPES = ("v-n", "a-n", "n-n", "v-adv", "p-n")
 HELD_OUT = {"v-n": 0.10, "a-n": 0.12, "n-n": 0.15, "v-adv": 0.10, "p-n": 0.10}  # share of all occurrences
-COMMONEST = 0.03  # a pair that makes up more of its type is never held out
-PILOT = 150  # scripts from which the pairs are counted
-TRIES = 10  # wordings tried for an event
+COMMONEST = 0.03  # largest share of its type that a held-out pair may have
+PILOT = 150  # scripts in which the pairs are counted
+TRIES = 10  # wordings for an event
 SHARES = {"train": 0.51, "test_trivial": 0.13, "novel_composition": 0.22, "novel_word": 0.14}  # of the videos
 
-NOVEL_WORDS = {noun for noun, kind in NOUNS.items() if kind.novel} | {NOVEL_AGENT, NOVEL_COLOUR, NOVEL_PATTERN}
-NOVEL_WORDS |= {*NOVEL_ADVERBS.values(), *NOVEL_SIZE_WORDS.values(), *NOVEL_PREPOSITIONS.values()}
-NOVEL_WORDS |= {verb for verbs in NOVEL_VERBS.values() for verb in verbs}
+NOVEL_WORDS = {noun for noun, kind in world.NOUNS.items() if kind.novel} | {
+    world.NOVEL_AGENT,
+    world.NOVEL_COLOUR,
+    world.NOVEL_PATTERN,
+}
+NOVEL_WORDS |= {*world.NOVEL_ADVERBS.values(), *world.NOVEL_SIZE_WORDS.values(), *world.NOVEL_PREPOSITIONS.values()}
+NOVEL_WORDS |= {verb for verbs in world.NOVEL_VERBS.values() for verb in verbs}
 
 Label = dict[str, list[list[str]]] | dict[str, list[str]]
 Acceptance = Callable[[Sentence], bool]
@@ -46,7 +41,7 @@ Acceptance = Callable[[Sentence], bool]
 
 @dataclass
 class AnnotatedVideo:
-    """A script with its sentences, and in the novel splits a label for each: what is novel about it."""
+    """A script with its sentences, and in the novel splits a label for each sentence."""
 
     script: Script
     sentences: list[Sentence]
@@ -55,7 +50,7 @@ class AnnotatedVideo:
 
 @dataclass
 class TrainingVocabulary:
-    """What the training sentences have: whole texts, words as they are written, lemmas and pairs."""
+    """The texts, words, lemmas and pairs of the training sentences."""
 
     texts: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
@@ -63,7 +58,6 @@ class TrainingVocabulary:
     pairs: set[Pair] = field(default_factory=set)
 
     def add(self, sentence: Sentence) -> None:
-        """Take in a training sentence."""
         self.texts.add(sentence.text)
         self.words.update(words_of(sentence.text))
         self.lemmas.update(lemma for _, lemma in sentence.lemmas)
@@ -71,7 +65,6 @@ class TrainingVocabulary:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a query as they are written."""
     return text.rstrip(".").split()
 
 
@@ -81,13 +74,13 @@ def _count_pairs(chance: random.Random) -> Counter[Pair]:
         script = write_script(chance)
         writer = SentenceWriter(script, chance)
         for index in range(len(script.events)):
-            counts.update(writer.describe(index).pairs)
-            counts.update(writer.describe(index).pairs)
+            for _ in range(2):
+                counts.update(writer.describe(index).pairs)
     return counts
 
 
 def _names_things(pair: Pair) -> bool:
-    return pair[0] == "v-adv" or pair[2] in NOUNS
+    return pair[0] == "v-adv" or pair[2] in world.NOUNS
 
 
 def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
@@ -97,7 +90,7 @@ def _candidates(counts: Counter[Pair], kind: str) -> list[Pair]:
 
 
 def hold_out(chance: random.Random) -> frozenset[Pair]:
-    """Pairs for Novel-Composition: some of each type, never more than a quarter of what a word occurs in."""
+    """Return pairs for Novel-Composition of each type, at most a quarter of the occurrences of a word."""
     counts = _count_pairs(chance)
     budget: Counter[str] = Counter()
     for pair, count in counts.items():
@@ -133,7 +126,7 @@ def _describe_events(script: Script, accept: Acceptance, chance: random.Random, 
 def annotated_videos(
     count: int, accept: Acceptance, chance: random.Random, *, novel: bool = False
 ) -> list[AnnotatedVideo]:
-    """So many videos with acceptable sentences."""
+    """Return `count` videos with acceptable sentences."""
     videos: list[AnnotatedVideo] = []
     for _ in range(600 * count):
         script = write_script(chance, novel=novel)
@@ -146,14 +139,14 @@ def annotated_videos(
 
 
 def composition_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[list[str]]]:
-    """The pairs that no training sentence has, by type."""
+    """Return the pairs that no training sentence has, by type."""
     fresh = sorted(sentence.pairs - seen.pairs)
     label = {kind: [list(pair[1:]) for pair in fresh if pair[0] == kind] for kind in TYPES}
     return {kind: pairs for kind, pairs in label.items() if pairs}
 
 
 def word_label(sentence: Sentence, seen: TrainingVocabulary) -> dict[str, list[str]]:
-    """The lemmas that no training sentence has, by part of speech."""
+    """Return the lemmas that no training sentence has, by part of speech."""
     label: dict[str, list[str]] = {}
     for pos, lemma in sorted(sentence.lemmas):
         if lemma not in seen.lemmas:
@@ -187,7 +180,7 @@ def _accept_novel_word(held: frozenset[Pair], seen: TrainingVocabulary) -> Accep
 
 
 def make_splits(videos: int, chance: random.Random) -> dict[str, list[AnnotatedVideo]]:
-    """All four splits, `videos` videos together. Training comes first: the others are judged by it."""
+    """Return the four splits, with `videos` videos in all. The others depend on the training split."""
     counts = {name: round(share * videos) for name, share in SHARES.items()}
     counts["train"] += videos - sum(counts.values())
     held, seen = hold_out(chance), TrainingVocabulary()
@@ -220,13 +213,11 @@ Splits = dict[str, dict[str, AnnotatedVideo]]
 
 
 def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) -> Splits:
-    """Give every video an id that does not tell its split; note in the events which sentences describe them."""
+    """Give every video an id independent of its split; list in each event the sentences that describe it."""
     count = sum(map(len, splits.values()))
     numbers = list(range(1, count + 1))
     chance.shuffle(numbers)
-    named: Splits = {}
-    for split, videos in splits.items():
-        named[split] = {f"S{numbers.pop():04d}": video for video in videos}
+    named = {split: {f"S{numbers.pop():04d}": video for video in videos} for split, videos in splits.items()}
     for video in (video for videos in splits.values() for video in videos):
         for index, sentence in enumerate(video.sentences):
             for event in sentence.events:
@@ -235,7 +226,7 @@ def name_videos(splits: dict[str, list[AnnotatedVideo]], chance: random.Random) 
 
 
 def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
-    """A video as the Compositional-Temporal-Grounding files have it."""
+    """Return a video's entry of a Compositional-Temporal-Grounding file."""
     entry: dict[str, Any] = {
         "sentences": [sentence.text for sentence in video.sentences],
         "timestamps": [list(sentence.window) for sentence in video.sentences],
@@ -245,7 +236,7 @@ def annotation(video: AnnotatedVideo, split: str) -> dict[str, Any]:
 
 
 def data_set(videos: int = VIDEOS, seed: int = SEED) -> dict[str, str]:
-    """File name -> text of all files of the data set."""
+    """Return the text of each file of the data set by name."""
     chance = random.Random(seed)
     splits = name_videos(make_splits(videos, chance), chance)
     files = {}

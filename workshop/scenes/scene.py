@@ -1,4 +1,4 @@
-"""The scene of a frame: things, agents, and where there is room for them."""
+"""The things and agents of a frame, and free places for them."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -8,19 +8,19 @@ from typing import Any
 from workshop.scenes.drawing import DRAWN, SIDE, Body, Look, Posture
 from workshop.scenes.world import FLOOR, NOUNS
 
-GROUND = 86  # the row on which one stands at a window
-FREE = ("floor", "near", "beside")  # relations of what stands on the floor, at a place of its own
-SHUT = 0.3  # what is opened less hides what is in it
-_PEEK = 0.56  # how much of what is behind something shows above it
+GROUND = 86  # row of an agent at a window
+FREE = ("floor", "near", "beside")  # relations of things on the floor
+SHUT = 0.3  # a lid that is opened less hides the contents
+_PEEK = 0.56  # visible share of a thing behind another
 _OVERHEAD = 1.0
-_SHELVES = {"cabinet": 14.2, "fridge": 16.0}  # how far up the second shelf is
+_SHELVES = {"cabinet": 14.2, "fridge": 16.0}  # height of the second shelf
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Where the base of a thing is; what is deeper is painted earlier; only rows from `top` to `bottom` show."""
+    """The base of a thing; a smaller depth is painted earlier; rows from `top` to `bottom` are visible."""
 
     x: float
     y: float
@@ -33,7 +33,7 @@ class Pose:
 
 @dataclass
 class Thing:
-    """An item on the scene. `flight` overrides where it is while it moves."""
+    """An item; `flight` is its pose while it moves."""
 
     id: str
     look: Look
@@ -65,7 +65,7 @@ class Thing:
 
 @dataclass
 class Person:
-    """An agent on the scene: where its soles are, how high above the floor, how it is turned, what it holds."""
+    """An agent: the place of its soles, the height above the floor, the direction, and the held thing."""
 
     id: str
     body: Body
@@ -74,12 +74,12 @@ class Person:
     lift: float = 0
     facing: int = 1
     posture: Posture = field(default_factory=Posture)
-    depth: float | None = None  # where it is not simply that of the soles
+    depth: float | None = None  # None: that of the soles
     holding: str | None = None
     overhead: bool = False
-    close: float = 0  # pixels by which it holds its thing nearer to itself
-    offset: tuple[float, float] = (0, 0)  # by which the thing in its hands is out of place, in pixels
-    reach: tuple[float, float] | None = None  # the point that its hands go for
+    close: float = 0  # pixels that the held thing is nearer to the body
+    offset: tuple[float, float] = (0, 0)  # of the held thing, in pixels
+    reach: tuple[float, float] | None = None  # the point that its hands reach for
 
 
 @dataclass
@@ -90,7 +90,6 @@ class Scene:
     people: dict[str, Person] = field(default_factory=dict)
 
     def pose(self, thing: Thing) -> Pose:
-        """Where a thing is now."""
         if thing.flight is not None:
             return thing.flight
         if thing.relation == "held":
@@ -136,7 +135,6 @@ class Scene:
         return sign * max(min(room / 4, (room - thing.width) / 2), 0)
 
     def in_hands(self, person: Person, thing: Thing) -> Pose:
-        """Where a thing is that an agent holds."""
         dx, dy = person.offset
         depth = self.depth(person) + 0.3
         if person.overhead:
@@ -148,18 +146,17 @@ class Scene:
         return Pose(person.x + ahead + dx, person.y - level - person.lift + dy, depth)
 
     def depth(self, person: Person) -> float:
-        """How near to the front an agent is."""
         return person.y if person.depth is None else person.depth
 
     def ground(self, thing: Thing) -> float:
-        """The row on which one stands at a thing."""
+        """Return the row of an agent next to a thing."""
         while thing.relation not in (*FREE, "held"):
             thing = self.things[thing.target]
         y = self.pose(thing).y if thing.flight is None else thing.y
         return GROUND if thing.noun == "window" else y
 
     def box(self, thing: Thing) -> Box | None:
-        """The pixels that a thing takes up, unless it is hidden."""
+        """Return the pixels of a thing; None if it is hidden."""
         pose = self.pose(thing)
         if pose.hidden:
             return None
@@ -169,11 +166,10 @@ class Scene:
         return (pose.x - width / 2, max(pose.y - shift - height, pose.top), pose.x + width / 2, bottom)
 
     def contents(self, thing: Thing, relation: str) -> list[Thing]:
-        """The other things in this relation to one."""
         return [it for it in self.things.values() if it.target == thing.id and it.relation == relation]
 
     def take_slot(self, thing: Thing, relation: str, target: Thing, wanted: int) -> int:
-        """The wanted one of the two slots (0 left, 1 right), if it is free and nothing hides it, or else the other."""
+        """Return the wanted slot (0 left, 1 right) if it is free and visible, otherwise the other one."""
         used = {other.slot for other in self.contents(target, relation) if other is not thing}
         if used:
             return 1 - min(used)
@@ -182,7 +178,7 @@ class Scene:
         return 1 - wanted if hiding == {wanted} else wanted
 
     def boxes(self, *without: str) -> Iterator[tuple[Box, str]]:
-        """The pixels of all that is to be seen, with its id, but for some."""
+        """Yield the pixels and the id of everything visible, without some ids."""
         for thing in self.things.values():
             box = None if thing.id in without else self.box(thing)
             if box is not None and thing.noun not in ("rug", "window"):
@@ -193,38 +189,27 @@ class Scene:
 
 
 def person_box(person: Person, x: float, y: float) -> Box:
-    """The pixels that an agent would take up, standing there."""
     return (x - 7, y - person.body.height, x + 7, y)
 
 
 def on_floor(relation: str, target: str) -> bool:
-    """Whether what is in this relation has a place of its own on the floor."""
     return target == FLOOR or relation in ("near", "beside")
 
 
-BACK, FRONT, AT_WALL = 82, 133, 66  # the rows on which furniture stands
-SILL = 44  # the row of the foot of a window
-BESIDE, NEAR = 1, 8  # pixels between a thing and what it is beside or near to
-FAR = 12  # what is no nearer than this to a piece of furniture is neither
-_LANES = (97, 101, 146, 151, 156)  # rows for what stands free on the floor
+BACK, FRONT, AT_WALL = 82, 133, 66  # rows of furniture
+SILL = 44  # lower row of a window
+BESIDE, NEAR = 1, 8  # pixels between two things
+FAR = 12  # pixels from which a thing is neither near nor beside furniture
+_LANES = (97, 101, 146, 151, 156)  # rows of things on the floor
 _MARGIN = 8
-_UPRIGHT = {
-    "window": 9,
-    "door": 8,
-    "closet": 7,
-    "fridge": 6,
-    "shelf": 5,
-    "tree": 5,
-    "lamp": 4,
-    "cabinet": 4,
-    "fence": 3,
-}
+_HIGH = ("window", "door", "closet", "fridge", "shelf", "tree", "lamp", "cabinet", "fence")
+_UPRIGHT = dict(zip(_HIGH, (9, 8, 7, 6, 5, 5, 4, 4, 3), strict=True))
 
 Spot = tuple[float, float]
 
 
 def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
-    """Put furniture in two rows, the tall at the back, each in the order of its wanted x (0 to 1)."""
+    """Place furniture in two rows, high furniture at the back, in the order of the wanted x (0 to 1)."""
     ranked = sorted(furniture.values(), key=lambda it: -_UPRIGHT.get(it.noun, 0))
     back = ranked[: (len(ranked) + 1) // 2]
     for row, base in ((back, BACK), (ranked[len(back) :], FRONT)):
@@ -239,39 +224,35 @@ def furnish(furniture: dict[str, Thing], wanted: dict[str, float]) -> None:
             left += it.width
 
 
+def _area(box: Box) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
 def _overlap(first: Box, second: Box) -> float:
     across = min(first[2], second[2]) - max(first[0], second[0])
     down = min(first[3], second[3]) - max(first[1], second[1])
     return max(across, 0) * max(down, 0)
 
 
-def gap(first: Box, second: Box) -> float:
-    """Pixels between two boxes; 0 if they touch."""
+def _gap(first: Box, second: Box) -> float:
     across = max(first[0] - second[2], second[0] - first[2], 0)
     down = max(first[1] - second[3], second[1] - first[3], 0)
     return float((across**2 + down**2) ** 0.5)
 
 
-def _crowding(others: list[tuple[Box, bool]], box: Box) -> float:
-    """How much there is in the way of a new box: shares covered, and furniture that it would seem to belong to.
+def _freest(scene: Scene, thing: Thing, spots: list[Spot], wanted: float, weight: float, *without: str) -> Spot:
+    """Return the spot that covers little, seems to belong to no furniture, and is near the wanted x."""
+    others = [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(thing.id, *without)]
 
-    Args:
-        others: what there is, and whether it is furniture
-        box: the new one
+    def cost(spot: Spot) -> float:
+        box, crowding = _box(thing, spot), 0.0
+        for other, large in others:
+            if covered := _overlap(box, other):
+                crowding += covered * (90 / _area(box) + 60 / _area(other))
+            crowding += 3 * max(FAR - _gap(box, other), 0) if large else 4 * max(3 - _gap(box, other), 0)
+        return crowding + _inside(box) + weight * abs(spot[0] - wanted)
 
-    """
-    own = (box[2] - box[0]) * (box[3] - box[1])
-    cost = 0.0
-    for other, large in others:
-        covered = _overlap(box, other)
-        if covered:
-            cost += covered * (90 / own + 60 / ((other[2] - other[0]) * (other[3] - other[1])))
-        cost += 3 * max(FAR - gap(box, other), 0) if large else 4 * max(3 - gap(box, other), 0)
-    return cost
-
-
-def _others(scene: Scene, *without: str) -> list[tuple[Box, bool]]:
-    return [(box, name in scene.things and scene.things[name].large) for box, name in scene.boxes(*without)]
+    return min(spots, key=cost)
 
 
 def _box(thing: Thing, spot: Spot) -> Box:
@@ -283,32 +264,20 @@ def _inside(box: Box) -> float:
 
 
 def floor_spot(scene: Scene, thing: Thing, wanted: float) -> Spot:
-    """A free spot on the floor for a thing, not far from the wanted x (pixels)."""
+    """Return a free spot on the floor near the wanted x (pixels)."""
     spots = [(float(x), float(y)) for x in range(_MARGIN, SIDE - _MARGIN + 1, 4) for y in _LANES]
-    others = _others(scene, thing.id)
-
-    def cost(spot: Spot) -> float:
-        box = _box(thing, spot)
-        return _crowding(others, box) + _inside(box) + 0.55 * abs(spot[0] - wanted)
-
-    return min(spots, key=cost)
+    return _freest(scene, thing, spots, wanted, 0.55)
 
 
 def side_spot(scene: Scene, thing: Thing, relation: str, target: Thing, wanted: float) -> Spot:
-    """A spot on the floor that is beside or near a thing: it touches it almost, or there is a gap."""
+    """Return a spot on the floor directly beside a thing, or near it with a gap."""
     pose, ground = scene.pose(target), scene.ground(target)
     apart = BESIDE if relation == "beside" else NEAR
     left, right = target.look.reach[0] + thing.look.reach[1], target.look.reach[1] + thing.look.reach[0]
     spots = [(pose.x + dx, ground + down) for dx in (-left - apart, right + apart) for down in (0, 2)]
-    others = _others(scene, thing.id, target.id)
     if relation == "near":
         spots += [(pose.x + side * target.width / 4, ground + apart + thing.height) for side in (-1, 0, 1)]
-
-    def cost(spot: Spot) -> float:
-        box = _box(thing, spot)
-        return _crowding(others, box) + _inside(box) + 0.1 * abs(spot[0] - wanted)
-
-    return min(spots, key=cost)
+    return _freest(scene, thing, spots, wanted, 0.1, target.id)
 
 
 def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str, ...] = ()) -> Spot:
@@ -325,9 +294,9 @@ def _stand(scene: Scene, person: Person, spots: Iterable[Spot], seen: tuple[str,
             if not covered:
                 continue
             weight = 6 if name in seen else 4 if name in scene.people else 1
-            hidden += weight * covered * (50 / ((other[2] - other[0]) * (other[3] - other[1])) + 0.02)
-            if depth > spot[1]:  # it would stand in front of the agent
-                hidden += 80 * covered / ((box[2] - box[0]) * (box[3] - box[1]))
+            hidden += weight * covered * (50 / _area(other) + 0.02)
+            if depth > spot[1]:  # the other one hides the agent
+                hidden += 80 * covered / _area(box)
         away = abs(spot[0] - person.x) + abs(spot[1] - person.y)
         return hidden + _inside(box) + 0.12 * away
 
@@ -340,19 +309,19 @@ def _clamped(spots: Iterable[Spot]) -> Iterator[Spot]:
 
 
 def stand_at(scene: Scene, person: Person, x: float, ground: float, half: float, *seen: str) -> Spot:
-    """Where to stand to handle what is at x: on either side of it, in front of the ground that it is on."""
+    """Return a spot at which to handle a thing at x, on either side of it."""
     spots = [(x + side * (half + 9 + out), ground + down) for side in (-1, 1) for out in (0, 3) for down in (2, 5, 9)]
     return _stand(scene, person, _clamped(spots), seen)
 
 
 def stand_behind(scene: Scene, person: Person, thing: Thing, x: float) -> Spot:
-    """Where to stand to push a thing, at that x: on its row, or further to the front if one would not be seen there."""
+    """Return a spot at that x from which to push a thing, on its row or nearer to the front."""
     y = scene.pose(thing).y
     return _stand(scene, person, _clamped((x, y + down) for down in (1, 4, 8, 14, 20)), (thing.id,))
 
 
 def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
-    """Where to stand behind a thing: half of the agent is to be seen above it, where nothing on it is in the way."""
+    """Return a spot behind a thing, where half of the agent is visible."""
     shown = 0.5 * person.body.height - target.look.places.behind
     y, x = scene.ground(target) + min(shown, -7), scene.pose(target).x
     aside = 7.0 if target.noun == "tree" else target.width * 0.3
@@ -360,7 +329,7 @@ def stand_beyond(scene: Scene, person: Person, target: Thing) -> Spot:
 
 
 def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
-    """Where to stand, sit or arrive at a thing: to its left or right, that many pixels apart."""
+    """Return a spot to the left or right of a thing, that many pixels apart."""
     pose, ground = scene.pose(target), scene.ground(target)
     reach = target.width / 2 + 7 + apart
     spots = [(pose.x + side * reach, ground + down) for side in (-1, 1) for down in (1, 4)]
@@ -368,13 +337,13 @@ def stand_by(scene: Scene, person: Person, target: Thing, apart: float) -> Spot:
 
 
 def stand_free(scene: Scene, person: Person, wanted: float, spread: int = 8) -> Spot:
-    """A place on the floor about the wanted x where an agent is in nobody's way."""
+    """Return a free spot for an agent near the wanted x."""
     spots = [(wanted + dx, float(y)) for dx in range(-spread, spread + 1, 4) for y in (98, 106, 114, 142, 150, 156)]
     return _stand(scene, person, _clamped(spots))
 
 
 def far_side(scene: Scene, person: Person, wanted: float) -> Spot:
-    """A place at the side of the room that is meant."""
+    """Return a free spot at the wanted side of the room."""
     return stand_free(scene, person, _MARGIN + 3 if wanted < SIDE / 2 else SIDE - _MARGIN - 3, 4)
 
 
@@ -384,7 +353,7 @@ _SKIN = ("skin", "skin", "tan")
 
 
 def initial_scene(script: Record) -> Scene:
-    """The scene of a script at its start. The same script gives the same scene."""
+    """Return the scene at the start of a script, which the script determines."""
     scene = Scene()
     wanted = {item["id"]: float(item["at"]["x"]) for item in script["setting"]["items"]}
     things = [_thing(item) for item in script["setting"]["items"]]
@@ -396,9 +365,7 @@ def initial_scene(script: Record) -> Scene:
     waiting = [thing for thing in things if not thing.large]
     while waiting:
         ready = [it for it in waiting if it.relation == "held" or it.target in scene.things or it.target == "floor"]
-        if not ready:
-            raise KeyError(f"{waiting[0].id} is located by {waiting[0].target}, which there is not")
-        ready.sort(key=lambda it: it.relation == "on" and it.target == "floor")  # who can stand anywhere waits
+        ready.sort(key=lambda it: it.relation == "on" and it.target == "floor")  # things without a fixed place are last
         aim = wanted[ready[0].id] * SIDE + chance.uniform(-1, 1)
         locate(scene, ready[0], ready[0].relation, ready[0].target, aim)
         waiting.remove(ready[0])
@@ -428,16 +395,14 @@ def _add_people(scene: Scene, script: Record, chance: random.Random) -> None:
 
 
 def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float) -> None:
-    """Put a thing where a location of the script says, at about the wanted x (pixels)."""
+    """Place a thing at a location of the script, near the wanted x (pixels)."""
     scene.things[thing.id] = thing
     if on_floor(relation, target):
-        near = relation in ("near", "beside")
-        thing.x, thing.y = (
-            side_spot(scene, thing, relation, scene.things[target], wanted)
-            if near
-            else floor_spot(scene, thing, wanted)
-        )
-        relation = relation if near else "floor"
+        if relation in ("near", "beside"):
+            thing.x, thing.y = side_spot(scene, thing, relation, scene.things[target], wanted)
+        else:
+            thing.x, thing.y = floor_spot(scene, thing, wanted)
+            relation = "floor"
     elif relation == "held":
         scene.people[target].holding = thing.id
     else:
@@ -446,19 +411,17 @@ def locate(scene: Scene, thing: Thing, relation: str, target: str, wanted: float
     thing.relation, thing.target = relation, target
 
 
-_REST = ((-8, 12), (8, 12))
-_LOW = 9  # hands that go lower than this make one stoop
-_STOOP = 8
+_LOW, _STOOP = 9, 8  # hands that are lower make the agent crouch that far
 
 
 def _local(person: Person, x: float, y: float) -> tuple[int, int]:
     scale = person.body.height / DRAWN
     u, v = (x - person.x) * person.facing / scale, (person.y - person.lift - y) / scale
-    return 2 * round(u / 2), 2 * round(v / 2)  # so that few pictures of arms are needed
+    return 2 * round(u / 2), 2 * round(v / 2)  # rounded, so that few pictures of arms are drawn
 
 
 def posture(scene: Scene, person: Person) -> Posture:
-    """The posture with the hands where they have to be."""
+    """Return the posture of an agent with the positions of its hands."""
     hands = person.posture.hands
     if person.reach is not None:
         u, v = _local(person, *person.reach)

@@ -5,38 +5,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workshop.scenes.world import (
-    ACTIONS,
-    AGENTS,
-    COLOURS,
-    FLOOR,
-    MANNERS,
-    NOUNS,
-    NOVEL_ACTIONS,
-    NOVEL_AGENT,
-    OBJECTS,
-    PLACES,
-    SIZES,
-    SUBSTANCES,
-    Agent,
-    Item,
-    Location,
-    Room,
-    colours_of,
-    fits,
-    materials_of,
-)
+from workshop.scenes import world
+from workshop.scenes.world import Agent, Item, Location, Room, colours_of, fits, materials_of
 
 
 def _look(
     noun: str, place: str, chance: random.Random, *, novel: bool
 ) -> tuple[str | None, str, str | None, str | None]:
-    modifiers = [word for word in NOUNS[noun].modifiers if word not in PLACES or word == place]
+    modifiers = [word for word in world.NOUNS[noun].modifiers if word not in world.PLACES or word == place]
     modifier = chance.choice(modifiers) if modifiers and chance.random() < 0.7 else None
-    size = chance.choice(SIZES) if chance.random() < 0.4 else None
+    size = chance.choice(world.SIZES) if chance.random() < 0.4 else None
     materials = materials_of(noun, novel=novel)
     material = chance.choice(materials) if materials and chance.random() < 0.5 else None
-    if modifier in SUBSTANCES and material in ("wooden", "metal"):
+    if modifier in world.SUBSTANCES and material in ("wooden", "metal"):
         material = None
     return modifier, chance.choice(colours_of(noun, novel=novel)), size, material
 
@@ -56,9 +37,9 @@ def _add(room: Room, noun: str, at: Location, chance: random.Random, *, novel: b
 
 
 def _furnish(room: Room, chance: random.Random, *, novel: bool) -> None:
-    nouns = [noun for noun in PLACES[room.place].split() if novel or not NOUNS[noun].novel]
+    nouns = [noun for noun in world.PLACES[room.place].split() if novel or not world.NOUNS[noun].novel]
     chance.shuffle(nouns)
-    nouns.sort(key=lambda noun: not NOUNS[noun].novel)
+    nouns.sort(key=lambda noun: not world.NOUNS[noun].novel)
     chosen = nouns[: chance.choice((3, 4, 4, 5))]
     chance.shuffle(chosen)
     for i, noun in enumerate(chosen):
@@ -66,12 +47,12 @@ def _furnish(room: Room, chance: random.Random, *, novel: bool) -> None:
 
 
 def _nouns_to_scatter(chance: random.Random, *, novel: bool) -> list[str]:
-    plain = [noun for noun, kind in OBJECTS.items() if kind.portable and not kind.novel]
-    fresh = [noun for noun, kind in OBJECTS.items() if kind.novel]
+    plain = [noun for noun, kind in world.OBJECTS.items() if kind.portable and not kind.novel]
+    fresh = [noun for noun, kind in world.OBJECTS.items() if kind.novel]
     chance.shuffle(plain)
     count = chance.choice((4, 5, 5, 6, 7))
     if novel:
-        plain.sort(key=lambda noun: set(NOUNS[noun].affords).isdisjoint(NOVEL_ACTIONS))
+        plain.sort(key=lambda noun: set(world.NOUNS[noun].affords).isdisjoint(world.NOVEL_ACTIONS))
         chance.shuffle(fresh)
     nouns = fresh[:2] + plain[:1] + plain[-count + 3 :] if novel else plain[:count]
     twins = [noun for noun in nouns if len(colours_of(noun)) > 1]
@@ -92,20 +73,20 @@ def _scatter(room: Room, chance: random.Random, *, novel: bool) -> None:
 
 
 def _people(room: Room, chance: random.Random, *, novel: bool) -> None:
-    kinds = [kind for kind in AGENTS if kind != NOVEL_AGENT]
+    kinds = [kind for kind in world.AGENTS if kind != world.NOVEL_AGENT]
     chance.shuffle(kinds)
     if novel and chance.random() < 0.1:
-        kinds.insert(0, NOVEL_AGENT)
+        kinds.insert(0, world.NOVEL_AGENT)
     for i, kind in enumerate(kinds[: 2 if chance.random() < 0.35 else 1]):
         x = round(0.05 + 0.9 * chance.random(), 2)
-        agent = room.agents[f"agent{i + 1}"] = Agent(f"agent{i + 1}", kind, chance.choice(COLOURS), x)
+        agent = room.agents[f"agent{i + 1}"] = Agent(f"agent{i + 1}", kind, chance.choice(world.COLOURS), x)
         if chance.random() < 0.3:
             _hand_over(room, agent, chance, novel=novel)
 
 
 def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) -> None:
     able = [item for item in room.items.values() if item.kind.portable and room.free(item) and room.reachable(item)]
-    fresh = [item for item in able if novel and not set(item.kind.affords).isdisjoint(NOVEL_ACTIONS)]
+    fresh = [item for item in able if novel and not set(item.kind.affords).isdisjoint(world.NOVEL_ACTIONS)]
     if able:
         item = chance.choice(fresh or able)
         item.at, agent.holding = Location("held", agent.id, agent.x), item.id
@@ -113,7 +94,7 @@ def _hand_over(room: Room, agent: Agent, chance: random.Random, *, novel: bool) 
 
 def new_room(chance: random.Random, *, novel: bool) -> Room:
     """Return a furnished room with objects and one or two agents; `novel` adds things of novel kinds."""
-    room = Room(chance.choice(tuple(PLACES)))
+    room = Room(chance.choice(tuple(world.PLACES)))
     _furnish(room, chance, novel=novel)
     _scatter(room, chance, novel=novel)
     _people(room, chance, novel=novel)
@@ -146,7 +127,7 @@ def _pick_up(room: Room, agent: Agent, action: str) -> Moves:
 
 
 def _places_for(room: Room, item: Item, action: str) -> Iterator[tuple[str, str]]:
-    for relation in ACTIONS[action].relations:
+    for relation in world.ACTIONS[action].relations:
         where = "near" if relation == "to" else relation
         yield from ((relation, other.id) for other in room.items.values() if room.holds(item, where, other))
 
@@ -156,9 +137,9 @@ def _let_go(room: Room, agent: Agent, action: str) -> Moves:
     if item is None or (action == "throw" and "throw" not in item.kind.affords):
         return
     yield from (Move(action, item.id, *place) for place in _places_for(room, item, action))
-    yield from (Move(action, item.id, direction=direction) for direction in ACTIONS[action].directions)
+    yield from (Move(action, item.id, direction=direction) for direction in world.ACTIONS[action].directions)
     if action == "drop":
-        yield Move(action, item.id, "on", FLOOR)
+        yield Move(action, item.id, "on", world.FLOOR)
     if action == "throw":
         yield from (Move(action, item.id, "to", other.id) for other in _takers(room, agent))
 
@@ -235,7 +216,7 @@ def _sit(room: Room, agent: Agent, action: str) -> Moves:
             yield Move(action, relation="on", target=item.id, direction="down")
         elif item.kind.fixed and "seat" not in item.kind.affords:
             yield from (Move(action, relation=side, target=item.id, direction="down") for side in ("near", "beside"))
-    yield Move(action, relation="on", target=FLOOR, direction="down")
+    yield Move(action, relation="on", target=world.FLOOR, direction="down")
 
 
 def _stand(room: Room, agent: Agent, action: str) -> Moves:
@@ -339,7 +320,7 @@ def _set_flags(room: Room, agent: Agent, move: Move) -> None:
     if move.action == "stand":
         agent.seat = None
     if move.action == "sit":
-        agent.seat = move.target if move.relation == "on" else FLOOR
+        agent.seat = move.target if move.relation == "on" else world.FLOOR
 
 
 def apply(room: Room, agent: Agent, move: Move, chance: random.Random) -> Change:
@@ -428,12 +409,12 @@ class _ScriptWriter:
         self.clock = round(0.3 + 1.2 * chance.random(), 1)
         self.events: list[Event] = []
         self.done: set[tuple[str, str | None]] = set()
-        self.actions = [name for name in ACTIONS if novel or name not in NOVEL_ACTIONS]
+        self.actions = [name for name in world.ACTIONS if novel or name not in world.NOVEL_ACTIONS]
         self.novel = novel
 
     def choose(self, agent: Agent, actions: list[str]) -> Move | None:
         """Return a possible move that is unlike all events of this video, or None."""
-        weighted = [name for name in actions for _ in range(ACTIONS[name].weight)]
+        weighted = [name for name in actions for _ in range(world.ACTIONS[name].weight)]
         for _ in range(_TRIES):
             moves = possible_moves(self.room, agent, self.chance.choice(weighted))
             moves = [move for move in moves if _likeness(move) not in self.done]
@@ -447,7 +428,7 @@ class _ScriptWriter:
     def play(self, agent: Agent, move: Move, seconds: float | None = None) -> Event:
         """Make the move now and record it as an event."""
         self.done.add(_likeness(move))
-        manners = ACTIONS[move.action].manners
+        manners = world.ACTIONS[move.action].manners
         manner = self.chance.choice(manners) if self.chance.random() < 0.6 else None
         before = agent.x
         change = apply(self.room, agent, move, self.chance)
@@ -460,8 +441,8 @@ class _ScriptWriter:
     def length(self, move: Move, manner: str | None, distance: float) -> float:
         """Return the seconds of a move, including the walk to its place."""
         speed = SPEED * (2 if move.action == "run" else 1)
-        usual = ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random()) + distance / speed
-        return max(0.8, usual * (MANNERS[manner] if manner else 1))
+        usual = world.ACTIONS[move.action].seconds * (0.85 + 0.3 * self.chance.random()) + distance / speed
+        return max(0.8, usual * (world.MANNERS[manner] if manner else 1))
 
     def step(self) -> None:
         """Add one event, sometimes with a simultaneous one of another agent, and a pause."""
@@ -469,7 +450,7 @@ class _ScriptWriter:
         busy = [agent for agent in agents if agent.holding or agent.seat]
         agent = self.chance.choice(busy if busy and self.chance.random() < 0.8 else agents)
         release = bool(agent.holding) and self.chance.random() < 0.6
-        fresh = self.choose(agent, list(NOVEL_ACTIONS)) if self.novel else None
+        fresh = self.choose(agent, list(world.NOVEL_ACTIONS)) if self.novel else None
         move = fresh or self.choose(agent, list(_WITH_FULL_HANDS) if release else self.actions)
         if move is None:
             return

@@ -5,21 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from workshop.scenes import world
 from workshop.scenes.script import Event, Script
-from workshop.scenes.world import (
-    ACTIONS,
-    AGENTS,
-    FLOOR,
-    NOVEL_ADVERBS,
-    NOVEL_SIZE_WORDS,
-    NOVEL_VERBS,
-    SIZE_WORDS,
-    Item,
-    Room,
-    gerund,
-    prepositions,
-    third_person,
-)
+from workshop.scenes.world import Item, Room, gerund, prepositions, third_person
 
 Pair = tuple[str, str, str]  # type (v-n, a-n, n-n, v-adv, p-n) and two lemmas
 Lemma = tuple[str, str]  # part of speech and lemma
@@ -77,12 +65,12 @@ class ClauseWriter:
         clause.add("NOUN", word)
 
     def _agent_words(self, agent: str) -> tuple[str, ...]:
-        words = AGENTS[self.room.agents[agent].noun]
+        words = world.AGENTS[self.room.agents[agent].noun]
         return words[:1] * 2 + words
 
     def _predicate(self, clause: Clause, event: Event, inflect: Inflection) -> None:
-        move, action = event.move, ACTIONS[event.move.action]
-        novel_verbs = NOVEL_VERBS.get(move.action, ()) if self.novel else ()
+        move, action = event.move, world.ACTIONS[event.move.action]
+        novel_verbs = world.NOVEL_VERBS.get(move.action, ()) if self.novel else ()
         verb = self.chance.choice((*action.verbs, *novel_verbs))
         manner = event.manner if event.manner and self.maybe(0.8) else None
         early = manner is not None and self.maybe(0.5)
@@ -94,13 +82,13 @@ class ClauseWriter:
             self._adverb(clause, verb, manner)
 
     def _adverb(self, clause: Clause, verb: str, manner: str) -> None:
-        word = NOVEL_ADVERBS.get(manner, manner) if self.novel and self.maybe(0.3) else manner
+        word = world.NOVEL_ADVERBS.get(manner, manner) if self.novel and self.maybe(0.3) else manner
         clause.add("ADV", word)
         clause.pair("v-adv", verb, [word])
 
     def _arguments(self, clause: Clause, event: Event, verb: str) -> None:
         move = event.move
-        needed = not ACTIONS[move.action].bare or move.direction in ("on", "off")
+        needed = not world.ACTIONS[move.action].bare or move.direction in ("on", "off")
         direction = move.direction if needed or move.relation == "from" or self.maybe(0.7) else None
         particle = direction if move.object and move.action in _PARTICLE_VERBS and self.maybe(0.5) else None
         self._direction(clause, verb, particle)
@@ -119,7 +107,7 @@ class ClauseWriter:
 
     def _target(self, clause: Clause, event: Event, verb: str) -> None:
         move, target = event.move, event.move.target or ""
-        novel = self.novel and target not in (FLOOR, self.room.place)
+        novel = self.novel and target not in (world.FLOOR, self.room.place)
         preposition = self.chance.choice(prepositions(move.action, move.relation or "", novel=novel))
         clause.add("ADP", preposition)
         if target in self.room.items:
@@ -135,7 +123,7 @@ class ClauseWriter:
     def _named(self, target: str) -> str:
         if target not in self.room.agents:
             return target
-        return self.chance.choice(AGENTS[self.room.agents[target].noun][-2:])
+        return self.chance.choice(world.AGENTS[self.room.agents[target].noun][-2:])
 
     def _item(self, clause: Clause, item: Item, event: Event) -> list[str]:
         modifier, head = item.modifier, item.noun
@@ -169,9 +157,9 @@ class ClauseWriter:
     def _size(self, size: str | None) -> str | None:
         if size is None:
             return None
-        if self.novel and size in NOVEL_SIZE_WORDS and self.maybe(0.8):
-            return NOVEL_SIZE_WORDS[size]
-        return self.chance.choice(SIZE_WORDS[size])
+        if self.novel and size in world.NOVEL_SIZE_WORDS and self.maybe(0.8):
+            return world.NOVEL_SIZE_WORDS[size]
+        return self.chance.choice(world.SIZE_WORDS[size])
 
 
 @dataclass(frozen=True)

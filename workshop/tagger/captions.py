@@ -1,9 +1,8 @@
-"""Synthetic gold trees in the register of video captions, with the treebank's own words.
+"""Write synthetic captions with gold trees, and convert a treebank to CLEAR-style trees.
 
-A web treebank holds next to no "person opening a door." or "a man sits down holding a ball.": lower case,
-dropped articles, bare gerunds as main verbs, noun after noun. A tagger trained on it alone reads the gerund as
-a noun. These sentences show the *constructions*; their words are drawn from the treebank, so no data set's
-sentence is among them and the vocabulary stays general.
+A web treebank has hardly any captions such as "person opening a door.": lower case, no articles, a gerund as the main
+verb. A tagger that is trained on it alone reads the gerund as a noun. These sentences have the constructions of
+captions and words of the treebank, so that they contain no sentence of a data set.
 """
 
 import random
@@ -24,7 +23,7 @@ CLAUSAL = set(WORDS["clausal"].split())
 
 @dataclass
 class Word:
-    """One CoNLL-U line; `head` is the index of the head in the sentence, its own index at the root."""
+    """A CoNLL-U line; `head` is the index of the head in the sentence; the root is its own head."""
 
     text: str
     lemma: str
@@ -37,25 +36,15 @@ class Word:
 
 
 def read_conllu(path: Path) -> Iterator[list[Word]]:
-    """Yield the sentences of a CoNLL-U file, multi-word ranges and empty nodes left out."""
+    """Yield the sentences of a CoNLL-U file without multi-word ranges and empty nodes."""
     words: list[Word] = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             columns = line.rstrip("\n").split("\t")
             if len(columns) == 10 and columns[0].isdigit():
                 head = int(columns[6]) - 1
-                words.append(
-                    Word(
-                        text=columns[1],
-                        lemma=columns[2],
-                        pos=columns[3],
-                        tag=columns[4],
-                        morph=columns[5],
-                        head=len(words) if head < 0 else head,
-                        dep=columns[7],
-                        space_after="SpaceAfter=No" not in columns[9],
-                    )
-                )
+                head = len(words) if head < 0 else head
+                words.append(Word(*columns[1:6], head, columns[7], "SpaceAfter=No" not in columns[9]))
             elif not line.strip() and words:
                 yield words
                 words = []
@@ -87,7 +76,7 @@ def _children(words: list[Word], head: int) -> list[int]:
 
 
 def _replace(words: list[Word], old: int, new: int) -> None:
-    """Put `new` where `old` hangs; `old` becomes its child with no relation yet."""
+    """Attach `new` in the place of `old`, and `old` to `new`, still without a relation."""
     root = words[old].head == old
     words[new].head = new if root else words[old].head
     words[new].dep = words[old].dep
@@ -155,7 +144,6 @@ def _lift_prepositions(words: list[Word]) -> None:
 
 
 def to_doc(vocab: Vocab, words: list[Word], *, lower: bool = False) -> Doc:
-    """Build the gold `Doc` of one sentence."""
     return Doc(
         vocab,
         words=[word.text.lower() if lower else word.text for word in words],
@@ -177,7 +165,7 @@ DETERMINERS = (("a", "DT"), ("the", "DT"), ("some", "DT"), ("their", "PRP$"), ("
 
 
 class TreebankLexicon:
-    """Verbs with their forms, nouns, adjectives, adverbs and morphology as the treebank attests them."""
+    """The treebank's verbs with their forms, nouns, adjectives, adverbs and morphology."""
 
     def __init__(self, sentences: Iterable[list[Word]]) -> None:
         forms: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
@@ -216,7 +204,7 @@ class TreebankLexicon:
         self.words["RB"] = [entry for entry in self.words["RB"] if entry[0].endswith("ly")]
 
     def add_common_words(self, words: dict[str, set[str]], irregular: dict[str, list[str]]) -> None:
-        """Widen nouns, adjectives and verbs by a dictionary's: a web treebank knows few doorways and no sneeze.
+        """Add nouns, adjectives and verbs of a dictionary, because a web treebank lacks many common words.
 
         `words` maps "noun", "adj" and "verb" to lemmas; `irregular` maps a verb's irregular forms to its lemmas.
         """
@@ -227,14 +215,8 @@ class TreebankLexicon:
             gerunds = [form for form in forms[lemma] if form.endswith("ing")]
             pasts = [form for form in forms[lemma] if not form.endswith("ing")] or [_regular(lemma, "ed")]
             gerund = gerunds[0] if gerunds else _regular(lemma, "ing")
-            self.verbs[lemma] = {
-                "VB": lemma,
-                "VBP": lemma,
-                "VBZ": _third_person(lemma),
-                "VBG": gerund,
-                "VBD": pasts[0],
-                "VBN": pasts[-1],
-            }
+            forms_of = (lemma, lemma, _third_person(lemma), gerund, pasts[0], pasts[-1])
+            self.verbs[lemma] = dict(zip(("VB", "VBP", "VBZ", "VBG", "VBD", "VBN"), forms_of, strict=True))
             self.transitive.append(lemma)
             self.intransitive.append(lemma)
         self.words["NN"] += [(noun, noun) for noun in sorted(words["noun"])]
@@ -242,7 +224,7 @@ class TreebankLexicon:
         self.words["JJ"] += [(adjective, adjective) for adjective in sorted(words["adj"])]
 
     def morph(self, text: str, tag: str) -> str:
-        """The commonest features of a word with this fine tag."""
+        """Return the most common features of a word with this fine tag."""
         return self._morphs.get((text, tag)) or self._morphs.get(("", tag), "_")
 
 
@@ -255,7 +237,7 @@ def _third_person(lemma: str) -> str:
 
 
 def _regular(lemma: str, ending: str) -> str:
-    """The regular past or gerund: close-d, stopp-ed, carri-ed."""
+    """Return the regular past or gerund: close-d, stopp-ed, carri-ed."""
     if lemma.endswith("e") and not lemma.endswith(("ee", "ye", "oe")):
         return lemma[:-1] + ending
     if ending == "ed" and lemma.endswith("y") and lemma[-2:-1] not in "aeiou":
@@ -267,7 +249,7 @@ def _regular(lemma: str, ending: str) -> str:
 
 
 class _Sentence:
-    """A sentence under construction: `add` appends a word, heads may be set later."""
+    """An incomplete sentence; `add` appends a word, whose head may be set later."""
 
     def __init__(self, lexicon: TreebankLexicon, chance: random.Random) -> None:
         self.lexicon, self.chance, self.words = lexicon, chance, list[Word]()
@@ -281,7 +263,7 @@ class _Sentence:
         return self.chance.random() < probability
 
     def noun_phrase(self, head: int, dep: str) -> int:
-        """(det) (adj) (noun) noun (of noun): the index of its head noun."""
+        """Add (det) (adj) (noun) noun (of noun); return the index of the head noun."""
         start = len(self.words)
         if self.maybe(0.06):
             return self.add(self.chance.choice(("it", "them", "him")), "PRP", "PRON", head, dep)
@@ -314,7 +296,7 @@ class _Sentence:
         self.noun_phrase(prep, "pobj")
 
     def verb(self, tag: str, head: int, dep: str) -> int:
-        """A verb with its arguments: object, particle, prepositional phrases, manner."""
+        """Add a verb with object, particle, prepositional phrases and manner; return its index."""
         transitive = self.maybe(0.55)
         lemma = self.chance.choice(self.lexicon.transitive if transitive else self.lexicon.intransitive)
         verb = self.add(self.lexicon.verbs[lemma][tag], tag, "VERB", head, dep, lemma)
@@ -334,7 +316,7 @@ class _Sentence:
         return verb
 
     def subject(self) -> list[int]:
-        """A man | person | one person | person they | a smiling woman; heads are set by the clause."""
+        """Add a man | person | one person | person they | a smiling woman; return the indices of its heads."""
         style = self.chance.random()
         agent = self.chance.choice(("person",) * 6 + AGENTS)
         parts: list[int] = []
@@ -362,15 +344,14 @@ class _Sentence:
         return parts
 
     def clause(self) -> None:
-        """One caption: a subject, a main verb of any form, at most one further verb, a full stop."""
+        """Add a caption: a subject, a main verb of any form, at most one more verb, a full stop."""
         subject = self.subject()
         form = self.chance.random()
         if form < 0.28:  # bare gerund: "person opening a door"
             root = self.verb("VBG", -1, "ROOT")
         elif form < 0.42:  # progressive
             aux = self.add(self.chance.choice(("is", "is", "are", "was")), "VBZ", "AUX", -1, "aux", "be")
-            if self.words[aux].text in ("are", "was"):
-                self.words[aux].tag = {"are": "VBP", "was": "VBD"}[self.words[aux].text]
+            self.words[aux].tag = {"is": "VBZ", "are": "VBP", "was": "VBD"}[self.words[aux].text]
             root = self.verb("VBG", -1, "ROOT")
             self.words[aux].head = root
         elif form < 0.52:  # "person starts laughing", "person begin to open a door"
@@ -381,7 +362,7 @@ class _Sentence:
         elif form < 0.57:  # "a person is in the kitchen"
             root = self.add("is", "VBZ", "AUX", -1, "ROOT", "be")
             self.preposition(root)
-        else:  # captions drop the ending as often as not: "person open a door"
+        else:  # captions often drop the ending: "person open a door"
             root = self.verb(self.chance.choice(("VBZ", "VBZ", "VBZ", "VBP", "VBP", "VBD")), -1, "ROOT")
         self.words[root].head = root
         for part in subject:
@@ -419,7 +400,7 @@ class _Sentence:
 
 
 def caption_trees(lexicon: TreebankLexicon, count: int, seed: int = 0) -> list[list[Word]]:
-    """`count` caption-like sentences with gold trees, the same for the same treebank and seed."""
+    """Return `count` captions with gold trees, which the treebank and the seed determine."""
     chance = random.Random(seed)
     captions = []
     for _ in range(count):

@@ -29,7 +29,7 @@ RAREST_LOGPROB = -15  # of a common word's unigram log-probability: about 12,500
 
 
 def write_corpora(treebank: Path, folder: Path, captions: int = CAPTIONS) -> None:
-    """Write `train.spacy` (as printed, lower-cased, synthetic captions) and `dev.spacy` (half lower-cased)."""
+    """Write `train.spacy` (as printed, lower-cased, and synthetic captions) and `dev.spacy` (half lower-cased)."""
     vocab = spacy.blank("en").vocab
     sentences = list(read_conllu(treebank / "train.conllu"))
     trees = [to_clear_style(words) for words in sentences]
@@ -45,7 +45,7 @@ def write_corpora(treebank: Path, folder: Path, captions: int = CAPTIONS) -> Non
 
 
 def common_words() -> tuple[dict[str, set[str]], dict[str, list[str]]]:
-    """WordNet's common single words a class and its irregular verb forms, from spacy-lookups-data."""
+    """Return WordNet's common words by class and its irregular verb forms, from spacy-lookups-data."""
     index = load_lookups("en", tables=["lemma_index", "lemma_exc"])
     logprob = load_lookups("en", tables=["lexeme_prob"]).get_table("lexeme_prob")
     common = {
@@ -66,7 +66,7 @@ def add_lemmatizer(nlp: Language) -> None:
 
 
 def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]:
-    """Accuracy on a CoNLL-U file with its own tokens: UPOS, fine tag, labelled attachment."""
+    """Return the accuracy on a CoNLL-U file with its own tokens: UPOS, fine tag, attachment."""
     examples = []
     for words in read_conllu(path):
         gold: list[Word] = to_clear_style(words)
@@ -81,19 +81,15 @@ def score(nlp: Language, path: Path, *, lower: bool = False) -> dict[str, float]
     return {name: round(scores[name], 4) for name in ("pos_acc", "tag_acc", "dep_uas", "dep_las")}
 
 
-def main(words: list[str] | None = None) -> None:
-    """The command line. Exit status 2 where the treebank is not there."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("treebank", type=Path)
     parser.add_argument("--output", type=Path, default=PIPELINE_FOLDER)
     parser.add_argument("--epochs", type=int, default=10)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        try:
-            write_corpora(arguments.treebank, folder)
-        except OSError as error:
-            parser.error(str(error))
+        write_corpora(arguments.treebank, folder)
         overrides = {
             "paths.train": str(folder / "train.spacy"),
             "paths.dev": str(folder / "dev.spacy"),

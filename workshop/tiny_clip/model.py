@@ -1,4 +1,4 @@
-"""The tiny CLIP: its model, tokenizer, lessons, and zero-shot retrieval."""
+"""The model and the tokenizer of the tiny CLIP."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
 from workshop.scenes.scene import SIDE
 
-SPREAD = (0, 2, 4)  # frames of a clip: those at the middles of its three thirds
+SPREAD = (0, 2, 4)  # frames of a clip, at the middles of its thirds
 FRAMES = len(SPREAD)
 PATCH = 20  # pixels of a patch, in both directions
 GRID = SIDE // PATCH
@@ -25,7 +25,7 @@ POSITIONS = 77
 
 
 def train_tokenizer(sentences: Iterable[str], size: int) -> Any:
-    """A `CLIPTokenizer` of at most `size` tokens: all bytes, alone and at the end of a word, then common pairs."""
+    """Return a `CLIPTokenizer` of at most `size` tokens: bytes, bytes that end a word, and common pairs."""
     alphabet = ByteLevel.alphabet()
     pattern = CLIPTokenizer().backend_tokenizer
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>", continuing_subword_prefix=""))
@@ -36,36 +36,30 @@ def train_tokenizer(sentences: Iterable[str], size: int) -> Any:
     learner.train_from_iterator(sentences, trainer)
     learned = learner.get_vocab()
     letters = sorted(alphabet)
-    merges: Any = _merges(learner)
+    merges: Any = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
     tokens = [*letters, *(letter + "</w>" for letter in letters)]
     tokens += [token for token, _ in sorted(learned.items(), key=lambda pair: pair[1]) if token not in set(tokens)]
     vocabulary = {token: index for index, token in enumerate([*tokens, START, END])}
     return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=POSITIONS)
 
 
-def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
-    return [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
-
-
-WIDTH, TEXT_WIDTH, SHARED = 192, 128, 192  # of the vision tower, of the text tower, of the space of both
+WIDTH, TEXT_WIDTH, SHARED = 192, 128, 192  # of the vision tower, the text tower, and the shared space
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
-SLOW = 12  # cosines along each side of a patch that filters may have
-STIRS = 25  # levels of 255 that a patch changes by where something moves
+SLOW = 12  # frequencies of the filters along each side of a patch
+STIRS = 25  # change of a pixel, of 255, that counts as motion
 
 Patches = npt.NDArray[np.uint8]  # (…, GRID · GRID, FRAMES · 3 · PATCH · PATCH)
 
 
 def new_model(tokenizer: Any) -> Any:
-    """A `CLIPModel` with random weights that sees FRAMES frames at once."""
-    special = {
-        "bos_token_id": tokenizer.convert_tokens_to_ids(START),
-        "eos_token_id": tokenizer.convert_tokens_to_ids(END),
-    }
+    """Return a `CLIPModel` with random weights and FRAMES frames as input."""
+    end = tokenizer.convert_tokens_to_ids(END)
     shared: dict[str, Any] = {"projection_dim": SHARED, "hidden_act": "relu"}
     text = {
         **shared,
-        **special,
-        "pad_token_id": special["eos_token_id"],
+        "bos_token_id": tokenizer.convert_tokens_to_ids(START),
+        "eos_token_id": end,
+        "pad_token_id": end,
         "vocab_size": len(tokenizer),
         "hidden_size": TEXT_WIDTH,
         "num_attention_heads": 4,
@@ -84,14 +78,14 @@ def new_model(tokenizer: Any) -> Any:
         "intermediate_size": 3 * WIDTH,
     }
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=SHARED))
-    model.set_attn_implementation("eager")  # whose products of halves are fast on a CPU, backwards as well
+    model.set_attn_implementation("eager")  # its bfloat16 products are fast on a CPU
     with torch.no_grad():
         model.vision_model.embeddings.position_embedding.weight[1:] = _places()
     return model
 
 
 def _places() -> torch.Tensor:
-    """Sines of where a patch is [GRID · GRID, WIDTH]: a start that knows which patches are neighbours."""
+    """Return sinusoidal embeddings of the patches' places [GRID · GRID, WIDTH]."""
     rates = 1.5 / 32 ** (torch.arange(WIDTH // 4) / (WIDTH // 4))
     rows, columns = torch.meshgrid(torch.arange(GRID).float(), torch.arange(GRID).float(), indexing="ij")
     angles = torch.cat([side.flatten()[:, None] * rates for side in (columns, rows)], 1)
@@ -99,34 +93,34 @@ def _places() -> torch.Tensor:
 
 
 def to_pixels(pictures: Pictures) -> torch.Tensor:
-    """uint8 (…, FRAMES, rows, columns, 3) as CLIP wants it: float (…, 3 · FRAMES, rows, columns), normalised."""
+    """Return uint8 (…, FRAMES, rows, columns, 3) as normalised float (…, 3 · FRAMES, rows, columns)."""
     normalised = (torch.from_numpy(pictures).float() / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
     return normalised.movedim(-1, -3).flatten(-4, -3)
 
 
 def to_patches(pictures: Pictures) -> Patches:
-    """Clips' frames (clips, FRAMES, SIDE, SIDE, 3) as patches, in the order of the patch embedding's weights."""
+    """Return frames (clips, FRAMES, SIDE, SIDE, 3) as patches in the order of the patch embedding's weights."""
     grid = pictures.reshape(len(pictures), FRAMES, GRID, PATCH, GRID, PATCH, 3)
     return np.ascontiguousarray(grid.transpose(0, 2, 4, 1, 6, 3, 5)).reshape(len(pictures), GRID * GRID, -1)
 
 
 def stirring(patches: Patches) -> npt.NDArray[np.bool_]:
-    """In which patches something moves."""
+    """Return which patches show motion."""
     frames = patches.reshape(*patches.shape[:-1], FRAMES, -1).astype(np.int16)
     changed: npt.NDArray[np.bool_] = np.abs(frames[..., 1:, :] - frames[..., :1, :]).max((-2, -1)) > STIRS
     return changed
 
 
 def see(model: Any, patches: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The vision tower over the patches (clips, some, …), bytes, at their places (clips, some).
+    """Apply the vision tower to some patches (clips, some, …), bytes, at their places (clips, some).
 
-    Returns the patches' last states (clips, some, WIDTH) and those of the clips in the shared space (clips, SHARED).
+    Return the patches' last states (clips, some, WIDTH) and the clips' states in the shared space (clips, SHARED).
     """
     tower = model.vision_model
     embeddings = tower.embeddings
     mean, deviation = _levels()
     filters = embeddings.patch_embedding.weight.flatten(1) / deviation
-    seen = (patches.bfloat16() - 128) @ filters.T.bfloat16() + (128 - mean) @ filters.T  # halves hold bytes exactly
+    seen = (patches.bfloat16() - 128) @ filters.T.bfloat16() + (128 - mean) @ filters.T  # bfloat16 is exact for bytes
     positions = embeddings.position_embedding.weight
     whole = (embeddings.class_embedding + positions[0]).expand(len(patches), 1, -1)
     states = torch.cat([whole, seen.float() + positions[1 + places]], 1)
@@ -143,9 +137,9 @@ def _levels() -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def look_closely(model: Any, patches: Patches) -> None:
-    """Begin with filters that are of use: slow cosines of brightness and colours, of the middle frame and of changes.
+    """Initialise the filters with low-frequency cosines of brightness and colours, of the middle frame and of changes.
 
-    Each is scaled to deviate by 1 over these patches (patches, …): a whitened first layer, which learns much faster.
+    Each filter is scaled to a standard deviation of 1 over these patches (patches, …), as in a whitened first layer.
     """
     steps = torch.arange(PATCH)
     cosines = torch.stack([torch.cos(math.pi * rate * (steps + 0.5) / PATCH) for rate in range(SLOW)])
@@ -157,12 +151,8 @@ def look_closely(model: Any, patches: Patches) -> None:
         (down + across + 4.5 * (colour > 0) + 1.2 * (time > 0), time, colour, down, across)
         for time, colour, down, across in product(range(3), range(3), range(SLOW), range(SLOW))
     )
-    filters = torch.stack(
-        [
-            torch.einsum("t,c,y,x->tcyx", times[time], colours[colour], cosines[down], cosines[across])
-            for _, time, colour, down, across in order[:WIDTH]
-        ]
-    )
+    parts = ((times[i], colours[j], cosines[down], cosines[across]) for _, i, j, down, across in order[:WIDTH])
+    filters = torch.stack([torch.einsum("t,c,y,x->tcyx", *vectors) for vectors in parts])
     mean, deviation = _levels()
     found = ((torch.from_numpy(patches).float() - mean) / deviation) @ filters.flatten(1).T
     filters /= (found.std(0) + 1e-3)[:, None, None, None, None]

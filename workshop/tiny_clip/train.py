@@ -1,11 +1,11 @@
-"""Train the shipped CLIP on rendered scenes other than the data set's, and say how well sentences find their clips.
+"""Train the shipped CLIP on rendered scenes that are not in the data set, and measure retrieval.
 
     python -m workshop.tiny_clip.train [--output models/tiny_clip] [--scenes N] [--steps N] [--seed S]
 
-A real `CLIPModel` with a real `CLIPTokenizer`, small: three frames of a clip at once, 160 × 160 pixels in patches of
-20, five layers of 192 for clips, three of 128 for sentences. It learns from CLIP's loss and, as encoders of video that
-were trained on actions did, from what goes on in a clip; its patches learn what is in them and how that moves. About
-an hour of one core that has matrix units for bfloat16, with 6 GB of memory; nothing is downloaded.
+The model is a `CLIPModel` with a `CLIPTokenizer`: three frames of a clip, 160 × 160 pixels in patches of 20, five
+layers of width 192 for clips and three of 128 for sentences. It is trained with CLIP's loss, with labels of the events
+in a clip, and with labels of the contents and motion of each patch. The training takes about an hour of one core that
+has matrix units for bfloat16, and 6 GB of memory. Nothing is downloaded.
 """
 
 import argparse
@@ -25,66 +25,34 @@ from torch.nn import functional
 from penumbra.tasks.features.clip import FOLDER
 from workshop.scenes.drawing import SIDE
 from workshop.scenes.script import write_script
-from workshop.tiny_clip.clips import (
-    AGENT,
-    BATCH,
-    CHANGING,
-    GROUPS,
-    HUES,
-    KINDS,
-    NOVEL,
-    NUMBERS,
-    OF_AGENT,
-    POSTURE,
-    THING,
-    Batch,
-    Batches,
-    Clip,
-    Moment,
-    clips,
-    moments,
-    sentences_of,
-)
-from workshop.tiny_clip.model import (
-    DEVIATION,
-    GRID,
-    MEAN,
-    SHARED,
-    WIDTH,
-    look_closely,
-    new_model,
-    see,
-    to_patches,
-    to_pixels,
-    train_tokenizer,
-)
+from workshop.tiny_clip import clips as data
+from workshop.tiny_clip import model as network
+from workshop.tiny_clip.clips import Batch, Batches, Clip, Moment, clips, moments, sentences_of
+from workshop.tiny_clip.model import look_closely, new_model, see, to_patches, to_pixels, train_tokenizer
 
-RESTING = 0.1  # weight of patches that show nothing, as most do
-SMALLEST = 0.03  # added to what a state's number deviates by
-LARGEST = 6.0  # deviations; what is further off is taken to be that far
-STIRRING = 0.5  # change of a thing, in deviations, from which it counts as moving
+RESTING = 0.1  # weight of empty patches
+SMALLEST = 0.03  # added to the deviation of a state's number
+LARGEST = 6.0  # deviations; larger values are clamped
+STIRRING = 0.5  # change of a thing, in deviations, from which it moves
 
 
 class Lessons(nn.Module):
-    """Losses of clips: attributes, kinds and colours of patches, and the states of what is there.
-
-    `deviations` [NUMBERS] are those of the states' numbers.
-    """
+    """Losses of clips: their labels, the kinds and colours of patches, and the states of the patches' owners."""
 
     def __init__(self, deviations: Tensor) -> None:
         super().__init__()
         self.deviations = deviations
-        self.attributes = nn.ModuleList(nn.Linear(SHARED, len(names)) for names in GROUPS.values())
-        self.stirring = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SHARED))
-        self.patches = nn.ModuleList(nn.Linear(WIDTH, len(names)) for names in (KINDS, HUES))
-        self.states, self.liveliest = nn.Linear(WIDTH, NUMBERS), nn.Linear(SHARED, NUMBERS)
-        weights = [torch.ones(len(names)) for names in (KINDS, HUES)]
+        self.attributes = nn.ModuleList(nn.Linear(network.SHARED, len(names)) for names in data.GROUPS.values())
+        self.stirring = nn.Sequential(nn.LayerNorm(network.WIDTH), nn.Linear(network.WIDTH, network.SHARED))
+        self.patches = nn.ModuleList(nn.Linear(network.WIDTH, len(names)) for names in (data.KINDS, data.HUES))
+        self.states, self.liveliest = nn.Linear(network.WIDTH, data.NUMBERS), nn.Linear(network.SHARED, data.NUMBERS)
+        weights = [torch.ones(len(names)) for names in (data.KINDS, data.HUES)]
         for weight in weights:
             weight[0] = RESTING
         self.weights = weights
 
     def attributes_loss(self, clips: Tensor, attributes: Tensor) -> Tensor:
-        """Cross-entropy of clips [B, SHARED] against what they show [B, events, groups], summed over the groups."""
+        """Return the cross-entropy of clips [B, SHARED] and labels [B, events, groups], summed over the groups."""
         losses = []
         for group, head in enumerate(self.attributes):
             scores = functional.log_softmax(head(clips).float(), -1)
@@ -92,14 +60,14 @@ class Lessons(nn.Module):
         return torch.stack(losses).sum()
 
     def stirring_loss(self, patches: Tensor, stirs: Tensor, attributes: Tensor) -> Tensor:
-        """The same of the mean of the patches [B, K, WIDTH] that stir [B, K]: a short way to where things happen."""
+        """Return the same loss of the mean of the patches [B, K, WIDTH] with motion [B, K]."""
         some = stirs.any(1)
         share = stirs[some].float() / stirs[some].sum(1, keepdim=True)
         means = (patches[some] * share[..., None]).sum(1)
         return self.attributes_loss(self.stirring(means), attributes[some])
 
     def names_loss(self, patches: Tensor, maps: Tensor) -> Tensor:
-        """Cross-entropy of patches [B, K, WIDTH] against kinds and colours [B, K, 2]."""
+        """Return the cross-entropy of patches [B, K, WIDTH] and their kinds and colours [B, K, 2]."""
         losses = [
             functional.cross_entropy(head(patches).flatten(0, 1).float(), maps[..., i].flatten(), weight)
             for i, (head, weight) in enumerate(zip(self.patches, self.weights, strict=True))
@@ -107,41 +75,42 @@ class Lessons(nn.Module):
         return torch.stack(losses).sum()
 
     def states_loss(self, patches: Tensor, clips: Tensor, owners: Tensor, numbers: Tensor) -> Tensor:
-        """Errors of the states [B, K, NUMBERS] of those in the patches, and of a clip's liveliest agent and thing."""
+        """Return the error of the owners' states [B, K, NUMBERS] and of those that change most in a clip."""
         true = (numbers.float() / self.deviations).clamp(-LARGEST, LARGEST)
-        known = _known(owners == AGENT, owners == THING)
+        known = _known(owners == data.AGENT, owners == data.THING)
         of_patches = _mean_error(self.states(patches), true, known)
         rows = torch.arange(len(true))
-        agents = (true[..., POSTURE:OF_AGENT].abs().sum(-1) + 1e-3) * (owners == AGENT)
-        things = (true[..., -CHANGING:].abs().sum(-1) + 1e-3) * (owners == THING)
+        agents = (true[..., data.POSTURE : data.OF_AGENT].abs().sum(-1) + 1e-3) * (owners == data.AGENT)
+        things = (true[..., -data.CHANGING :].abs().sum(-1) + 1e-3) * (owners == data.THING)
         agent, thing = agents.argmax(1), things.argmax(1)
-        liveliest = torch.cat([true[rows, agent, :OF_AGENT], true[rows, thing, OF_AGENT:]], 1)
+        liveliest = torch.cat([true[rows, agent, : data.OF_AGENT], true[rows, thing, data.OF_AGENT :]], 1)
         known = _known(agents.amax(1) > 0, things.amax(1) > STIRRING)
         return of_patches + _mean_error(self.liveliest(clips), liveliest, known)
 
 
 def _known(agents: Tensor, things: Tensor) -> Tensor:
-    """Which numbers [..., NUMBERS] are known, where an agent's and where a thing's are [...]."""
-    return torch.cat(
-        [
-            agents[..., None].expand(*agents.shape, OF_AGENT),
-            things[..., None].expand(*things.shape, NUMBERS - OF_AGENT),
-        ],
-        -1,
-    )
+    """Return which numbers [..., NUMBERS] are known, given whether an agent's and a thing's are [...]."""
+    known_agents = agents[..., None].expand(*agents.shape, data.OF_AGENT)
+    known_things = things[..., None].expand(*things.shape, data.NUMBERS - data.OF_AGENT)
+    return torch.cat([known_agents, known_things], -1)
 
 
 def _mean_error(found: Tensor, true: Tensor, known: Tensor) -> Tensor:
     errors = functional.smooth_l1_loss(found.float(), true, reduction="none") * known
-    parts = [(errors[..., part].sum(), known[..., part].sum()) for part in (slice(OF_AGENT), slice(OF_AGENT, None))]
+    parts = [
+        (errors[..., part].sum(), known[..., part].sum()) for part in (slice(data.OF_AGENT), slice(data.OF_AGENT, None))
+    ]
     return torch.stack([total / count.clamp(min=1) for total, count in parts]).sum()
 
 
 def deviations(clips: list[Clip]) -> Tensor:
-    """How much each number of a state deviates over some clips [NUMBERS]."""
+    """Return the standard deviation of each number of a state [NUMBERS]."""
     owners = np.stack([clip.states.owners for clip in clips])
     numbers = np.stack([clip.states.numbers for clip in clips]).astype(np.float32)
-    parts = [numbers[owners == AGENT][:, :OF_AGENT].std(0), numbers[owners == THING][:, OF_AGENT:].std(0)]
+    parts = [
+        numbers[owners == data.AGENT][:, : data.OF_AGENT].std(0),
+        numbers[owners == data.THING][:, data.OF_AGENT :].std(0),
+    ]
     return torch.from_numpy(np.concatenate(parts) + np.float32(SMALLEST))
 
 
@@ -152,7 +121,7 @@ MOMENTS_AT_ONCE = 32
 def embed_moments(
     model: Any, tokenizer: Any, several: Sequence[Moment], texts: Sequence[str]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors of moments (mean of their clips') and of sentences, each (moments, dimension)."""
+    """Return unit vectors of moments (means over clips) and of sentences, each (moments, dimension)."""
     images = []
     for start in range(0, len(several), MOMENTS_AT_ONCE):
         some = np.stack([moment.pictures for moment in several[start : start + MOMENTS_AT_ONCE]])
@@ -164,10 +133,7 @@ def embed_moments(
 
 
 def retrieval(images: torch.Tensor, texts: torch.Tensor, sentences: Sequence[str]) -> dict[str, float]:
-    """R@1 and R@5 in per cent, moment → sentence and back, among all moments, with chance beside them.
-
-    A sentence that is equal to the right one is right as well.
-    """
+    """Return R@1 and R@5 in percent between moments and sentences, both ways, and those of chance."""
     scores = (images @ texts.T).numpy()
     right = np.array([[a == b for b in sentences] for a in sentences])
     figures: dict[str, float] = {"moments": len(sentences)}
@@ -181,16 +147,16 @@ def retrieval(images: torch.Tensor, texts: torch.Tensor, sentences: Sequence[str
     return figures
 
 
-VOCABULARY, SCRIPTS = 1000, 2500  # tokens, and scripts whose sentences they are learned from
-KEPT = 24  # patches of a clip that are seen: all that stir, if possible
-WHOLE = 0.15  # share of the training, its end, in which all patches are seen
-RATE, TURN, FILTERS = 1e-3, 0.02, 0.02  # AdamW's rate, Muon's, and the patch embedding's share of the first
-STEADY = 0.3  # share of the training before the rates fall
-LOOKED_AT = 8000  # patches that the first filters are made for
+VOCABULARY, SCRIPTS = 1000, 2500  # tokens, and scripts whose sentences train the tokenizer
+KEPT = 24  # patches of a clip in a step
+WHOLE = 0.15  # share of the steps, at the end, with all patches
+RATE, TURN, FILTERS = 1e-3, 0.02, 0.02  # rates of AdamW and Muon, and the patch embedding's share of AdamW's
+STEADY = 0.3  # share of the steps before the rates decrease
+LOOKED_AT = 8000  # patches that initialise the filters
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """CLIP's loss both ways, of vectors of any length."""
+    """Return CLIP's symmetric loss of vectors of any length."""
     images, texts = functional.normalize(images.float(), dim=-1), functional.normalize(texts.float(), dim=-1)
     scores = scale.exp().clamp(max=100) * images @ texts.T
     target = torch.arange(len(scores))
@@ -198,7 +164,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 
 
 class Training:
-    """One model, its lessons and their optimisers: Muon for the vision tower's matrices, AdamW for the rest."""
+    """A model, its losses and optimisers: Muon for the vision tower's matrices, AdamW for the rest."""
 
     def __init__(self, model: Any, tokenizer: Any, lessons: Lessons) -> None:
         self.model, self.tokenizer, self.lessons = model, tokenizer, lessons
@@ -216,7 +182,7 @@ class Training:
         self.optimisers = {RATE: torch.optim.AdamW(groups, RATE, (0.9, 0.98)), TURN: muon}
 
     def step(self, batch: Batch, share: float, warm: float) -> tuple[float, ...]:
-        """Learn from a batch after `share` of the training; the losses: contrastive, attributes, names, states."""
+        """Make a step after `share` of the training; return the losses: contrastive, labels, names, states."""
         with torch.autocast("cpu", torch.bfloat16):
             losses = self._losses(batch)
         contrastive, attributes, names, states = losses
@@ -246,15 +212,15 @@ class Training:
 
 
 def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: int) -> None:
-    """Train for so many steps."""
+    """Train the model."""
     batches = Batches(several, to_patches(np.stack([clip.pictures for clip in several])), seed)
     lively = batches.patches[batches.stirs]
     look_closely(model, lively[batches.chance.permutation(len(lively))[:LOOKED_AT]])
-    training = Training(model, tokenizer, Lessons(deviations(list(several[: 10 * BATCH]))))
+    training = Training(model, tokenizer, Lessons(deviations(list(several[: 10 * data.BATCH]))))
     begun, losses = time.monotonic(), []
     for step in range(steps):
         share = step / steps
-        batch = batches.draw(KEPT if share < 1 - WHOLE else GRID * GRID)
+        batch = batches.draw(KEPT if share < 1 - WHOLE else network.GRID * network.GRID)
         losses.append(training.step(batch, share, (step + 1) / 60))
         if (step + 1) % 50 == 0:
             means = " ".join(f"{mean:.3f}" for mean in np.mean(losses[-50:], axis=0))
@@ -263,16 +229,16 @@ def fit(model: Any, tokenizer: Any, several: Sequence[Clip], steps: int, seed: i
 
 
 def sentences_of_scripts(seed: int, scripts: int) -> Iterator[str]:
-    """Sentences that the tokenizer is learned from."""
+    """Yield the sentences that train the tokenizer."""
     chance = random.Random(seed)
     for _ in range(scripts):
-        novel = chance.random() < NOVEL
+        novel = chance.random() < data.NOVEL
         for several in sentences_of(write_script(chance, novel=novel), chance, novel=novel):
             yield from several
 
 
 def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> None:
-    """Write weights as safetensors in half precision, the tokenizer, the preprocessing, and what was measured."""
+    """Write weights in half precision, tokenizer, preprocessing and the retrieval figures."""
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     side = {"height": SIDE, "width": SIDE}
@@ -286,26 +252,22 @@ def save(model: Any, tokenizer: Any, folder: Path, report: dict[str, Any]) -> No
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": MEAN,
-        "image_std": DEVIATION,
+        "image_mean": network.MEAN,
+        "image_std": network.DEVIATION,
         "do_convert_rgb": True,
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(processing, indent=1) + "\n")
     (folder / "retrieval.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m workshop.tiny_clip.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=FOLDER, metavar="DIR")
     parser.add_argument("--scenes", type=int, default=1800, metavar="N", help="scenes to train on")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="scenes to test on")
     parser.add_argument("--steps", type=int, default=3000, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     torch.manual_seed(options.seed)
     begun = time.monotonic()
     several = list(clips(options.seed, options.scenes))
@@ -319,12 +281,8 @@ def main(arguments: list[str] | None = None) -> None:
     sentences = [moment.sentence for moment in held]
     report = retrieval(*embed_moments(model, tokenizer, held, sentences), sentences)
     sys.stdout.write(json.dumps(report) + "\n")
-    save(
-        model,
-        tokenizer,
-        options.output,
-        {**report, "scenes": options.scenes, "steps": options.steps, "seconds": round(time.monotonic() - begun)},
-    )
+    run = {"scenes": options.scenes, "steps": options.steps, "seconds": round(time.monotonic() - begun)}
+    save(model, tokenizer, options.output, {**report, **run})
 
 
 if __name__ == "__main__":
