@@ -1,4 +1,4 @@
-"""What the DETR-style grounding models share: settings, inputs and outputs, projections, and heads."""
+"""Parts of all DETR-style grounding models: settings, inputs and outputs, projections, and heads."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -91,7 +91,7 @@ class Alignment(NamedTuple):
 
 @dataclass
 class Outputs:
-    """What a model predicts for a batch.
+    """The outputs of a model for a batch.
 
     Args:
         logits: [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer.

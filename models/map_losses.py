@@ -40,9 +40,9 @@ class MMNLosses:
     """Weights and options of MMN's losses; the defaults are those of Charades-STA.
 
     `contrastive` is the weight of both mutual terms for the first `full_epochs` epochs, and times `late` afterwards:
-    the branch is trained early and then left alone. With `shine`, generated negatives stand among the sentences that a
-    moment is told from; `hard_order` is the weight of their ranking there and `hard_overlap` that of their overlap with
-    any moment in the IoU branch. These three are this project's; the paper has none.
+    the branch is trained early and then left alone. With `shine`, a moment is compared with generated negatives, too;
+    `hard_order` is the weight of their ranking and `hard_overlap` that of their overlap with any moment in the IoU
+    branch. These three are this project's; the paper has none.
     """
 
     lowest: float = 0.5  # overlap with the truth from which a candidate's target is more than 0

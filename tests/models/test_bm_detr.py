@@ -71,9 +71,7 @@ def test_without_a_negative_the_query_decides_alone() -> None:
         ({}, ("queries",)),
     ],
 )
-def test_every_component_can_be_left_out_and_what_is_there_learns(
-    change: dict[str, Any], gone: tuple[str, ...]
-) -> None:
+def test_every_component_can_be_left_out_and_the_others_learn(change: dict[str, Any], gone: tuple[str, ...]) -> None:
     net = model("bm_detr", **{"alignment": 6, "dropout": 0.1, **change})
     assert not [name for name, _ in net.named_parameters() if name.startswith(gone)]
     found: Outputs = net(with_negative(inputs()))

@@ -125,7 +125,7 @@ def test_every_term_can_be_switched_off(change: dict[str, Any], gone: set[str]) 
 
 
 @pytest.mark.parametrize("model", ["moment_detr", "qd_detr"])
-def test_a_batch_without_negative_leaves_out_what_needs_one(model: str) -> None:
+def test_a_batch_without_negative_leaves_out_the_terms_that_need_one(model: str) -> None:
     found = compute_losses(outputs(saliency_negative=None), targets(), losses_of(model, shine=True))
     assert torch.isfinite(found.total)
     assert not {"negative_pair", "coarse_inter", "fine_4"} & set(found.terms)

@@ -87,7 +87,7 @@ def near(vector: Tensor, cosine: float) -> Tensor:
     return cosine * vector + (1 - cosine**2) ** 0.5 * other
 
 
-def test_hard_negatives_count_where_they_are_there() -> None:
+def test_only_hard_negatives_that_exist_change_the_loss() -> None:
     net, batch = model(), inputs(hard=True)
     found: MapOutputs = net(batch)
     truth = targets(net)
@@ -133,7 +133,7 @@ def test_hard_negatives_are_to_overlap_with_no_moment() -> None:
         net(inputs()).hard_iou_logits()
 
 
-def test_what_is_no_map_is_refused() -> None:
+def test_impossible_sizes_of_a_map_are_refused() -> None:
     with pytest.raises(ValueError, match="8 clips is too narrow"):
         schedule(8, (8,))
     with pytest.raises(ValueError, match="do not give 8 clips"):

@@ -76,7 +76,7 @@ def test_dynamics_are_compared_for_pairs_of_different_videos() -> None:
 
 
 @pytest.mark.parametrize("sequence", ["transformer", "lstm"])
-def test_frames_that_are_not_there_change_no_motion(sequence: str) -> None:
+def test_padding_frames_change_no_motion(sequence: str) -> None:
     net, batch = model(sequence=sequence).eval(), inputs()
     assert net.dynamics is not None
     assert batch.seen is not None
@@ -116,7 +116,7 @@ def test_the_chosen_text_or_none_attends_to_the_frames() -> None:
     assert not torch.allclose(contexts["static"], contexts["query"])
 
 
-def test_both_losses_reach_the_text_encoder_and_what_is_seen() -> None:
+def test_both_losses_reach_the_text_encoder_and_the_visual_side() -> None:
     net, batch = model(), inputs()
     terms = injection_losses(net.inject(batch), batch)
     assert set(terms) == {"visual_context", "spatial_dynamics"}
@@ -130,7 +130,7 @@ def test_both_losses_reach_the_text_encoder_and_what_is_seen() -> None:
     assert net.grounding.cell_iou.weight.grad is None  # the injections are beside the map
 
 
-def test_without_patches_there_is_no_motion() -> None:
+def test_motion_needs_patches() -> None:
     net = model(patch_dim=0)
     assert set(injection_losses(net.inject(inputs()), inputs())) == {"visual_context"}
     batch = replace(inputs(), seen=None)

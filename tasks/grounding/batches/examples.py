@@ -237,25 +237,24 @@ def prepare(
     `in_video` gives the texts of its `in_video_negatives`, which only training queries have, `parts` the two of its
     `visual_dynamic_queries`; both are None if the model does not read them.
     """
-    unusable = {"video": videos.unusable(), "text": texts.unusable()}
+    bad_videos, bad_texts = videos.unusable(), texts.unusable()
+    usable = texts.index.keys() - bad_texts
     good, rejected, notes = [], [], Counter[str]()
     for row in rows:
-        reason, value = _fault(row, videos, texts, unusable)
-        if reason:
-            rejected.append(rejection(row["qid"], stage, reason, value))
+        vid, query = row["vid"], row["query"]
+        faults = (
+            (vid not in videos.index, "no features of its video", vid),
+            (query not in texts.index, "no features of its text", query),
+            (vid in bad_videos, "features of its video are empty or hold a NaN", vid),
+            (query in bad_texts, "features of its text are empty or hold a NaN", query),
+        )
+        if found := [fault for is_so, *fault in faults if is_so]:
+            rejected.append(rejection(row["qid"], stage, *found[0]))
             continue
-        levels = {
-            level: text
-            for level, text in negatives.get(row["qid"], {}).items()
-            if text in texts.index and text not in unusable["text"]
-        }
+        levels = {level: text for level, text in negatives.get(row["qid"], {}).items() if text in usable}
         if negatives and len(levels) < LEVELS:
             notes[f"query with {len(levels)} of {LEVELS} hard negatives"] += 1
-        others = [
-            text
-            for text in (in_video or {}).get(row["qid"], ())
-            if text in texts.index and text not in unusable["text"]
-        ]
+        others = [text for text in (in_video or {}).get(row["qid"], ()) if text in usable]
         if in_video is not None and not others and row.get("split", "train") == "train":
             notes["query without a negative in its video"] += 1
         good.append((row, levels, others))
@@ -267,41 +266,19 @@ def prepare(
     return replace(examples, rejected=tuple(rejected), notes=+notes)
 
 
-def _fault(
-    row: Mapping[str, Any], videos: Features, texts: Features, unusable: Mapping[str, set[str]]
-) -> tuple[str, str]:
-    """Return the reason why a row can't be used, and the value at fault; empty strings if it can."""
-    if row["vid"] not in videos.index:
-        return "no features of its video", row["vid"]
-    if row["query"] not in texts.index:
-        return "no features of its text", row["query"]
-    if row["vid"] in unusable["video"]:
-        return "features of its video are empty or hold a NaN", row["vid"]
-    if row["query"] in unusable["text"]:
-        return "features of its text are empty or hold a NaN", row["query"]
-    return "", ""
-
-
 def _examples(
     good: Sequence[tuple[Mapping[str, Any], Mapping[int, str], Sequence[str]]], videos: Features, texts: Features
 ) -> Examples:
     most = max((len(row["windows"]) for row, _, _ in good), default=1) or 1
-    windows = torch.zeros(len(good), most, 2)
-    scores: list[np.ndarray] = []
-    relevant: list[np.ndarray] = []
-    extremes: list[tuple[int, int]] = []
-    hard, present = [], []
-    lengths = videos.lengths
+    windows, lengths = torch.zeros(len(good), most, 2), videos.lengths
+    clips, hard, present = [], [], []
     for number, (row, levels, _) in enumerate(good):
-        clips = int(lengths[videos.index[row["vid"]]])
         if row["windows"]:
             windows[number, : len(row["windows"])] = torch.tensor(row["windows"], dtype=torch.float32)
-        score, inside, extreme = _clips(row, clips, videos.clip_length)
-        scores.append(score)
-        relevant.append(inside)
-        extremes.append(extreme)
+        clips.append(_clips(row, int(lengths[videos.index[row["vid"]]]), videos.clip_length))
         hard.append([texts.index[levels.get(level, row["query"])] for level in range(1, LEVELS + 1)])
         present.append([level in levels for level in range(1, LEVELS + 1)])
+    scores, relevant, extremes = zip(*clips, strict=True) if clips else ((), (), ())
     counts = [len(part) for part in scores]
     return Examples(
         qids=tuple(row["qid"] for row, _, _ in good),

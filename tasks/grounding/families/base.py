@@ -1,4 +1,4 @@
-"""What the training loop, prediction and evaluation need to know about a family of models."""
+"""The interface of a family of models for training, prediction and evaluation."""
 
 import contextlib
 from abc import ABC, abstractmethod

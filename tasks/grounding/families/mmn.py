@@ -110,8 +110,8 @@ class MapData:
         self.host_text, self.host_hard = examples.text.numpy(), examples.hard.numpy()
         self.every = [(video, np.array(rows)) for video, rows in rows_of.items()]  # rows of each video
         known = present.any(1)
-        self.taught = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
-        self.taught = [(video, rows) for video, rows in self.taught if len(rows)]
+        self.labelled = [(video, rows[known[rows].numpy()]) for video, rows in self.every]
+        self.labelled = [(video, rows) for video, rows in self.labelled if len(rows)]
         self.late = False
 
     def __len__(self) -> int:
@@ -120,12 +120,12 @@ class MapData:
     def batches(self, seed: int, epoch: int) -> list[Tensor]:
         """Return the numbers of the videos of each batch."""
         self.late = epoch >= self.losses.full_epochs
-        order = np.random.default_rng((seed, epoch)).permutation(len(self.taught))
+        order = np.random.default_rng((seed, epoch)).permutation(len(self.labelled))
         return list(torch.split(torch.from_numpy(order), self.batch_size))
 
     def batch(self, rows: Tensor) -> tuple[MapInputs, MapTargets]:
         """Return the videos `rows` with their sentences, and their targets."""
-        videos, sentences = map(list, zip(*(self.taught[n] for n in rows.tolist()), strict=True))
+        videos, sentences = map(list, zip(*(self.labelled[n] for n in rows.tolist()), strict=True))
         inputs, index = self.inputs(videos, sentences, self.losses.shine)
         return inputs, self.targets(index)
 

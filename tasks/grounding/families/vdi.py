@@ -134,13 +134,13 @@ class VDIData(MapData):
     def batch(self, rows: Tensor) -> tuple[InjectedInputs, MapTargets]:  # type: ignore[override]
         """Return the videos `rows` with their sentences and the sentences' parts, and their targets."""
         inputs, targets = super().batch(rows)
-        host = np.concatenate([self.taught[n][1] for n in rows.tolist()])
+        host = np.concatenate([self.labelled[n][1] for n in rows.tolist()])
         parts = self.parts[host]
         words = self.texts.longest(parts.numpy())
         on_device = parts.to(self.device, non_blocking=True)
         static, dynamic = (self.text(on_device[:, column], words) for column in (0, 1))
         split = on_device[:, 0] != on_device[:, 1]
-        seen = self.seen([self.taught[n][0] for n in rows.tolist()])
+        seen = self.seen([self.labelled[n][0] for n in rows.tolist()])
         return InjectedInputs(inputs, static, dynamic, split, seen), targets
 
     def seen(self, videos: list[int]) -> Patches | None:

@@ -87,7 +87,7 @@ def drawn(data: BackgroundData, row: int, times: int = 60) -> set[str]:
     return found
 
 
-def test_a_negative_is_drawn_anew_from_what_the_query_has() -> None:
+def test_a_negative_is_drawn_anew_from_the_querys_own() -> None:
     own = set(in_video()["q3"])
     generated = {"text 3 1", "text 3 2", "text 3 3"}
     assert drawn(background(), 3) == own == {"text 10", "text 17"}
@@ -178,7 +178,7 @@ def test_the_moment_moves_whole_and_its_window_with_it(
         ([[1.0, 3.0]], {"saliency": [{"clip": 1, "scores": [3, 2, 1]}, {"clip": 2, "scores": [1, 0, 1]}]}),
     ],
 )
-def test_what_can_not_be_shifted_stays(windows: list[list[float]], changes: dict[str, Any]) -> None:
+def test_moments_that_can_not_be_shifted_stay(windows: list[list[float]], changes: dict[str, Any]) -> None:
     """A moment as long as the video, several windows, a long video, graded clips: none is rejected."""
     data = numbered(windows, 8, 1.0, **changes)
     for _ in range(20):

@@ -89,7 +89,7 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
 # -- features ------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_gathered_as_a_loop_would() -> None:
+def test_gathered_rows_equal_those_of_a_loop() -> None:
     found = features(["a", "b", "c"], [3, 1, 5], seed=0)
     values, mask = found.gather(torch.tensor([[2, 1], [0, 2]]), 4)
     assert values.shape == (2, 2, 4, 12)
@@ -109,7 +109,7 @@ def test_endpoints() -> None:
     assert endpoint_features(mask)[1].tolist() == [[0, 0.5], [0.5, 1.0], [0, 0], [0, 0]]
 
 
-def test_features_stay_halves_on_the_device_and_a_gathered_row_is_a_unit_vector_of_each_encoder() -> None:
+def test_features_stay_halves_in_one_copy_and_gathered_rows_are_unit_vectors() -> None:
     raw = features(["a", "b"], [4, 2], seed=0)
     halves = replace(raw, values=raw.values.half())
     found = joined([normalised(halves, longest=3), normalised(halves, longest=None)])
@@ -143,7 +143,7 @@ def test_several_encoders_are_cut_to_the_shortest_of_each_video() -> None:
         ("video empty", f"features of its video {BAD}"),
     ],
 )
-def test_queries_without_good_features_are_left_out_and_said(fault: str, reason: str) -> None:
+def test_queries_without_usable_features_are_rejected_with_their_reason(fault: str, reason: str) -> None:
     video, text, found = videos(), texts(8), rows(8)
     kind, _, what = fault.partition(" ")
     chosen, name = (video, "v1") if kind == "video" else (text, "text 1")

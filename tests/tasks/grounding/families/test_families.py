@@ -126,7 +126,7 @@ def test_a_new_setting_at_its_default_changes_no_key(name: str) -> None:
         {"model": {"losses": {"shine": False}}},
     ],
 )
-def test_where_it_is_computed_and_what_is_usual_change_no_key(change: dict[str, Any]) -> None:
+def test_logs_batch_sizes_names_and_defaults_change_no_key(change: dict[str, Any]) -> None:
     assert key_of(Settings.model_validate(change)) == key_of(Settings())
 
 
@@ -141,7 +141,7 @@ def test_where_it_is_computed_and_what_is_usual_change_no_key(change: dict[str, 
         {"ranking": {"snap": False}},
     ],
 )
-def test_what_determines_a_run_changes_its_key(change: dict[str, Any]) -> None:
+def test_settings_that_change_results_change_the_key(change: dict[str, Any]) -> None:
     assert key_of(Settings.model_validate(change)) != key_of(Settings())
 
 

@@ -96,7 +96,7 @@ def test_a_sentence_has_its_own_text_video_and_windows() -> None:
     batch = found.batch(torch.tensor([4, 2]))
     videos, texts, number = grounding_data.videos(), grounding_data.texts(24), 0
     for place, video in enumerate((4, 2)):
-        for row in found.taught[video][1]:
+        for row in found.labelled[video][1]:
             qid = int(found.examples.qids[row][1:])
             assert int(batch[0].video_of[number]) == place
             own = texts.index[f"text {qid}"]
@@ -125,7 +125,7 @@ def test_predictions_are_whole_moments_kept_apart_and_saliency_is_per_clip(tmp_p
 
 
 @pytest.mark.parametrize("clips", [1, 3, 100])
-def test_videos_shorter_and_longer_than_the_map_and_a_lonely_sentence(tmp_path: Path, clips: int) -> None:
+def test_videos_shorter_and_longer_than_the_map_with_one_sentence(tmp_path: Path, clips: int) -> None:
     """One video of so many clips with one sentence, alone in its batch."""
     videos = features(["v"], [clips], seed=3, clip_length=2.0)
     row = {**rows(1)[0], "vid": "v", "duration": 2.0 * clips, "windows": [[0.0, 1.0]]}
@@ -141,7 +141,7 @@ def test_empty_windows_are_not_taught_and_long_ones_end_with_the_video() -> None
     windows[:, 0, 1] = 1000.0
     windows[3] = 5.0
     found = data(settings(), windows=windows)
-    assert 3 not in np.concatenate([members for _, members in found.taught])
+    assert 3 not in np.concatenate([members for _, members in found.labelled])
     assert 3 in np.concatenate([members for _, members in found.every])
     overlap = found.batch(torch.tensor([0]))[1].overlap
     whole = (found.cells[:, 1] - found.cells[:, 0]).argmax()

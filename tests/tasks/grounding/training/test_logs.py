@@ -28,7 +28,7 @@ def observe(log: Any, rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
-def test_a_package_that_is_not_there_is_named_with_its_remedy(
+def test_a_missing_package_is_named_with_its_remedy(
     name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -76,7 +76,7 @@ def test_wandb_writes_offline_and_no_key(wandb: Any, tmp_path: Path, monkeypatch
         assert path.is_dir() or b"5ecret" not in path.read_bytes(), path
 
 
-def test_a_service_that_takes_nothing_is_told_before_the_first_epoch(
+def test_a_service_without_a_key_is_an_error_before_the_first_epoch(
     wandb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
