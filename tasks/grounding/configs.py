@@ -21,9 +21,9 @@ class NoOptions:
 class ModelConfig(Parameters):
     """A model as users ask for it: its name, the settings that they change, and its losses in a group.
 
-    Settings that only the papers' ablations and presets change are in `ablation`, by name. The dataclasses `options` (of
-    the network and its data) and `loss_options` declare them with types and defaults. Runs of older versions have all
-    of them as fields of the model and of `losses`; such settings are read, too.
+    Settings that only the papers' ablations and presets change are in `ablation`, by name. The dataclasses `options`
+    (of the network and its data) and `loss_options` declare them with types and defaults. Runs of older versions have
+    all of them as fields of the model and of `losses`; such settings are read, too.
     """
 
     options: ClassVar[type] = NoOptions
