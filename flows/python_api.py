@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penumbra.artifacts.locations import data_folder
 from penumbra.artifacts.manifest import Artifact
+from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import negatives_of
 from penumbra.flows.local_run import prepare, run_flow, warnings_only
 from penumbra.tasks.data.dataset import DatasetError
@@ -45,7 +46,7 @@ def negatives_for(
         settings = NegativesParameters(**{group: parameters[group] for group in NegativesParameters.model_fields})
         with planning() as plan:
             planned = negatives_of(parameters["dataset"], settings)
-        if all(state == IS_THERE for _, state, _ in plan.rows):
+        if all(state == IS_THERE for _, state, _ in plan.rows) and Store().manifest(planned.negatives).kept:
             return planned.negatives
         with warnings_only() if quiet else nullcontext():
             result: Negatives = run_flow("build-negatives", name or UNNAMED, changes)

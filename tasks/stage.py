@@ -271,13 +271,24 @@ def make(stage: Stage) -> Artifact:
     logger().info("%s: %s, %s", stage.name, line, artifact.path, extra=event.as_log_extra())
     if has_pages():
         publish_stage(store, artifact, manifest, stage.shown)
-    if manifest.taken and not manifest.kept and not stage.may_be_empty:
-        reason, times = next(iter(manifest.rejected.items()), ("no reason", 0))
-        raise PenumbraError(
-            f"{stage.name}: nothing is left, {manifest.taken:,} {stage.unit}: rejected, most often ({times:,} times): "
-            f"{reason}; {artifact.path}/{REJECTED} lists each with its reason"
-        )
+    if not manifest.kept and not stage.may_be_empty:
+        _check_refusals(store, manifest)
     return artifact
+
+
+def _check_refusals(store: Store, manifest: Manifest) -> None:
+    """Raise `PenumbraError` if a stage is empty because it, or the stages that it reads, rejected everything."""
+    read = [manifest, *(store.manifest(parent) for parent in manifest.parents)]
+    empty = [it for it in read if it.taken and not it.kept]
+    if not empty:
+        return
+    taken, unit = max(it.taken for it in empty), empty[0].unit
+    refused = [(times, reason, it) for it in empty for reason, times in it.rejected.items()]
+    times, reason, source = max(refused, key=lambda it: it[0], default=(0, "no reason", manifest))
+    raise PenumbraError(
+        f"{manifest.stage}: nothing is left, {taken:,} {unit}: rejected, most often ({times:,} times): {reason}; "
+        f"{store.reference(source).path}/{REJECTED} lists each with its reason"
+    )
 
 
 def build(stage: Stage) -> Artifact:

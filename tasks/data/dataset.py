@@ -186,7 +186,7 @@ def _members(path: Path) -> list[tuple[str, Any]]:
     """Return the members of the JSON object that a file holds."""
     text = path.read_text(encoding="utf-8-sig")
     try:
-        whole = json.loads(text, object_pairs_hook=_Object, parse_int=_whole_number)
+        whole = json.loads(text, object_pairs_hook=_Object, parse_int=whole_number)
     except json.JSONDecodeError as error:
         raise DatasetError(
             f"{path} is not a JSON object of videos (line {error.lineno}: {error.msg}): fetch it again"
@@ -198,7 +198,7 @@ def _members(path: Path) -> list[tuple[str, Any]]:
     return whole.members
 
 
-def _whole_number(digits: str) -> float:
+def whole_number(digits: str) -> float:
     """Convert digits to a number; integers of any length are valid JSON."""
     return int(digits) if len(digits) < LONGEST_NUMBER else math.inf
 
@@ -294,7 +294,7 @@ def start_of(content: bytes | str) -> str:
 def _json_row(line: bytes) -> tuple[dict[str, Any], str]:
     """Return the row of a line, and why it can't be read (or '')."""
     try:
-        row = json.loads(line.decode("utf-8-sig"), parse_int=_whole_number)
+        row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
     except (json.JSONDecodeError, RecursionError):
         return {}, "line is not JSON"
     if not isinstance(row, dict) or not {"qid", "query", "vid"} <= row.keys():

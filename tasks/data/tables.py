@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.errors import what_there_is
-from penumbra.tasks.data.dataset import DatasetError, start_of
+from penumbra.tasks.data.dataset import DatasetError, start_of, whole_number
 
 Row = dict[str, Any]
 LONGEST_CELL = 10_000_000  # characters
@@ -94,7 +94,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode("utf-8-sig"))
+                row = json.loads(line.decode("utf-8-sig"), parse_int=whole_number)
             except (json.JSONDecodeError, RecursionError):
                 row = None
             if not isinstance(row, dict):
@@ -165,7 +165,7 @@ def windows_in(cell: Any) -> list[list[Any]] | None:
     """Return windows from a list of pairs, one pair, pairs as JSON text, or `0:02-0:08; 0:11-0:15`; None otherwise."""
     if isinstance(cell, str):
         try:
-            cell = json.loads(cell.replace("(", "[").replace(")", "]"))
+            cell = json.loads(cell.replace("(", "[").replace(")", "]"), parse_int=whole_number)
         except (json.JSONDecodeError, RecursionError):
             cell = [[edge.strip() for edge in re.split(r"\s*[-–]\s*", part)] for part in cell.split(";")]
     if not isinstance(cell, list | tuple):

@@ -127,6 +127,16 @@ def test_what_can_t_be_made_is_one_line_and_leaves_nothing(
     assert not list(tmp_path.glob("data/*/*"))
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_of_many_digits_is_no_time(tmp_path: Path, digits: int) -> None:
+    file = tmp_path / "long.jsonl"
+    lines = [json.dumps({**row, "t1": 0}) for row in ROWS]
+    file.write_text("\n".join([lines[0].replace('"t1": 0', f'"t1": {"9" * digits}'), *map(json.dumps, ROWS[1:])]))
+    done = run("init", "mine", "--from", str(file))
+    assert done.exit_code == 0, done.exception
+    assert "window is not two finite numbers" in done.output
+
+
 def test_a_missing_duration_is_decoded_from_the_video(tmp_path: Path) -> None:
     videos = tmp_path / "films"
     videos.mkdir()
