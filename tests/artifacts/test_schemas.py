@@ -10,31 +10,6 @@ from penumbra.artifacts.errors import ArtifactError
 from penumbra.artifacts.schemas import SCHEMAS, conform, table_of
 from penumbra.flows.registry import FLOWS
 
-DESIGN = {  # the contract, word for word; embeddings, measures and summary are stages of our own
-    "annotations": "qid vid split query duration windows novel saliency",
-    "tags": "qid tokens",
-    "dictionary": "primitive tag word lemma count",
-    "masks": "qid level ratio masked_query slots",
-    "fills": "qid level provider model prompt words negative status problem attempts prompt_tokens completion_tokens "
-    "cost_usd cached",
-    "negatives": "qid level query negative words provider model similarity plausibility checks",
-    "rejected": "qid stage reason value",
-    "in_video_negatives": "qid negative_qid iou similarity",
-    "text_features": "text encoder tokens pooled",
-    "video_features": "vid encoder clip_length duration features",
-    "patch_features": "vid encoder seconds grid scale patches frames",
-    "metrics": "run epoch step split name value",
-    "predictions": "run split qid windows saliency",
-    "evaluation": "run split subset metric value",
-    "ablation": "row seed run split metric value",
-    "measures": "qid level provider vid known_query template_kept words slots same_slot_class equal_to_original length "
-    "closed_vocabulary copy false_negative false_negative_lemmatised test_splits trained held_out_composition "
-    "held_out_word similarity",
-    "quality": "level provider metric value",
-    "summary": "section text",
-    "embeddings": "text encoder embedding",
-    "visual_dynamic_queries": "qid static dynamic split",
-}
 DICTIONARY: dict[str, Any] = {
     "primitive": ["verb", "noun"],
     "tag": ["VB", "NN"],
@@ -42,12 +17,6 @@ DICTIONARY: dict[str, Any] = {
     "lemma": ["open", "door"],
     "count": [3, 4],
 }
-
-
-def test_the_columns_are_those_of_the_design() -> None:
-    assert SCHEMAS.keys() == DESIGN.keys()
-    for stage, schema in SCHEMAS.items():
-        assert schema.names == DESIGN[stage].split(), stage
 
 
 def test_missing_and_unknown_columns_are_named() -> None:

@@ -456,13 +456,6 @@ def test_newest_is_the_artifact_that_was_finished_last(store: Store) -> None:
     assert store.newest("scenes", "dictionary") == first
 
 
-def test_an_unknown_stage_is_reported_with_those_that_exist(store: Store) -> None:
-    for known in ("nothing yet", "scenes/dictionary"):
-        with pytest.raises(ArtifactError, match=rf"no scenes/masks .* there is: {known}"):
-            store.newest("scenes", "masks")
-        store.build(WORK, Makers(1))
-
-
 def test_an_unreachable_store_is_reported_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("memory://me:geheim@host/folder")
 
