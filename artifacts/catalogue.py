@@ -57,7 +57,7 @@ class Catalogue:
             raise ArtifactError(f"no whole artifact at {artifact.path} (no {MANIFEST}): {command} makes it") from None
         except ValidationError as error:
             raise self.damaged(artifact, MANIFEST, f"is damaged ({error.error_count()} faults)") from None
-        if manifest.sha256 and manifest.sealed().sha256 != manifest.sha256:
+        if "sha256" in manifest.model_fields_set and manifest.sealed().sha256 != manifest.sha256:
             raise self.damaged(artifact, MANIFEST, "was edited")
         if manifest.reference != (artifact.dataset, artifact.stage, artifact.key):
             raise self.damaged(artifact, MANIFEST, f"is that of {'/'.join(manifest.reference)}")
@@ -105,11 +105,11 @@ class Catalogue:
         """Return the newest artifact of a stage or None; raise `ArtifactError` if a damaged one may be newer."""
         whole = [self.reference(manifest) for manifest in self.find(dataset, stage)]
         for artifact in {*self.folders(dataset, stage, MANIFEST)} - {*whole}:
-            if not whole or self._written(artifact) > self._written(whole[-1]):
+            if not whole or self._time_of(artifact) > self._time_of(whole[-1]):
                 self.manifest(artifact)  # raises what is wrong with it
         return whole[-1] if whole else None
 
-    def _written(self, artifact: Artifact) -> Any:
+    def _time_of(self, artifact: Artifact) -> Any:
         return self.files.call("modified", path_of(artifact, MANIFEST))
 
     def with_key(

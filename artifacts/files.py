@@ -19,9 +19,10 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,12 @@ class Files:
         start = len(f"{self._base}/{path}/")
         return {name[start:]: info for name, info in sorted(self.call("find", path, detail=True).items())}
 
+    def links(self, path: str) -> list[str]:
+        """Return the links among the files and folders of a folder on a disk."""
+        folder = Path(self._base, path)
+        found = sorted(folder.rglob("*")) if self.is_local else []
+        return [link.relative_to(folder).as_posix() for link in found if link.is_symlink()]
+
     def matching(self, pattern: str) -> list[str]:
         """Return the sorted paths that match a pattern such as `*/masks/*/part-*`."""
         self.filesystem.invalidate_cache()
@@ -137,6 +144,22 @@ class Files:
         """Hold the lease `name` inside; wait for it first, after calling `waits` once with its holder."""
         with (self._lock if self.is_local else self._renewed_object)(f"{LEASES}/{name}", waits):
             yield
+
+    def holders(self, prefix: str) -> list[str]:
+        """Return the holders of all leases whose names begin so; files of leases that have ended are removed."""
+        if not self.is_local:
+            terms = [json.loads(self.read(path)) for path in self.matching(f"{LEASES}/{prefix}*")]
+            return [term["holder"] for term in terms if time.time() < term["renewed"] + LAPSES]
+        held = []
+        for path in Path(self._base, LEASES).glob(f"{prefix}*.lock"):
+            holder = path.with_suffix(".holder")
+            try:
+                with filelock.FileLock(path, timeout=0):
+                    holder.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
+            except filelock.Timeout:
+                held.append(holder.read_text() if holder.exists() else "another process")
+        return held
 
     @contextmanager
     def _lock(self, path: str, waits: Callable[[str], None]) -> Iterator[None]:
@@ -253,8 +276,44 @@ def named_digest(files: Iterable[tuple[str, Path | None]]) -> str:
     return combined.hexdigest()
 
 
+FileStatus = tuple[int, int]  # size in bytes, time of the last change in nanoseconds
+_NOTED: ContextVar[dict[str, FileStatus] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_files() -> Iterator[dict[str, FileStatus]]:
+    """Yield a dictionary that gets the status of every file whose digest is asked for inside, by its path."""
+    noted: dict[str, FileStatus] = {}
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def _status(path: str | Path) -> FileStatus:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(files: Mapping[str, FileStatus]) -> None:
+    """Raise `ArtifactError` if one of these files has changed since its digest was computed."""
+    for path, status in files.items():
+        try:
+            changed = _status(path) != status
+        except OSError:
+            changed = True
+        if changed:
+            raise ArtifactError(
+                f"{path} was changed while it was read, so nothing made from it is kept: run the same command again "
+                "when the file is complete"
+            )
+
+
 def digests_of(files: Sequence[Path]) -> list[str]:
     """Return the SHA-256 of each file; raise `OSError` naming one that can't be read."""
+    if (noted := _NOTED.get()) is not None:
+        noted.update((os.path.abspath(file), _status(file)) for file in files)
     paths = [str(file.resolve(strict=True)) for file in files]
     stamps = {path: stamp_of(path) for path in paths}
     known = {path: digest for path, (stamp, digest) in remembered(paths).items() if stamp and stamp == stamps[path]}

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import platform
 import re
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,12 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from penumbra.artifacts.files import FileStatus
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 2
 TRACKED = ("penumbra", "prefect", "pyarrow", "numpy", "spacy", "torch", "transformers", "sentence-transformers")
 LATER = {"files"}  # fields of a part's record that older versions lack
+CPU_LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # variables that change the kernels that are used
 NAME = re.compile(r"\A[a-z0-9][a-z0-9._-]{0,99}\Z")  # of a data set or a stage: a folder inside the root
 
 
@@ -64,11 +69,27 @@ class PartRecord(BaseModel):
         return {self.name: self.sha256} | ({self.rejected: self.rejected_sha256 or ""} if self.rejected else {})
 
 
+class WrittenPart(PartRecord):
+    """The record of a part in a file of its own: what the part was made with, and a digest of all that."""
+
+    made_with: dict[str, str] = {}
+    record_sha256: str = ""  # of everything else
+
+    def sealed(self) -> "WrittenPart":
+        """Return the record with its digest."""
+        digest = hashlib.sha256(self.model_dump_json(exclude={"record_sha256"}).encode()).hexdigest()
+        return self.model_copy(update={"record_sha256": digest})
+
+    def is_sealed(self) -> bool:
+        """Return whether the record is as it was written."""
+        return self.sealed() == self
+
+
 class Made(NamedTuple):
     """A finished part: its number from 0, its record, and what was measured while it was made."""
 
     number: int
-    record: PartRecord
+    record: WrittenPart
     measured: dict[str, float]
 
 
@@ -96,7 +117,8 @@ class Manifest(BaseModel):
     seconds: float
     cost_usd: float | None = None  # None: the stage can't cost money
     measured: dict[str, float] = {}
-    sha256: str = ""  # of everything else; empty in older manifests
+    differing: dict[str, list[str]] = {}  # versions, CPUs, threads or GPUs that parts differ in
+    sha256: str = ""  # of everything else; missing in older manifests
 
     @property
     def reference(self) -> tuple[str, str, str]:
@@ -108,9 +130,15 @@ class Manifest(BaseModel):
         """The SHA-256 of every file, by name."""
         return {name: digest for part in self.parts for name, digest in part.digests.items()}
 
+    @property
+    def differences(self) -> list[str]:
+        """Lines that name what the parts were made with, where they differ."""
+        return [f"its parts were made with different {name}: {', '.join(it)}" for name, it in self.differing.items()]
+
     def sealed(self) -> "Manifest":
         """Return the manifest with its digest."""
-        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        new = set() if self.differing else {"differing"}  # older manifests lack it
+        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256", *new}).encode()).hexdigest()
         return self.model_copy(update={"sha256": digest})
 
 
@@ -120,7 +148,9 @@ class Work:
 
     `determines` are the parameters that enter the key, if these are not all: a parameter that has its default, or that
     does not change the content, is in the manifest only. `inputs` maps the name of each outside file or model to its
-    SHA-256. `unit` names what `taken` and `kept` count ("query", "query and level", ...).
+    SHA-256, and `files` the path of each such file to its status then. `unit` names what `taken` and `kept` count
+    ("query", "query and level", ...).
+
     """
 
     dataset: str
@@ -131,6 +161,7 @@ class Work:
     inputs: dict[str, str] = field(default_factory=dict)
     unit: str = "query"
     determines: dict[str, Any] | None = None
+    files: dict[str, FileStatus] = field(default_factory=dict, compare=False)
 
     @property
     def key(self) -> str:
@@ -178,3 +209,15 @@ def software_versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
+
+
+def made_with() -> dict[str, str]:
+    """Return what may change the last bits of a result: versions, the CPU's capability, threads and the GPU."""
+    facts, torch = software_versions() | {"machine": platform.machine()}, sys.modules.get("torch")
+    if torch is not None:
+        limits = [f"{name}={os.environ[name]}" for name in CPU_LIMITS if name in os.environ]
+        facts["CPU"] = " ".join([torch.backends.cpu.get_cpu_capability(), *limits])
+        facts["threads"] = str(torch.get_num_threads())
+        if torch.cuda.is_initialized():
+            facts["GPU"] = torch.cuda.get_device_name()
+    return facts

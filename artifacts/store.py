@@ -11,11 +11,13 @@ at a time. All that is read is compared with its digest.
 import hashlib
 import math
 import re
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,8 +25,19 @@ from pydantic import ValidationError
 
 from penumbra.artifacts.catalogue import MANIFEST, Catalogue, path_of
 from penumbra.artifacts.errors import ArtifactError, what_there_is
-from penumbra.artifacts.files import forget, remember, remembered
-from penumbra.artifacts.manifest import NAME, Artifact, Made, Manifest, Part, PartRecord, Work, software_versions
+from penumbra.artifacts.files import FileStatus, check_unchanged, forget, remember, remembered
+from penumbra.artifacts.manifest import (
+    NAME,
+    Artifact,
+    Made,
+    Manifest,
+    Part,
+    PartRecord,
+    Work,
+    WrittenPart,
+    made_with,
+    software_versions,
+)
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.schemas import SCHEMAS, conform
 from penumbra.artifacts.tables import REJECTED, decode, encode, encode_rejected, frame_of, is_older, part_name
@@ -34,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAFTS", "MANIFEST", "NAME", "REJECTED", "ArtifactError", "Progress", "Store"]
 
+USE = "use~"  # leases of runs that use artifacts of a data set begin so
 DRAFTS = "_drafts"  # folder of unfinished work on a part
 RECORD = "_records/part-{:05d}.json"  # a part's record
 PART = re.compile(rf"({REJECTED}/)?part-\d+\.parquet\Z|(.+/)?\.[0-9a-f]{{32}}\Z")  # or a draft that a kill left
@@ -128,14 +142,30 @@ class Store(Catalogue):
         return "" if hashlib.sha256(data).hexdigest() == digest else "was changed"
 
     def verify(self, artifact: Artifact) -> list[str]:
-        """Return what is wrong with an artifact: its manifest, and missing, changed and extra parts."""
+        """Return what is wrong with an artifact: its manifest, parts and records, links, and files of no part."""
         try:
             manifest = self.manifest(artifact)
         except ArtifactError as error:
             return [str(error)]
+        names = self.files.below(path_of(artifact))
         faults = [(name, self._fault(artifact, name, digest)) for name, digest in manifest.digests.items()]
-        faults += [(name, "is no part of it") for name in _extra(self.files.below(path_of(artifact)), manifest)]
+        faults += [(name, "is no part of it") for name in names if _is_read(name) and name not in manifest.digests]
+        faults += [(name, "is a link") for name in self.files.links(path_of(artifact))]
+        if any(name.startswith(RECORD[:9]) for name in names):  # older artifacts have neither records nor a digest
+            faults += [
+                (RECORD.format(it), self._record_fault(artifact, it, manifest)) for it in range(len(manifest.parts))
+            ]
+            faults += [] if manifest.sha256 else [(MANIFEST, "has lost its digest")]
         return [f"{artifact.path}/{name} {fault}" for name, fault in faults if fault]
+
+    def _record_fault(self, artifact: Artifact, index: int, manifest: Manifest) -> str:
+        record = self._written(artifact, index)
+        if record is None:
+            return "is missing or damaged"
+        if record.record_sha256 and not record.is_sealed():
+            return "was edited"
+        known = PartRecord.model_validate(record.model_dump(include=set(PartRecord.model_fields)))
+        return "" if known == manifest.parts[index] else "is not that of the manifest"
 
     def missing_parents(self, artifact: Artifact) -> list[Artifact]:
         """Return the parents of an artifact that do not exist any more, or are unfinished."""
@@ -158,7 +188,23 @@ class Store(Catalogue):
         self, artifact: Artifact, waits: Callable[[str], None] = lambda holder: None
     ) -> AbstractContextManager[None]:
         """Hold the lease of the process that makes an artifact; `waits` is called with another holder first."""
-        return self.files.lease("-".join((artifact.dataset, artifact.stage, artifact.key)), waits)
+        return self.files.lease(_lease_name(artifact), waits)
+
+    @contextmanager
+    def use(self, dataset: str) -> Iterator[None]:
+        """Hold a lease that keeps others from removing artifacts of a data set."""
+        name = f"{USE}{dataset}~{uuid.uuid4().hex}"
+        try:
+            with self.files.lease(name):
+                yield
+        finally:
+            self.files.holders(name)  # removes the files of a lease that has ended
+
+    def check_unused(self, artifacts: Iterable[Artifact]) -> None:
+        """Raise `ArtifactError` if a run uses the data set of one of these artifacts, or makes one of them."""
+        for prefix in dict.fromkeys(name for it in artifacts for name in (f"{USE}{it.dataset}~", _lease_name(it))):
+            for holder in self.files.holders(prefix):
+                raise ArtifactError(f"{holder} uses artifacts of this data set: remove them when it has finished")
 
     def build(
         self,
@@ -199,7 +245,7 @@ class Store(Catalogue):
         records = {index: record for index, record in checked.items() if record}
         missing = [index for index, record in checked.items() if not record]
         for made in elsewhere(missing) if elsewhere and missing else ():
-            if self._noted(artifact, made.number) != made.record:
+            if self._written(artifact, made.number) != made.record:
                 raise ArtifactError(
                     f"{artifact.path}: a worker has made {made.record.name}, and it is not there: PENUMBRA_ARTIFACTS "
                     "must name a shared folder or a bucket (s3://…) that all workers reach"
@@ -213,16 +259,17 @@ class Store(Catalogue):
             record = None if index in checked else self.record(artifact, index)
             if record is None:
                 part = make()
-                record = self.write(artifact, index, part)
+                record = self.write(artifact, index, part, work.files)
                 measured.append(part.measured)
             records[index] = record
             progress(len(records), max(total, len(records)))
         self._finish(artifact, work, [records[index] for index in sorted(records)], started, measured)
 
     def _finish(
-        self, artifact: Artifact, work: Work, records: list[PartRecord], started: datetime, measured: list[Measured]
+        self, artifact: Artifact, work: Work, records: list[WrittenPart], started: datetime, measured: list[Measured]
     ) -> None:
-        """Remove extra parts and drafts, and write the manifest."""
+        """Remove extra parts and drafts, and write the manifest; refuse if an input file has changed."""
+        check_unchanged(work.files)
         notes, reasons, sums = Counter[str](), Counter[str](), dict[str, float]()
         for record in records:
             notes.update(record.notes)
@@ -254,6 +301,7 @@ class Store(Catalogue):
             seconds=round((ended - started).total_seconds(), 3),
             cost_usd=math.fsum(costs) if costs else None,
             measured=sums,
+            differing=_differing([record.made_with for record in records]),
         ).sealed()
         stamps = self.files.stamps(path_of(artifact))
         for name in _extra(stamps, manifest):
@@ -266,15 +314,21 @@ class Store(Catalogue):
     def _remember(self, artifact: Artifact, digests: dict[str, str], stamps: dict[str, str]) -> None:
         remember((f"{self.root}/{path_of(artifact, name)}", stamps.get(name, ""), it) for name, it in digests.items())
 
-    def write(self, artifact: Artifact, index: int, part: Part) -> PartRecord:
-        """Write a part's file, after its record and the file of its rejected rows."""
+    def write(
+        self, artifact: Artifact, index: int, part: Part, files: Mapping[str, FileStatus] = MappingProxyType({})
+    ) -> WrittenPart:
+        """Write a part's file, after its record and the file of its rejected rows.
+
+        Raises `ArtifactError` if one of the input files, given with their status, has changed.
+        """
+        check_unchanged(files)
         if part.taken != part.kept + len(part.rejected):
             raise ArtifactError(
                 f"{artifact.stage}: {part.taken} in, but {part.kept} out and {len(part.rejected)} rejected"
             )
         name = part_name(index)
         data, rejected = encode(part, artifact.stage), encode_rejected(part) if part.rejected else None
-        record = PartRecord(
+        record = WrittenPart(
             name=name,
             rows=len(part.rows),
             sha256=hashlib.sha256(data).hexdigest(),
@@ -285,29 +339,30 @@ class Store(Catalogue):
             notes=dict(sorted(part.notes.items())),
             cost_usd=part.cost_usd,
             files=part.files,
-        )
+            made_with=made_with(),
+        ).sealed()
         self.files.write(path_of(artifact, RECORD.format(index)), record.model_dump_json().encode())
         if record.rejected and rejected:
             self.files.write(path_of(artifact, record.rejected), rejected)
         self.files.write(path_of(artifact, name), data)
         return record
 
-    def record(self, artifact: Artifact, index: int) -> PartRecord | None:
+    def record(self, artifact: Artifact, index: int) -> WrittenPart | None:
         """Return the record of a part, or None if the part is to be made.
 
-        That is a part that is missing, that was changed, or that an older version of Penumbra made with other columns:
-        so all parts of an artifact have the same columns.
+        That is a part that is missing, that was changed or whose record was, or that an older version of Penumbra made
+        with other columns: so all parts of an artifact have the same columns.
         """
-        record = self._noted(artifact, index)
-        if record is None or record.name != part_name(index):
+        record = self._written(artifact, index)
+        if record is None or not record.is_sealed() or record.name != part_name(index):
             return None
         if any(self._fault(artifact, name, digest) for name, digest in record.digests.items()):
             return None
         return None if is_older(self.files.read(path_of(artifact, record.name)), artifact.stage) else record
 
-    def _noted(self, artifact: Artifact, index: int) -> PartRecord | None:
+    def _written(self, artifact: Artifact, index: int) -> WrittenPart | None:
         try:
-            return PartRecord.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
+            return WrittenPart.model_validate_json(self.files.read(path_of(artifact, RECORD.format(index))))
         except (FileNotFoundError, ValidationError):
             return None
 
@@ -323,7 +378,23 @@ class Store(Catalogue):
             return None
 
 
+def _lease_name(artifact: Artifact) -> str:
+    return "-".join((artifact.dataset, artifact.stage, artifact.key))
+
+
 def _extra(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Return the parts among these files that the manifest does not know."""
     known = manifest.digests
     return [name for name in names if PART.match(name) and name not in known]
+
+
+def _is_read(name: str) -> bool:
+    """Return whether pandas or Spark would read a file as a part, or the file is like one of ours."""
+    is_visible = not any(it.startswith(("_", ".")) for it in name.split("/"))
+    return is_visible or name.endswith(".parquet") or bool(PART.match(name))
+
+
+def _differing(several: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Return the values of each fact in which parts differ."""
+    values = {name: sorted({facts[name] for facts in several if name in facts}) for facts in several for name in facts}
+    return {name: own for name, own in values.items() if len(own) > 1}

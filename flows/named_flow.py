@@ -1,6 +1,8 @@
 """The name and the final state of a flow's runs, as the Prefect UI shows them."""
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import ParamSpec, Protocol, TypeVar, cast
 
 from prefect import Flow, State, flow
@@ -8,6 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.tasks.stage import data_set_in_use
 
 PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
 
@@ -35,7 +38,16 @@ def named_flow(name: str, run_name: Callable[..., str]) -> Callable[[Callable[P,
         except PenumbraError:  # the flow itself is about to raise it
             return f"{name} {parameters['dataset'].name}"
 
-    return cast(Callable[[Callable[P, State[T]]], Flow[P, T]], flow(name=name, flow_run_name=name_of_run))
+    def decorate(function: Callable[P, State[T]]) -> Flow[P, T]:
+        @wraps(function)
+        def hold_data_set(*arguments: P.args, **options: P.kwargs) -> State[T]:
+            dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
+            with data_set_in_use(dataset.name):
+                return function(*arguments, **options)
+
+        return cast(Flow[P, T], flow(name=name, flow_run_name=name_of_run)(hold_data_set))
+
+    return decorate
 
 
 def completed_state(result: ResultT, *outcomes: str | None) -> State[ResultT]:

@@ -24,6 +24,7 @@ from prefect.exceptions import MissingContextError
 from prefect.futures import as_completed
 
 from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.files import FileStatus, noting_files
 from penumbra.artifacts.manifest import Artifact, Made, Manifest, Part, Work
 from penumbra.artifacts.prefect_ui import Rows, has_pages, publish_stage
 from penumbra.artifacts.store import REJECTED, Store
@@ -146,16 +147,24 @@ class Stage(ABC):
         unknown = dict.fromkeys(parent.stage for parent in self.parents if not parent.key)
         if unknown:
             raise NotYetError(f"after {', '.join(unknown)}")
+        with noting_files() as files:
+            inputs = self.inputs()
         return Work(
             dataset=self.dataset,
             stage=self.name,
             version=self.version,
             parameters=self.parameters(),
             parents=self.parents,
-            inputs=self.inputs(),
+            inputs=inputs,
             unit=self.unit,
             determines=self.determines(),
+            files=files,
         )
+
+    @cached_property
+    def input_files(self) -> dict[str, FileStatus]:
+        """The status that each input file had when its digest was computed, by path."""
+        return self.work.files
 
     @cached_property
     def artifact(self) -> Artifact:
@@ -212,6 +221,13 @@ def planning() -> Iterator[Plan]:
 def plan_if(condition: bool) -> Iterator[None]:
     """Plan the rest of a flow instead of making it if the condition holds."""
     with planning() if condition and not is_planned() else nullcontext():
+        yield
+
+
+@contextmanager
+def data_set_in_use(dataset: str) -> Iterator[None]:
+    """Keep `penumbra artifacts rm` from the artifacts of a data set; a plan needs none of them."""
+    with nullcontext() if is_planned() else Store().use(dataset):
         yield
 
 
@@ -322,6 +338,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
     line = f"{len(missing)} parts by {min(len(missing), number)} workers" if len(missing) > 1 else "by a worker"
     logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
+    given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():
         for indices in tasks_of(missing, number, each):
@@ -329,7 +346,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
             label = f"{stage.label.translate(NO_TEMPLATE)}: {numbers}"
             named = make_parts.with_options(name=f"{stage.name}: parts", task_run_name=label)
             pieces = {index: stage.pieces[index] for index in indices}
-            futures.append(pool.runner.submit(named, {"stage": stage, "artifact": stage.artifact, "pieces": pieces}))
+            futures.append(pool.runner.submit(named, given | {"pieces": pieces}))
     lost: tuple[type[BaseException], ...] = (MemoryError, *pool.lost)
     try:
         for future in as_completed(futures):
@@ -351,8 +368,9 @@ def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]
 
 
 @task(cache_policy=NO_CACHE)
-def make_parts(stage: Stage, artifact: Artifact, pieces: dict[int, Any]) -> list[Made]:
+def make_parts(stage: Stage, artifact: Artifact, files: dict[str, FileStatus], pieces: dict[int, Any]) -> list[Made]:
     """Make some parts of a stage in the process of a worker, and return their records."""
+    vars(stage).update(artifact=artifact, input_files=files)  # the run has computed the digests of the input files
     return [_make_part(stage, artifact, index, piece) for index, piece in pieces.items()]
 
 
@@ -377,9 +395,8 @@ def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made
             os.environ["PENUMBRA_ARTIFACTS"] = artifact.root  # as in the run, wherever the worker was started
             _CURRENT.clear()
             _CURRENT[artifact] = stage
-            vars(stage)["artifact"] = artifact  # the run has computed the digests of the input files
         part = _CURRENT[artifact].part(piece)
-        return Made(index, store.write(artifact, index, part), part.measured)
+        return Made(index, store.write(artifact, index, part, stage.input_files), part.measured)
 
 
 Ahead = Callable[[Stage], Callable[[], Any]]  # starts a stage and returns a function that waits for it

@@ -88,6 +88,12 @@ def cut(path: Path, to: float = 0.5) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)])
 
 
+def link(path: Path, target: Path) -> None:
+    """Move a file and leave a link to it."""
+    shutil.move(path, target)
+    path.symlink_to(target)
+
+
 def edit(path: Path, old: str, new: str) -> None:
     """Change the first text like this in a file."""
     content, times = re.subn(old, new, path.read_text(), count=1)
@@ -156,6 +162,13 @@ def of_parts() -> Iterator[Kind]:
     yield Kind("a part deleted", lambda p: part(p, "negatives", 1).unlink())
     yield Kind("all parts deleted", lambda p: [part(p, "tags").unlink() for _ in range(4)])
     yield Kind("an extra part", lambda p: extra(p, "masks"))
+    yield Kind(
+        "a stray Parquet file", lambda p: shutil.copy(part(p, "masks"), part(p, "masks").with_name("more.parquet"))
+    )
+    yield Kind(
+        "a stray folder", lambda p: shutil.copytree(part(p, "masks").parent, part(p, "masks").parent / "level=2")
+    )
+    yield Kind("a part that is a link elsewhere", lambda p: link(part(p, "masks"), p.folder / "elsewhere.parquet"))
     yield Kind("refused rows: a bit flipped", lambda p: flip(beside(p, "negatives", "_rejected/part-*.parquet")))
     yield Kind("refused rows deleted", lambda p: beside(p, "negatives", "_rejected/part-*.parquet").unlink())
     yield Kind("an artifact's folder deleted", lambda p: without(p, "masks"))
@@ -165,7 +178,7 @@ def of_parts() -> Iterator[Kind]:
         (cut, "cut in half"),
         (lambda path: edit(path, '"kept":[0-9]+', '"kept":1'), "edited"),
     ):
-        yield Kind(f"a part's record {how}", lambda p, d=damage: d(beside(p, "fills", record)), beside=True)
+        yield Kind(f"a part's record {how}", lambda p, d=damage: d(beside(p, "fills", record)))
         yield Kind(
             f"a part's record {how}, the manifest deleted",
             lambda p, d=damage: (d(beside(p, "fills", record)), beside(p, "fills").unlink()),
@@ -186,6 +199,8 @@ def of_manifests() -> Iterator[Kind]:
     yield Kind("manifest is a list", lambda p: beside(p, "fills").write_text("[1, 2]"))
     for what, old, new in (
         ("rows", '"rows": [0-9]+', '"rows": 7'),
+        ("its digest emptied", '"sha256": "[0-9a-f]+"(?=\\n})', '"sha256": ""'),
+        ("its digest removed", ',\\n "sha256": "[0-9a-f]+"(?=\\n})', ""),
         ("a parameter", '"candidates": 2', '"candidates": 3'),
         ("a part's digest", '"sha256": "..', '"sha256": "00'),
         ("a parent's key", '"key": "', '"key": "0'),

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from multiprocessing import get_context
@@ -22,7 +22,8 @@ from typing import Any
 
 from penumbra.artifacts.catalogue import path_of
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Artifact, Part, PartRecord
+from penumbra.artifacts.files import FileStatus
+from penumbra.artifacts.manifest import Artifact, Part, WrittenPart
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import main as penumbra
 from penumbra.flows.local_run import prepare
@@ -68,8 +69,8 @@ def noting(file: Path) -> None:
         with file.open("a") as stream:
             stream.write(json.dumps([os.getpid(), *map(str, words)]) + "\n")
 
-    def part(store: Store, artifact: Artifact, index: int, made: Part) -> PartRecord:
-        record = write_part(store, artifact, index, made)
+    def part(store: Store, artifact: Artifact, index: int, made: Part, files: Mapping[str, FileStatus]) -> WrittenPart:
+        record = write_part(store, artifact, index, made, files)
         note(path_of(artifact), f"part {index}")
         return record
 

@@ -56,6 +56,8 @@ def show(reference: Reference, rows: Annotated[int, typer.Option(help="How many 
     for title, counts in (("rejected", manifest.rejected), ("changed", manifest.notes)):
         for reason, number in counts.items():
             print_line(f"  {title}: {number:,} × {reason}")
+    for line in manifest.differences:
+        print_line(f"  {line}")
     print_line(f"parameters: {json.dumps(manifest.parameters)}")
     console.print(lineage(store, artifact, manifest))
     if artifact.stage == "evaluation":
@@ -122,6 +124,9 @@ def verify(
         for line in lines:
             console.print(line, style="red", soft_wrap=True, markup=False)
         faults += lines
+        manifest = store.readable_manifest(artifact)
+        for line in manifest.differences if manifest else ():
+            print_line(f"{artifact.path}: {line}")
     print_line(f"{finished} artifacts, {len(faults)} faults, {len(folders) - finished} not finished")
     if faults:
         print_line("The flow that made an artifact makes damaged parts again; penumbra artifacts rm removes them.")
@@ -159,7 +164,7 @@ def rm(
 ) -> None:
     """Remove artifacts; what was made from them stays. A run that needs them makes them again.
 
-    Checkpoints of trainings stay.
+    Nothing is removed while a run uses the data set. Checkpoints of trainings stay.
     """
     from penumbra.artifacts.catalogue import to_remove
     from penumbra.artifacts.store import Store
@@ -168,6 +173,8 @@ def rm(
         raise typer.BadParameter("name a data set, a stage or a key, or say --older-than or --unneeded")
     store = Store()
     chosen = to_remove(store, reference, older, unneeded)
+    if not dry_run:
+        store.check_unused(chosen)
     for artifact in chosen:
         size = store.size(artifact)
         if not dry_run:

@@ -13,6 +13,7 @@ A video without a file, or one that can't be used, is rejected with its reason. 
 decoded reaches the end that its annotations state, to within a clip; an intact one if it has nine tenths of it.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,7 +29,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.errors import MissingError
-from penumbra.artifacts.files import named_digest
+from penumbra.artifacts.files import check_unchanged, named_digest
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
@@ -55,6 +56,7 @@ STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
 MIN_SHARE = 0.9  # of the annotated duration
 LARGEST_BYTE = 127
+NO_STATUS = (-1, -1)  # of a file that did not exist when the digests were computed
 
 Row = tuple[str, float, Float16Array]  # a video's id, its duration in seconds, and its features (clips, …)
 
@@ -216,6 +218,8 @@ class VideoFeatures(Stage):
         def encode(vid: str, decoder: Decoder) -> None:
             if read_draft(store, self.artifact, vid) is None:
                 video = encode_video(encoder, decoder, files[vid], vid, self.videos.batch_size, self.states)
+                path = os.path.abspath(files[vid])
+                check_unchanged({path: self.input_files.get(path, NO_STATUS)})
                 write_draft(store, self.artifact, video)
             tick(1)
 

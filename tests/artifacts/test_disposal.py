@@ -1,5 +1,7 @@
 """Removal of artifacts by name, by age and if nothing needs them; reports of damaged artifacts."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -59,6 +61,37 @@ def test_a_dry_run_removes_nothing_and_a_removal_leaves_no_file(store: Store, ma
     assert store.has(made["old"])
     assert CliRunner().invoke(app, ["artifacts", "rm"]).exit_code == 2, "everything is not taken unasked"
     assert "mine" in CliRunner().invoke(app, ["artifacts", "du"]).output
+
+
+USING = """
+import sys, time
+from penumbra.artifacts.store import Store
+with Store(sys.argv[1]).use("mine"):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_nothing_is_removed_beside_a_run_that_uses_the_data_set(store: Store, made: dict[str, Artifact]) -> None:
+    command = [sys.executable, "-c", USING, store.root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        beside = CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"])
+        assert isinstance(beside.exception, ArtifactError)
+        assert f"process {process.pid} on " in str(beside.exception)
+        assert "uses artifacts of this data set" in str(beside.exception)
+        assert store.has(made["lone"])
+        store.check_unused([made["lone"].model_copy(update={"dataset": "min"})])
+        assert CliRunner().invoke(app, ["artifacts", "rm", "--unneeded", "--dry-run"]).exit_code == 0
+        process.kill()
+    with store.lease(made["lone"]), pytest.raises(ArtifactError, match="when it has finished"):
+        store.check_unused([made["lone"]])
+    assert CliRunner().invoke(app, ["artifacts", "rm", "--unneeded"]).exit_code == 0
+    assert not store.has(made["lone"])
+    with store.use("mine"):
+        pass
+    assert not list(Path(store.root).glob(".leases/use*")), "no file of a lease that has ended is left"
 
 
 def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> None:

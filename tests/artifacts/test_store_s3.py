@@ -156,6 +156,7 @@ def test_a_lease_that_is_not_renewed_lapses(bucket: str, monkeypatch: pytest.Mon
 
     with files.lease("x", waits):
         assert sorted(files.below(files_module.LEASES)) == ["x.000007", "x.000008"]
+        assert len(files.holders("x")) == 1, "the lapsed term has no holder"
         first = files.read(mine)
         while files.read(mine) == first:
             time.sleep(0.05)

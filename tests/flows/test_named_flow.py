@@ -1,14 +1,19 @@
 """Names of runs, and schedules of data sets whose files are missing."""
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.runtime import flow_run
 
+from penumbra.artifacts.store import USE, Store
+from penumbra.flows import extract_features
 from penumbra.flows.deploy import without_idle_schedules
 from penumbra.flows.registry import flow_of
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.stage import planning
 
 SCENES = {"dataset": {"name": "scenes"}}
 BOTH = {"providers": ["corpus", "openai"]}
@@ -35,6 +40,21 @@ def test_a_run_has_a_name_that_says_what_it_does(
     naming = flow_of(name).flow_run_name
     assert callable(naming)
     assert naming() == run_name
+
+
+def test_a_run_keeps_its_data_set_from_removal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[list[str]] = []
+
+    def read(dataset: Any) -> None:
+        held.append(store.files.holders(f"{USE}scenes~"))
+        raise InterruptedError
+
+    monkeypatch.setattr(extract_features, "read_annotations", read)
+    for in_plan in (False, True):
+        with pytest.raises(InterruptedError), planning() if in_plan else nullcontext():
+            flow_of("extract-features").fn(Dataset(name="scenes"))
+    assert [len(holders) for holders in held] == [1, 0], "a run holds a lease, a plan none"
+    assert store.files.holders(f"{USE}scenes~") == []
 
 
 def test_a_schedule_is_on_if_the_data_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,185 @@
+"""`verify` finds every change of an artifact; changed inputs and edited records give no wrong artifact."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penumbra.artifacts import store as store_module
+from penumbra.artifacts.files import noting_files
+from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.schemas import table_of
+from penumbra.artifacts.store import ArtifactError, Store
+from penumbra.tasks.data.annotations import Annotations
+from penumbra.tasks.data.dataset import Dataset
+from penumbra.tasks.stage import build
+
+WORK = Work("scenes", "rejected", 1)
+
+
+def part(index: int) -> Part:
+    row = {"qid": f"q{index}", "stage": "tags", "reason": "no", "value": ""}
+    refused = [rejection(f"r{index}", "rejected", "a reason")]
+    return Part(table_of("rejected", [row]), 2, 1, refused, cost_usd=0.5)
+
+
+def parts(count: int = 3) -> list[Callable[[], Part]]:
+    return [lambda index=index: part(index) for index in range(count)]  # type: ignore[misc]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text, times = re.subn(old, new, path.read_text(), count=1)
+    assert times
+    path.write_text(text)
+
+
+def move_and_link(path: Path) -> None:
+    target = path.parents[3] / f"elsewhere-{path.name}"
+    shutil.move(path, target)
+    path.symlink_to(target)
+
+
+PART, REFUSED = "part-00001.parquet", "_rejected/part-00001.parquet"
+RECORD, MANIFEST = "_records/part-00001.json", "_manifest.json"
+MUTATIONS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "a bit of a part": (PART, flip, "was changed"),
+    "a part cut short": (PART, lambda path: path.write_bytes(path.read_bytes()[:-9]), "was changed"),
+    "a part deleted": (PART, Path.unlink, "is missing"),
+    "a part of another place": (
+        PART,
+        lambda path: shutil.copy(path.with_name("part-00000.parquet"), path),
+        "was changed",
+    ),
+    "a bit of refused rows": (REFUSED, flip, "was changed"),
+    "refused rows deleted": (REFUSED, Path.unlink, "is missing"),
+    "a further part": (PART, lambda path: shutil.copy(path, path.with_name("part-00007.parquet")), "is no part of it"),
+    "a stray file": (PART, lambda path: shutil.copy(path, path.with_name("more.parquet")), "is no part of it"),
+    "a stray folder": (
+        PART,
+        lambda path: shutil.copytree(path.parent / "_rejected", path.parent / "level=2"),
+        "is no part",
+    ),
+    "a part that is a link": (PART, move_and_link, "is a link"),
+    "a folder that is a link": (REFUSED, lambda path: move_and_link(path.parent), "is a link"),
+    "a record deleted": (RECORD, Path.unlink, "is missing or damaged"),
+    "a record damaged": (RECORD, lambda path: path.write_text("{"), "is missing or damaged"),
+    "a record edited": (RECORD, lambda path: edit(path, '"taken":2', '"taken":1'), "was edited"),
+    "a record without its digest": (
+        RECORD,
+        lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | {"cost_usd": 9, "record_sha256": ""})),
+        "is not that of the manifest",
+    ),
+    "a record of another part": (
+        RECORD,
+        lambda path: shutil.copy(path.with_name("part-00000.json"), path),
+        "is not that of the manifest",
+    ),
+    "a manifest damaged": (MANIFEST, lambda path: path.write_text("{"), "is damaged"),
+    "a manifest edited": (MANIFEST, lambda path: edit(path, '"rows": 3', '"rows": 4'), "was edited"),
+    "a seal emptied": (
+        MANIFEST,
+        lambda path: edit(path, '(?s)"sha256": "[0-9a-f]+"(?=\n})', '"sha256": ""'),
+        "was edited",
+    ),
+    "a seal removed": (MANIFEST, lambda path: edit(path, ',\n "sha256": "[0-9a-f]+"(?=\n})', ""), "lost its digest"),
+}
+
+
+@pytest.mark.parametrize(("name", "mutate", "fault"), MUTATIONS.values(), ids=MUTATIONS)
+def test_every_mutation_is_found(store: Store, name: str, mutate: Callable[[Path], object], fault: str) -> None:
+    artifact = store.build(WORK, parts())
+    folder = Path(artifact.path)
+    assert store.verify(artifact) == []
+    mutate(folder / name)
+    assert [line for line in store.verify(artifact) if fault in line and str(folder) in line]
+
+
+@pytest.mark.parametrize("changes", [{"taken": 7, "kept": 6}, {"cost_usd": 0.0}, {"notes": {"x": 3}}], ids=str)
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_an_edited_record_never_enters_a_manifest(store: Store, changes: dict[str, object], is_sealed: bool) -> None:
+    made: list[int] = []
+
+    def interrupted() -> Iterator[Callable[[], Part]]:
+        yield from parts(2)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        store.build(WORK, interrupted())
+    path = Path(store.artifact(WORK).path) / RECORD
+    seal = {} if is_sealed else {"record_sha256": ""}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes | seal))
+    artifact = store.build(WORK, [lambda index=index: (made.append(index), part(index))[1] for index in range(3)])  # type: ignore[misc]
+    assert made == [1, 2]
+    manifest = store.manifest(artifact)
+    assert (manifest.taken, manifest.kept, manifest.cost_usd, manifest.notes) == (6, 3, 1.5, {})
+
+
+def test_parts_that_were_made_differently_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = iter([{"torch": "2.8", "threads": "2"}, {"torch": "2.9", "threads": "2", "GPU": "H100"}])
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "made_with", lambda: next(facts))
+        manifest = store.manifest(store.build(WORK, parts(2)))
+    assert manifest.differing == {"torch": ["2.8", "2.9"]}
+    assert manifest.differences == ["its parts were made with different torch: 2.8, 2.9"]
+    same = store.build(replace(WORK, version=2), parts(2))
+    assert store.manifest(same).differing == {}
+    record = json.loads((Path(same.path) / RECORD).read_text())
+    assert {"python", "pyarrow", "machine"} <= record["made_with"].keys()
+
+
+LINE = {"vid": "v", "query": "a person sits.", "duration": 9, "relevant_windows": [[1, 2]]}
+
+
+@pytest.mark.parametrize("when", ["before the first part", "before the manifest"])
+@pytest.mark.parametrize("change", ["other bytes", "deleted", "replaced"])
+def test_inputs_that_change_while_they_are_read_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, change: str
+) -> None:
+    """A file that is still being copied gives no artifact under the key of its earlier content."""
+    file = tmp_path / "train.jsonl"
+    rows = [LINE | {"qid": str(number), "vid": f"v{number}"} for number in range(4)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    file.write_text(text)
+    stage = Annotations(Dataset(name="own", folder=str(tmp_path)), rows_a_part=2)
+    assert stage.work.inputs
+
+    def damage() -> None:
+        if change == "deleted":
+            file.unlink()
+        elif change == "replaced":
+            file.with_suffix(".new").write_text(text.replace("sits", "runs"))
+            os.replace(file.with_suffix(".new"), file)
+        else:
+            with file.open("a") as stream:
+                stream.write(json.dumps(LINE | {"qid": "9"}) + "\n")
+
+    target = "write" if when == "before the first part" else "_finish"
+    original = getattr(Store, target)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, target, lambda *given, **named: (damage(), original(*given, **named))[1])
+        with pytest.raises(ArtifactError, match=r"train\.jsonl was changed while it was read"):
+            build(stage)
+    folder = Path(store.artifact(stage.work).path)
+    assert not (folder / MANIFEST).exists()
+    if target == "write":
+        assert not list(folder.rglob("*.parquet")), "nothing made of the changed file is kept"
+    file.write_text(text)
+    assert store.verify(build(Annotations(stage.source, rows_a_part=2))) == []
+
+
+def test_the_status_of_every_file_with_a_digest_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps(LINE | {"qid": "1"}))
+    with noting_files() as files:
+        Annotations(Dataset(name="own", folder=str(tmp_path))).inputs()
+    assert [*files] == [str(tmp_path / "train.jsonl")]
