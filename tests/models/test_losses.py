@@ -19,7 +19,6 @@ from penumbra.models.losses import (
     cost_matrix,
     fine_hinges,
     match,
-    top_mean,
 )
 from tests.golden.reading import losses_of
 
@@ -152,16 +151,6 @@ def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
         torch.testing.assert_close(one, other)
     none = hinges(hard, targets(hard_present=torch.zeros_like(present)))
     assert [float(term) for term in none] == [0.0] * 4
-
-
-def test_a_moment_that_covers_the_video_is_compared_with_clip_0() -> None:
-    truth = targets(clip_scores=torch.ones(B, L))
-    saliency = outputs().saliency.requires_grad_()
-    found = coarse_intra(saliency, truth, 1.0, 8)
-    wanted = (1.0 + saliency[:, 0] - top_mean(saliency, truth.inside, 8)).relu().mean()
-    torch.testing.assert_close(found, wanted)
-    found.backward()
-    assert torch.isfinite(saliency.grad).all()  # type: ignore[arg-type]
 
 
 def test_a_query_without_a_relevant_clip_makes_no_infinity() -> None:

@@ -53,14 +53,6 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
     assert set(dropped.unique().tolist()) <= {0.0, float(torch.tensor(1 / (1 - p)))}
 
 
-def test_neighbouring_elements_are_dropped_independently() -> None:
-    torch.manual_seed(0)
-    centred = keep_mask((4000, 512), 0.5, torch.float32) - 0.5
-    for shift in (1, 2, 8, 64):
-        assert abs(float((centred[:, :-shift] * centred[:, shift:]).mean())) < 0.002
-    assert abs(float((centred[:-1] * centred[1:]).mean())) < 0.002
-
-
 def test_anchors_are_refined_in_float32_under_autocast() -> None:
     torch.manual_seed(0)
     decoder = AnchorDecoder(16, 2, 24, 2, 0.0).eval()
