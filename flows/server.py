@@ -14,9 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from hmac import compare_digest
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +30,7 @@ LOOPBACK = "127.0.0.1"
 PORT = 4200
 START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
+DESCRIPTIONS = ("/docs", "/redoc", "/openapi.json")  # pages of the server that describe its API
 
 
 # Start, wait, stop
@@ -177,6 +180,20 @@ def _list_artifacts_by_key() -> None:
         kind.as_sql_sort = lambda order, orders=orders: orders[order]  # type: ignore[method-assign]
 
 
+def _lock_descriptions(app: Any, credential: str) -> None:
+    """Ask for the credential before the descriptions of the API; Prefect asks only below /api."""
+    from starlette.responses import Response
+
+    expected = b"Basic " + b64encode(credential.encode())
+
+    @app.middleware("http")
+    async def guard(request: Any, answer: Any) -> Any:
+        given = request.headers.get("authorization", "").encode()
+        if request.scope["path"].startswith(DESCRIPTIONS) and not compare_digest(given, expected):
+            return Response("Unauthorized", 401, {"WWW-Authenticate": "Basic"})
+        return await answer(request)
+
+
 def main(descriptor: str, *names: str) -> None:
     """Serve Prefect's application on a listening socket, under these host names only."""
     import uvicorn
@@ -184,9 +201,10 @@ def main(descriptor: str, *names: str) -> None:
     from prefect.settings import get_current_settings
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    settings = get_current_settings().server
+    settings, app = get_current_settings().server, create_app()
+    _lock_descriptions(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])
     # Around the application, not inside: the server's own requests to itself have another host name.
-    guarded = TrustedHostMiddleware(create_app(), allowed_hosts=names, www_redirect=False)
+    guarded = TrustedHostMiddleware(app, allowed_hosts=names, www_redirect=False)
     # No traceback of an event that met a locked database and is tried again, as Prefect does for requests.
     logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
     _list_artifacts_by_key()

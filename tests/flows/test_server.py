@@ -42,7 +42,8 @@ class Guarded:
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], str]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, f"/api/{path}", None if body is None else json.dumps(body), headers)
+        address = path.removeprefix("..") if path.startswith("../") else f"/api/{path}"
+        connection.request(method, address, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
 
@@ -84,6 +85,14 @@ def test_another_user_gets_nothing(guarded: Guarded, path: str, body: dict[str, 
     status, _, text = guarded.ask("POST", path, body, **headers)
     assert status == 401
     assert SECRET not in text
+
+
+@pytest.mark.parametrize("path", ["docs", "docs/", "docs/oauth2-redirect", "redoc", "openapi.json", "api/openapi.json"])
+def test_the_descriptions_of_the_api_ask_for_the_credential(guarded: Guarded, path: str) -> None:
+    assert guarded.ask("GET", f"../{path}")[0] == 401
+    wrong = guarded.authorization("penumbra:guessed")
+    assert guarded.ask("GET", f"../{path}", Authorization=wrong)[0] == 401
+    assert guarded.ask("GET", f"../{path}", Authorization=guarded.authorization())[0] in (200, 307)
 
 
 def test_its_own_credential_opens_it(guarded: Guarded) -> None:
