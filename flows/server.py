@@ -182,16 +182,18 @@ def _list_artifacts_by_key() -> None:
 
 def _lock_descriptions(app: Any, credential: str) -> None:
     """Ask for the credential before the descriptions of the API; Prefect asks only below /api."""
+    from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.responses import Response
 
     expected = b"Basic " + b64encode(credential.encode())
 
-    @app.middleware("http")
     async def guard(request: Any, answer: Any) -> Any:
         given = request.headers.get("authorization", "").encode()
         if request.scope["path"].startswith(DESCRIPTIONS) and not compare_digest(given, expected):
             return Response("Unauthorized", 401, {"WWW-Authenticate": "Basic"})
         return await answer(request)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=guard)
 
 
 def main(descriptor: str, *names: str) -> None:

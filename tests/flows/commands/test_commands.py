@@ -14,7 +14,8 @@ from prefect import flow
 from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.manifest import Part, Work
+from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.markdown import CONTROLS
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.flows.commands import app, main
@@ -61,6 +62,17 @@ def test_artifacts_are_listed_shown_measured_verified_and_removed(root: Path) ->
     assert list(root.rglob("part-*.parquet"))
     assert "took" in artifacts("rm", "mine")
     assert not list(root.rglob("part-*.parquet"))
+
+
+@pytest.mark.parametrize("arguments", [["show", "mine/rejected"], ["ls"], ["verify"]])
+def test_no_row_steers_the_terminal(store: Store, arguments: list[str]) -> None:
+    hostile = {"qid": "q", "stage": "tags", "reason": "\x9b31m\u202ered \x1b]0;title\x07", "value": ""}
+    rejected = [rejection("q", "\x9b31m", "\u202ered", "")]
+    part = Part(table_of("rejected", [hostile]), 2, 1, rejected)
+    store.build(Work("mine", "rejected", 1, {"name": "\x9b31m"}, unit="\x1b[31m"), [lambda: part])
+    done = CliRunner().invoke(app, ["artifacts", *arguments])
+    assert done.exit_code == 0
+    assert not CONTROLS.search(done.stdout)
 
 
 @pytest.mark.parametrize(
