@@ -56,7 +56,10 @@ TABLES = {
         "a query",
         qid=QID,
         vid=Column(TEXT, "id of the query's video"),
-        split=Column(TEXT, "`train`, `val`, `test`, `composition` (Novel-Composition) or `word` (Novel-Word)"),
+        split=Column(
+            TEXT,
+            "`train`, `val`, `test`, `composition` (Novel-Composition), `word` (Novel-Word), `test_iid` or `test_ood`",
+        ),
         query=Column(TEXT, "the sentence, without leading and trailing blanks"),
         duration=Column(FLOAT64, "duration of the video in seconds"),
         windows=Column(WINDOWS, "moments, `[start, end]` in seconds; empty if the split's moments are hidden"),

@@ -1,8 +1,9 @@
 """The files of a data set: where they are, and how their queries are read, before anything is checked.
 
-Three formats are read: the Compositional-Temporal-Grounding JSON (Charades-CG, ActivityNet-CG), the JSON lines of
-the Moment-DETR family (Charades-STA, QVHighlights, TACoS, a user's own) and SHINE's JSON lines. A file that is no
-data set raises `DatasetError`; a row that can't be read has the reason in `RawRow.fault`.
+Three formats are read: the Compositional-Temporal-Grounding JSON (Charades-CG, ActivityNet-CG; Charades-CD and
+ActivityNet-CD as their authors publish them), the JSON lines of the Moment-DETR family (Charades-STA, QVHighlights,
+TACoS, a user's own) and SHINE's JSON lines. A file that is no data set raises `DatasetError`; a row that can't be read
+has the reason in `RawRow.fault`.
 """
 
 import json
@@ -37,6 +38,7 @@ CG_FILES = {
     "composition": "novel_composition.json",
     "word": "novel_word.json",
 }
+CD_SPLITS = ("train", "val", "test_iid", "test_ood")  # charades_train.json …, the same format
 SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos of the data set `scenes`
 
 
@@ -126,6 +128,9 @@ def videos_of(dataset: str) -> Path:
 def _usual_files(folder: Path) -> dict[str, str]:
     if (folder / CG_FILES["train"]).is_file():
         return {split: name for split, name in CG_FILES.items() if (folder / name).is_file()}
+    changing = {split: [*folder.glob(f"*_{split}.json")] for split in CD_SPLITS}
+    if all(len(paths) == 1 for paths in changing.values()):
+        return {split: paths[0].name for split, paths in changing.items()}
     names: dict[str, str] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for split in ("train", "val", "test"):

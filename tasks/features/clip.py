@@ -180,7 +180,9 @@ def normalise(pictures: Sequence[Picture], processing: Processing, device: "torc
     """Normalise frames of one size: uint8 (rows, columns, 3·n) → float32 (frames, 3·n, rows, columns)."""
     import torch
 
-    pixels = torch.from_numpy(np.stack(pictures)).to(device, non_blocking=True).permute(0, 3, 1, 2)
+    stacked = torch.from_numpy(np.stack(pictures))
+    stacked = stacked.pin_memory() if device.type == "cuda" else stacked  # is copied while the GPU computes
+    pixels = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
     frames = pixels.shape[1] // CHANNELS
     mean = torch.tensor(processing.mean * frames, device=device).view(-1, 1, 1)
     deviation = torch.tensor(processing.deviation * frames, device=device).view(-1, 1, 1)

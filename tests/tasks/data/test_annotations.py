@@ -80,6 +80,16 @@ def test_compositional_files_become_rows(tmp_path: Path) -> None:
     assert found.rows[4]["novel"] == [{"type": "NOUN", "words": ["man"]}]
 
 
+@pytest.mark.parametrize("prefix", ["charades", "anet"])
+def test_the_files_of_changing_distributions_are_found(tmp_path: Path, prefix: str) -> None:
+    """Yuan et al. (2021) publish charades_train.json and so on, without labels of what is novel."""
+    for number, split in enumerate(("train", "val", "test_iid", "test_ood")):
+        dataset = compositional(tmp_path, (f"A{number}", VIDEO), name=f"{prefix}_{split}.json")
+    found = Outcome(dataset)
+    assert [row["qid"] for row in found.rows[::2]] == ["A0_train_0", "A1_val_0", "A2_test_iid_0", "A3_test_ood_0"]
+    assert (len(found.rows), found.rejected) == (8, [])
+
+
 def test_moment_detr_lines_become_rows(tmp_path: Path) -> None:
     labels = {"relevant_clip_ids": [0, 2], "saliency_scores": [[4, 3, 2], [1, 0, 1]]}
     row = {**LINE, "relevant_windows": [[0, 2], [4, 6]], **labels}
