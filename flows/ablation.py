@@ -36,7 +36,7 @@ from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, is_planned, logger, stages_ahead
 
 
-@named_flow("ablation", lambda dataset, name, **_: f"ablation {name} {dataset.name}")
+@named_flow("ablation")
 def ablation(
     dataset: Dataset,
     name: str = "losses",

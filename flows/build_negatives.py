@@ -28,10 +28,7 @@ from penumbra.tasks.text.masks import Masking, Masks
 from penumbra.tasks.text.tags import Tagging, Tags
 
 
-@named_flow(
-    "build-negatives",
-    lambda dataset, filling, sourcing, **_: f"build-negatives {dataset.name} {sourcing.name_of(filling)}",
-)
+@named_flow("build-negatives")
 def build_negatives(
     dataset: Dataset,
     tagging: Tagging = Tagging(),

@@ -18,9 +18,7 @@ from penumbra.tasks.grounding.report import EvaluatedRun, report_evaluation
 from penumbra.tasks.grounding.training.stage import chosen_run
 
 
-@named_flow(
-    "evaluate-grounding", lambda dataset, choice, **_: f"evaluate {choice.run or 'the newest run'} {dataset.name}"
-)
+@named_flow("evaluate-grounding")
 def evaluate_grounding(dataset: Dataset, choice: Choice = Choice(), ranking: Ranking | None = None) -> State[Artifact]:
     """Predict with the best epoch of a run and evaluate it; `ranking` defaults to that of the run."""
     annotations, metrics = read_annotations(dataset), chosen_run(dataset.name, choice.run)

@@ -22,12 +22,7 @@ from penumbra.tasks.stage import run
 from penumbra.tasks.text.tags import Tagging, Tags
 
 
-@named_flow(
-    "extract-features",
-    lambda dataset, clip, imports, simulation, **_: " ".join(
-        ("extract-features", dataset.name, FeaturesParameters(clip=clip, imports=imports, simulation=simulation).source)
-    ),
-)
+@named_flow("extract-features")
 def extract_features(
     dataset: Dataset,
     clip: Clip = Clip(),

@@ -24,13 +24,7 @@ from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import plan_if
 
 
-@named_flow(
-    "full-pipeline",
-    lambda dataset, negatives, preset, model, **_: (
-        f"full-pipeline {dataset.name} {negatives.sourcing.name_of(negatives.filling)} "
-        f"{with_preset(preset, {'model': model}).model.label}"
-    ),
-)
+@named_flow("full-pipeline")
 def full_pipeline(
     dataset: Dataset,
     negatives: NegativesParameters = NegativesParameters(),

@@ -25,7 +25,7 @@ File = Annotated[
 ]
 
 
-@named_flow("import-negatives", lambda dataset, file, **_: f"import-negatives {dataset.name} {Path(file).name}")
+@named_flow("import-negatives")
 def import_negatives(
     dataset: Dataset,
     file: File = "",

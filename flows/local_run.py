@@ -1,18 +1,18 @@
 """Run or plan a flow in this process, with the parameters of its deployment and those that the caller names."""
 
 import logging
-import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.flows.console_output import live_display
 from penumbra.flows.parameters import deployment_parameters, resolve_parameter_paths
 from penumbra.flows.registry import ParameterError, flow_of
 from penumbra.flows.server import environment_line, some_server
 from penumbra.tasks.parameter_group import merge
+from penumbra.tasks.progress import prepare_log
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -53,28 +53,16 @@ def prepare(
     return flow, parameters, validated
 
 
-def run_flow(name: str, dataset: str, *layers: dict[str, Any], prefect_log: bool = False) -> Any:
-    """Run a flow and return its result, which has a `path`.
+def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
+    """Run a flow and return its result, which has a `path`; a terminal shows the live display.
 
-    A terminal shows the live display, or with `prefect_log` all lines of Prefect's log. Raises as `prepare` and
-    `check_server` do.
+    Raises as `prepare` and `check_server` do.
     """
     flow, parameters, _ = prepare(name, dataset, *layers)
-    from penumbra.tasks.progress import prepare_log
-
     check_server()
-    prepare_log(all_lines=prefect_log)
-    with some_server(), nullcontext() if prefect_log else terminal_display():
+    prepare_log()
+    with some_server(), live_display():
         return flow(**parameters)
-
-
-def terminal_display() -> AbstractContextManager[None]:
-    """Return the live display if standard output and standard error are a terminal; else the log stays as it is."""
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        return nullcontext()
-    from penumbra.flows.console_output import live_display
-
-    return live_display()
 
 
 def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -133,20 +121,15 @@ def check_server() -> None:
 
 @contextmanager
 def warnings_only() -> Iterator[None]:
-    """Show only warnings on the terminal: no lines of Prefect's log, no progress bars of loaded weights."""
-    from prefect.logging.handlers import PrefectConsoleHandler
+    """Log only warnings, and show no progress bars of loaded weights."""
     from transformers.utils import logging as transformers_logging
 
-    had_bars, emit = transformers_logging.is_progress_bar_enabled(), PrefectConsoleHandler.emit
-
-    def emit_warnings(handler: PrefectConsoleHandler, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            emit(handler, record)
-
+    had_bars, before = transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable(logging.INFO)
     try:
-        with patch.object(PrefectConsoleHandler, "emit", emit_warnings):
-            yield
+        yield
     finally:
+        logging.disable(before)
         if had_bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -20,10 +20,7 @@ from penumbra.tasks.stage import run
 from penumbra.tasks.text.visual_dynamic_queries import VisualDynamicQueries
 
 
-@named_flow(
-    "train-grounding",
-    lambda dataset, preset, model, **_: f"train {with_preset(preset, {'model': model}).model.label} {dataset.name}",
-)
+@named_flow("train-grounding")
 def train_grounding(
     dataset: Dataset,
     preset: Preset = None,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum, auto
 from logging.handlers import QueueHandler, QueueListener
 from multiprocessing import get_context
 from time import monotonic
@@ -27,30 +26,15 @@ EVERY = 0.2  # seconds between two events of one count
 T = TypeVar("T")
 
 
-class State(Enum):
-    """State of a stage."""
-
-    running = auto()
-    failed = auto()
-    closed = auto()
-    reused = auto()
-    made = auto()
-
-
 @dataclass(frozen=True)
 class ProgressEvent:
-    """An event of a stage: `done` of `total` parts, or with a `unit`, that many units of the part that is being made.
-
-    `counts` are units in, units out and seconds of a finished stage.
-    """
+    """An event of a stage: `done` of `total` parts, or with a `unit`, that many units of the current part."""
 
     stage: str
-    state: State = State.running
     done: int = 0
     total: int = 0
     unit: str = ""
-    text: str = ""
-    counts: tuple[int, int, float] = (0, 0, 0.0)
+    is_over: bool = False
 
     def as_log_extra(self) -> dict[str, Any]:
         """Return the `extra` of a log line about this event."""
@@ -62,21 +46,14 @@ _STAGE: ContextVar[str] = ContextVar("stage", default="")
 
 @contextmanager
 def progress_scope(stage: str, in_worker: bool = False) -> Iterator[None]:
-    """Attribute what is counted inside to a stage; a worker does not report when the stage begins and ends."""
-    token, state = _STAGE.set(stage), State.failed
+    """Attribute what is counted inside to a stage; a worker does not report the stage's end."""
+    token = _STAGE.set(stage)
     try:
         yield
-        state = State.closed
     finally:
         _STAGE.reset(token)
         if not in_worker:
-            LOG.info("%s: %s", stage, state.name, extra=ProgressEvent(stage, state).as_log_extra())
-
-
-def stage_log_extra(text: str) -> dict[str, Any]:
-    """Return the `extra` of a log line that a live display shows at its stage instead of among its lines."""
-    stage = _STAGE.get()
-    return ProgressEvent(stage, text=text).as_log_extra() if stage else {}
+            LOG.info("%s: over", stage, extra=ProgressEvent(stage, is_over=True).as_log_extra())
 
 
 def counting(unit: str, total: int, *, before: int = 0) -> Callable[[int], None]:
@@ -130,16 +107,15 @@ def _without_controls(record: logging.LogRecord) -> bool:
     return True
 
 
-def prepare_log(all_lines: bool = False) -> None:
-    """Make the log's lines safe for a terminal; unless `all_lines`, show each line once, and no needless traceback."""
+def prepare_log() -> None:
+    """Make the log's lines safe for a terminal, and show each line once, without needless traceback."""
     from prefect.logging.configuration import setup_logging
 
     setup_logging()  # as the flow would, so that the handlers exist
     for handler in _console_handlers():
         handler.addFilter(_without_controls)
-        if not all_lines:
-            handler.addFilter(_shown_in_terminal)
-    for logger in () if all_lines else ("prefect.flow_runs", "prefect.task_runs"):
+        handler.addFilter(_shown_in_terminal)
+    for logger in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(logger).addFilter(_without_traceback)
 
 

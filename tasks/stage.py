@@ -31,7 +31,7 @@ from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
-from penumbra.tasks.progress import LOG, ProgressEvent, State, prepare_log, progress_scope, stage_log_extra
+from penumbra.tasks.progress import LOG, ProgressEvent, prepare_log, progress_scope
 
 REPORT_EVERY = 1.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # are done before workers have started
@@ -274,17 +274,16 @@ def work_of(artifact: Artifact) -> Work | Manifest:
 def make(stage: Stage) -> Artifact:
     """Make the parts that are missing, and publish the stage in the Prefect UI."""
     store, artifact = Store(), stage.artifact
-    manifest, state = store.intact(artifact), State.reused
+    manifest = store.intact(artifact)
+    time = "found done"
     if manifest is None:
         logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
         with progress_scope(stage.label):
             build(stage)
-        manifest, state = store.manifest(artifact), State.made
-    counts = manifest.taken, manifest.kept, manifest.seconds
-    event = ProgressEvent(stage.label, state, unit=manifest.unit, counts=counts)
-    line = f"{manifest.taken} {stage.unit} in, {manifest.kept} out, {manifest.taken - manifest.kept} rejected"
-    line = f"{line}, {manifest.seconds:.1f} s" if state is State.made else "found done"
-    logger().info("%s: %s, %s", stage.name, line, artifact.path, extra=event.as_log_extra())
+        manifest = store.manifest(artifact)
+        time = f"{manifest.seconds:.1f} s"
+    counts = f"{manifest.taken:,} {stage.unit} in, {manifest.kept:,} out, {manifest.taken - manifest.kept:,} rejected"
+    logger().info("%s: %s; %s, %s", stage.label, counts, time, artifact.path)
     if has_pages():
         publish_stage(store, artifact, manifest, stage.shown)
     if not manifest.kept and not stage.may_be_empty:
@@ -320,8 +319,7 @@ def build(stage: Stage) -> Artifact:
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left, extra=extra)
 
     def waits(holder: str) -> None:
-        line = f"waits for {holder}, which is making it"
-        logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
+        logger().info("%s: waits for %s, which is making it", stage.name, holder)
 
     total, pool = stage.total, workers()
     LOG.info("%s: %d parts", stage.label, total, extra=ProgressEvent(stage.label, total=total).as_log_extra())
@@ -336,8 +334,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
         return
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
-    line = f"{len(missing)} parts by {min(len(missing), number)} workers" if len(missing) > 1 else "by a worker"
-    logger().info("%s: %s", stage.name, line, extra=stage_log_extra(line))
+    logger().info("%s: %d parts by %d workers", stage.name, len(missing), min(len(missing), number))
     given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():

@@ -28,7 +28,7 @@ from unittest.mock import patch
 import penumbra.flows.commands as command
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.flows.commands import terminal
-from penumbra.flows.console_output import DisplayHandler
+from penumbra.flows.console_output import LiveDisplay
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.flows.safe_console import SafeConsole
@@ -145,11 +145,11 @@ def escapes_shown() -> dict[str, int]:
     for text in ESCAPES:
         for way in reached:
             stream = io.StringIO()
-            display = DisplayHandler(SafeConsole(file=stream, width=80))
+            display = LiveDisplay(SafeConsole(file=stream, width=80))
             if way in ("log line", "live line"):
                 record = logging.makeLogRecord({"msg": text, "levelno": logging.ERROR})
                 if way == "live line":
-                    record.progress_event = ProgressEvent("stage", text=text)
+                    record.progress_event = ProgressEvent(text)
                 display.emit(record)
                 display.bars.console.print(display.bars.get_renderable())
             with captured() as written:

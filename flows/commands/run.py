@@ -15,7 +15,6 @@ EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help
 Host = Annotated[
     str, typer.Option(help="Address to listen on; another than this machine's own needs PENUMBRA_AUTH=user:password.")
 ]
-PREFECT = "prefect"  # a value of --log
 
 
 class RunCommand(TyperCommand):
@@ -50,13 +49,6 @@ def run(
         typer.Option(help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of parameters; --param beats it.")] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="prefect: Prefect's own log lines instead of the live display. tensorboard or wandb: where a "
-            "training's losses and figures go besides, as with training.log. May be repeated."
-        ),
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -77,9 +69,7 @@ def run(
     from penumbra.flows.local_run import FAILS_FIRST, log_price, plan_flow, run_flow
     from penumbra.flows.parameters import parameters_in, parse_parameters
 
-    trackers = [name for name in log or () if name != PREFECT]
-    typed = parse_parameters([*(param or ()), *([f"training.log=[{','.join(trackers)}]"] if trackers else ())])
-    layers = (parameters_in(config) if config else {}, typed)
+    layers = (parameters_in(config) if config else {}, parse_parameters(param or []))
     if dry_run:
         rows = plan_flow(flow, dataset, *layers)
         print_table(("stage", "", "key"), rows)
@@ -88,7 +78,7 @@ def run(
         log_price(flow, dataset, *layers)
         return
     with resumable():
-        result = run_flow(flow, dataset, *layers, prefect_log=PREFECT in (log or ()))
+        result = run_flow(flow, dataset, *layers)
     sys.stdout.write(f"{result.path}\n")
 
 

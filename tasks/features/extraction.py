@@ -1,7 +1,6 @@
 """The parameters of `extract-features`, and references to the artifacts that it makes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from penumbra.artifacts.manifest import Artifact
 from penumbra.tasks.features.clip import Clip
@@ -20,14 +19,6 @@ class FeaturesParameters(Parameters):
     videos: Videos = Videos()
     imports: Imports = Imports()
     simulation: Simulation = Simulation()
-
-    @property
-    def source(self) -> str:
-        """Return where the features of videos come from, for the names of runs."""
-        if self.simulation.wanted:
-            return "simulated"
-        names = [Path(source.path).name for source in self.imports.sources]
-        return "+".join(names) or self.clip.encoder.rpartition("/")[2]
 
     def with_patches(self, wanted: bool) -> "FeaturesParameters":
         """Return these parameters, with patch features if they are wanted."""

@@ -134,7 +134,7 @@ async def _report_progress(clients: Sequence[Client]) -> None:
         await asyncio.sleep(REPORT_EVERY)
         for client in clients:
             line, done, total = client.line(), client.statistics.done, client.statistics.total or 1
-            event = ProgressEvent("ask", done=done, total=total, unit="queries", text=line)
+            event = ProgressEvent("ask", done=done, total=total, unit="queries")
             logger().info(line, extra=event.as_log_extra())
 
 

@@ -30,10 +30,6 @@ class NegativeSource(Parameters):
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
 
-    def name_of(self, filling: Filling) -> str:
-        """What runs are called after: the providers, or where whole sentences come from."""
-        return "+".join(filling.providers) if self.source == "fills" else self.source
-
     @field_validator("ranks")
     @classmethod
     def _rising(cls, ranks: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -1,7 +1,6 @@
-"""The live display of a run in a real terminal, and the figures of its lines."""
+"""The live display of a run in a real terminal."""
 
 import fcntl
-import logging
 import os
 import pty
 import re
@@ -12,10 +11,6 @@ import termios
 from pathlib import Path
 
 from prefect.settings import PREFECT_API_URL
-from rich.console import Console
-
-from penumbra.flows.console_output import DisplayHandler
-from penumbra.tasks.progress import ProgressEvent
 
 PROGRAM = """
 import os, sys, time
@@ -28,7 +23,7 @@ from prefect import flow
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Part
 from penumbra.artifacts.schemas import table_of
-from penumbra.flows.local_run import terminal_display
+from penumbra.flows.console_output import live_display
 from penumbra.tasks.engines import Engine, use_engine
 from penumbra.tasks.progress import prepare_log
 from penumbra.tasks.progress import followed
@@ -77,7 +72,7 @@ def toys():
 if __name__ == "__main__":
     prepare_log()
     try:
-        with terminal_display():
+        with live_display():
             toys()
     except PenumbraError as error:
         print(f"penumbra: {error}", file=sys.stderr)
@@ -109,40 +104,17 @@ def shown(folder: Path) -> str:
 def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path: Path, prefect_server: None) -> None:
     drawn = shown(tmp_path)
     lines = [" ".join(line.split()) for line in drawn.splitlines()]
-    assert "stage in out rejected seconds" in lines
-    there = [line for line in lines if re.match("[✓=✗] ", line)]
-    assert [re.sub(r"\d+\.\d", "S", line) for line in there] == [
-        "✓ first 3 3 0 S toy",
-        "✓ several 3 3 0 S toy",
-        "= first 3 3 0 found toy",
-        "✗ broken",
-    ], drawn
+    finished = [re.sub(r"\d+\.\d s, .*", "", line) for line in lines if "0 rejected" in line]
+    assert finished[:2] == [f"{name}: 3 toy in, 3 out, 0 rejected; " for name in ("first", "several")], drawn
+    assert finished[2].startswith("first: 3 toy in, 3 out, 0 rejected; found done, ")
     inside = [line for line in lines if re.search(r"first .*part 1 of 3|first .* of 20 bricks", line)]
     assert any(re.search(r" ([1-9]|1\d) of 20 bricks", line) for line in inside), "inside the first part"
     assert any(re.search(r"of 20 bricks\W+\d+:\d\d", line) for line in lines), drawn
     by_workers = [line for line in lines if " several " in line and "━" in line]
-    assert any("bricks" in line for line in by_workers), "workers tell how far they are"
+    assert any("bricks" in line for line in by_workers), "the workers report their progress"
     assert "3 parts by" in drawn
     assert lines.count("part 1 wobbles") == 2, drawn  # of this process, and of a worker
     assert "a line of the flow's own" in lines
     assert lines.index("penumbra: no brick is left") < lines.index("the end")
-    for ours in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
-        assert ours not in drawn, drawn
-
-
-def test_the_live_lines_fit_a_narrow_terminal() -> None:
-    console = Console(width=60, record=True)
-    display = DisplayHandler(console)
-    text = "epoch 3 of 200: loss 0.1006, chosen by R1@0.5 + R1@0.7 + mIoU 151.75 (best 161.94), 31 s, 2000 s left"
-    for event in (
-        ProgressEvent("metrics: qd_detr+shine", done=300, total=20_000, unit="steps"),
-        ProgressEvent("metrics: qd_detr+shine", text=text),
-    ):
-        record = logging.makeLogRecord({"msg": "", "levelno": logging.INFO})
-        record.progress_event = event
-        display.emit(record)
-    console.print(display.bars.get_renderable())
-    lines = console.export_text().splitlines()
-    assert "300 of 20,000" in lines[0]
-    assert lines[-1].startswith("  epoch 3 of 200")
-    assert max(map(len, lines)) <= 60
+    for unwanted in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
+        assert unwanted not in drawn, drawn

@@ -1,12 +1,10 @@
-"""Names of runs, and schedules of data sets whose files are missing."""
+"""The leases of runs, and schedules of data sets whose files are missing."""
 
-import inspect
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.runtime import flow_run
 
 from penumbra.artifacts.store import USE, Store
 from penumbra.flows import extract_features
@@ -14,32 +12,6 @@ from penumbra.flows.deploy import without_idle_schedules
 from penumbra.flows.registry import flow_of
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.stage import planning
-
-SCENES = {"dataset": {"name": "scenes"}}
-BOTH = {"providers": ["corpus", "openai"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "run_name"),
-    [
-        ("build-negatives", {**SCENES, "filling": BOTH}, "build-negatives scenes corpus+openai"),
-        ("extract-features", {**SCENES, "clip": {"encoder": "a/b-32"}}, "extract-features scenes b-32"),
-        ("train-grounding", {**SCENES, "preset": "scenes-qd_detr-shine"}, "train qd_detr+shine scenes"),
-        ("train-grounding", {**SCENES, "preset": "no-such"}, "train-grounding scenes"),
-        ("evaluate-grounding", {**SCENES, "choice": {"run": "12ab"}}, "evaluate 12ab scenes"),
-        ("full-pipeline", {**SCENES, "preset": "scenes-mmn"}, "full-pipeline scenes corpus mmn"),
-    ],
-)
-def test_a_run_has_a_name_that_says_what_it_does(
-    name: str, parameters: dict[str, Any], run_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signature = inspect.signature(flow_of(name).fn).parameters.values()
-    defaults = {given.name: given.default for given in signature if given.default is not given.empty}
-    known = flow_of(name).validate_parameters({**defaults, **parameters})
-    monkeypatch.setattr(flow_run, "get_parameters", lambda: known)
-    naming = flow_of(name).flow_run_name
-    assert callable(naming)
-    assert naming() == run_name
 
 
 def test_a_run_keeps_its_data_set_from_removal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,6 @@ def test_typed_parameters_beat_those_of_a_file(file: Path, monkeypatch: pytest.M
     assert planned_with(monkeypatch, *typed, "epochs=5") == expected
     file.write_text("model: {name: mmn}\nclips: 8\n")
     assert planned_with(monkeypatch, *typed, "clips=16") == {"model": {"name": "mmn", "clips": 16}}
-    scalars = ("train-grounding", "scenes", "--log", "prefect", "--log", "tensorboard", "--log", "wandb")
-    assert planned_with(monkeypatch, *scalars) == {"training": {"log": ["tensorboard", "wandb"]}}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from penumbra.artifacts.prefect_ui import LiveArtifact
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.curves import curves_section
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.progress import stage_log_extra
 from penumbra.tasks.stage import logger
 
 FLOW = "train-grounding"
@@ -66,7 +65,7 @@ def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> 
 
         def observe(progress: Progress) -> None:
             nonlocal written, published
-            logger().info("%s: %s", run, progress.line(), extra=stage_log_extra(progress.line()))
+            logger().info("%s: %s", run, progress.line())
             if monotonic() - published >= PUBLISH_EVERY:
                 document = Document(f"{run} is being trained", progress.line(), [curves_section(progress.history)])
                 page.show(document.markdown())
