@@ -126,6 +126,7 @@ class Materials:
         wanted = wanted.with_patches(bool(settings.model.patches_of))
         features = features_of(self.dataset, negatives, wanted, named.get("text_features"), videos)
         in_video = named.get("in_video_negatives", queries.in_video_negatives)
+        in_video = queries.in_video_negatives if "pairing" in row.row.changes else in_video
         patches = named.get("patch_features", features.patch_features)
         inputs = features.text_features, features.video_features, negatives, in_video
         return Sources(queries.annotations, *inputs, None, patches, queries.tags)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Ranking = Literal["relative", "absolute"]
+
 
 @dataclass(frozen=True)
 class MatchingCosts:
@@ -74,7 +76,8 @@ class ShineLosses(LossSettings):
     fine: float = 1.0  # weight of the fine ranking (with SHINE)
     fine_terms: tuple[bool, bool, bool, bool] = (True, True, True, True)
     fine_margins: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
-    ranking: Literal["relative", "absolute"] = "relative"  # compare a level with the one before, or with level 1
+    ranking: Ranking = "relative"  # compare a level with the one before, or with level 1
+    ranking_weights: tuple[float, float] | None = None  # of both at once, relative and absolute; None: `ranking` alone
 
     def __post_init__(self) -> None:
         if self.quotient < 1:

@@ -5,7 +5,7 @@ saliency, SHINE's coarse and fine ranking, BM-DETR's own terms. Weights and opti
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from penumbra.models.loss_settings import (
     MatchingCosts,
     MomentDETRLosses,
     QDDETRLosses,
+    Ranking,
     ShineLosses,
 )
 from penumbra.models.spans import generalised_iou, to_windows
@@ -158,12 +159,22 @@ def _saliency_losses(outputs: Outputs, targets: Targets, settings: LossSettings)
         if settings.coarse and "inter" in settings.coarse_terms and negative is not None:
             coarse["coarse_inter"] = coarse_inter(scores, negative, targets, h2, settings.quotient)
         if settings.fine and outputs.saliency_hard is not None:
-            hard = outputs.saliency_hard.float()
-            hinges = fine_hinges(scores, hard, negative, targets, settings.fine_margins, settings.ranking)
+            hinges = _fine_ranking(scores, outputs.saliency_hard.float(), negative, targets, settings)
             fine = {f"fine_{i + 1}": hinge for i, hinge in enumerate(hinges) if settings.fine_terms[i]}
         terms |= coarse | fine
         total = total + settings.coarse * sum(coarse.values()) + settings.fine * sum(fine.values())
     return terms, total
+
+
+def _fine_ranking(
+    scores: Tensor, hard: Tensor, negative: Tensor | None, targets: Targets, settings: ShineLosses
+) -> list[Tensor]:
+    """Return the hinges of the fine ranking, or a weighted sum of its relative and its absolute ones."""
+    margins, weights = settings.fine_margins, settings.ranking_weights
+    if weights is None:
+        return fine_hinges(scores, hard, negative, targets, margins, settings.ranking)
+    relative, absolute = (fine_hinges(scores, hard, negative, targets, margins, it) for it in get_args(Ranking))
+    return [weights[0] * one + weights[1] * other for one, other in zip(relative, absolute, strict=True)]
 
 
 # -- matching and localisation (Carion et al., DETR, ECCV 2020) -------------------------------------------------------
@@ -340,7 +351,7 @@ def fine_hinges(
     negative: Tensor | None,
     targets: Targets,
     margins: tuple[float, ...],
-    ranking: Literal["relative", "absolute"],
+    ranking: Ranking,
 ) -> list[Tensor]:
     """Return the hinges of Eq. 4, one a neighbouring pair: (Y, Sp) < (Sp, S1) < (Sp, S2) < (Sp, S3) < (Sp, Sn).
 

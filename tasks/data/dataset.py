@@ -39,6 +39,7 @@ CG_FILES = {
     "word": "novel_word.json",
 }
 CD_SPLITS = ("train", "val", "test_iid", "test_ood")  # charades_train.json …, the same format
+OWN_SPLITS = ("test_iid", "test_ood")  # of Charades-CD as JSON lines
 SHIPPED = Path(__file__).resolve().parent / "scenes"  # annotations and videos of the data set `scenes`
 
 
@@ -133,14 +134,16 @@ def _usual_files(folder: Path) -> dict[str, str]:
         return {split: paths[0].name for split, paths in changing.items()}
     names: dict[str, str] = {}
     for path in sorted(folder.glob("*.jsonl")):
+        stem = path.stem.lower().replace("-", "_")
         for split in ("train", "val", "test"):
-            if split in path.stem.lower().replace("-", "_").split("_"):
-                if split in names:
+            if split in stem.split("_"):
+                own = stem if stem in OWN_SPLITS else split
+                if own in names:
                     raise DatasetError(
-                        f"{folder} holds two {split} files, {names[split]} and {path.name}: remove one, or name the "
+                        f"{folder} holds two {split} files, {names[own]} and {path.name}: remove one, or name the "
                         f"""right one with --param 'dataset.files={{"{split}":"{path.name}"}}'"""
                     )
-                names[split] = path.name
+                names[own] = path.name
     return names
 
 

@@ -31,6 +31,7 @@ from penumbra.tasks.grounding.runs import ALL
 from penumbra.tasks.grounding.training.presets import DEFAULT, Settings, explicitly_set, layered, preset_named, presets
 from penumbra.tasks.grounding.training.stage import SECONDS as TRAINED
 from penumbra.tasks.grounding.training.stage import load_run
+from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.stage import Parameters, Stage, is_planned, merge, run
 
@@ -116,7 +117,8 @@ def plan(
         rows = [row for row in rows if row.providers <= providers and (row.providers or not row.on_request)]
     else:
         rows = [row for row in rows if not row.on_request]
-    return grid, [_plan(grid, row, dataset, preset, base) for row in rows]
+    plans = [_plan(grid, row, dataset, preset, base) for row in rows]
+    return grid.model_copy(update={"rows": tuple(it.row for it in plans)}), plans
 
 
 def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str, Any]) -> RowPlan:
@@ -136,10 +138,21 @@ def _plan(grid: Grid, row: Row, dataset: str, preset: str | None, base: dict[str
         settings = layered(preset, *trained)
         if hard is not None:
             settings = layered(preset, *trained, {"model": settings.model.on_hard_negatives(hard)})
-        return RowPlan(row, preset, NegativesParameters.model_validate(negatives), features, settings)
+        built_with = NegativesParameters.model_validate(negatives)
+        return RowPlan(naming_models(row, built_with.filling), preset, built_with, features, settings)
     except ValidationError as error:
         fault = error.errors()[0]
         raise PenumbraError(f"{place}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
+def naming_models(row: Row, filling: Filling) -> Row:
+    """Return the row with the name of each language model that it asks, among its changes and in its cells."""
+    models = {name: filling.settings(name).model_dump().get("model") for name in row.providers & {*filling.providers}}
+    named = {name: {"model": model} for name, model in models.items() if model}
+    if not named:
+        return row
+    cells = tuple(", ".join(models[name] for name in named) for _ in row.cells)
+    return row.model_copy(update={"cells": cells, "changes": merge(row.changes, {"filling": named})})
 
 
 def preset_of_row(place: str, pattern: str, model: str, dataset: str, preset: str | None) -> str:

@@ -35,10 +35,13 @@ def test_parameters_of_a_deployment_fit_its_flow(deployment: dict[str, Any]) -> 
     assert deployment["tags"][:2] == [deployed.name, dataset], "found by flow and by data set"
     preset = presets().get(deployment["parameters"].get("preset"), {})
     trained = [preset["model"]["name"]] if preset else []
-    assert deployed.name == "ablation" or deployment["tags"][2:3] == trained, "and by model"
+    assert deployed.name in ("ablation", "build-negatives") or deployment["tags"][2:3] == trained, "and by model"
     assert deployment["description"].endswith(".")
     validated = deployed.validate_parameters(deployment["parameters"])
-    assert deployment["name"] in (validated["dataset"].name, validated.get("preset"))
+    assert deployment["name"].startswith(validated["dataset"].name)
+    assert (
+        deployment["name"] == validated["dataset"].name or validated.get("preset") or deployed.name == "build-negatives"
+    )
     assert deployment_parameters(deployed.name, deployment["name"]) == deployment["parameters"]
 
 
@@ -48,11 +51,19 @@ def test_every_model_and_every_data_set_has_its_deployments() -> None:
     datasets = {deployment["parameters"]["dataset"]["name"] for deployment in trainings.values()}
     assert datasets == {"charades-cg", "activitynet-cg", "charades-sta", "qvhighlights", "tacos", "scenes"}
     named = {preset for preset in presets() if preset.endswith(("-bm_detr", "-mmn", "-vdi"))}
-    named = {preset for preset in named if "-simulated-" not in preset}  # of an ablation
+    named = {preset for preset in named if preset.rpartition("-")[0] in datasets}
     assert trainings.keys() == datasets | named
     for flow_name in FLOWS.keys() - {"full-pipeline"}:
         assert {(flow_name, dataset) for dataset in datasets} <= by_name.keys()
     assert deployment_parameters("build-negatives", "mine") == {"dataset": {"name": "mine"}}
+
+
+def test_language_models_have_deployments_whose_schedules_are_off() -> None:
+    several = [it for it in PLAN if it["tags"][0] == "build-negatives" and it["name"].startswith("charades-cg-")]
+    by_name = {it["name"].removeprefix("charades-cg-"): it["parameters"]["filling"]["providers"] for it in several}
+    hosted = {"gpt": ["openai"], "gemini": ["gemini"], "llama": ["llama"]}
+    assert by_name == {**hosted, "all": ["openai", "gemini", "llama"]}
+    assert not any(schedule["active"] for it in several for schedule in it["schedules"])
 
 
 @pytest.mark.parametrize(

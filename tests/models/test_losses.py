@@ -138,6 +138,15 @@ def hinges(hard: Tensor, truth: Targets, **changes: Any) -> list[Tensor]:
     return fine_hinges(outputs().saliency, hard, outputs().saliency_negative, truth, (0.25,) * 4, ranking)
 
 
+def test_relative_and_absolute_ranking_are_added_by_their_weights() -> None:
+    def total(**changes: Any) -> float:
+        return compute_losses(outputs(), targets(), losses_of("qd_detr", shine=True, **changes)).total.item()
+
+    relative, absolute = total(), total(ranking="absolute")
+    assert relative != pytest.approx(absolute)
+    assert total(ranking_weights=(0.25, 0.75)) == pytest.approx(0.25 * relative + 0.75 * absolute)
+
+
 def test_a_missing_hard_negative_leaves_out_its_hinges_alone() -> None:
     hard, present = outputs().saliency_hard, torch.ones(3, B, dtype=torch.bool)
     assert hard is not None

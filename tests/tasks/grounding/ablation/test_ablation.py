@@ -26,6 +26,7 @@ from penumbra.tasks.grounding.ablation import (
 from penumbra.tasks.grounding.evaluation.compare import SplitScores
 from penumbra.tasks.grounding.training.presets import Settings, layered, presets
 from penumbra.tasks.negatives.parameters import NegativesParameters
+from penumbra.tasks.negatives.providers.settings import OpenAI
 from penumbra.tasks.stage import Parameters
 
 pytestmark = pytest.mark.long
@@ -95,7 +96,7 @@ def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
-        ("loss", [], "no grid 'loss'; there is: losses, llms, ratios, margins, prepositions, systems"),
+        ("loss", [], "no grid 'loss'; there is: losses, levels, llms, prepositions, quotient"),
         ("ratios", ["40/50/60"], "ratios has no row '40/50/60'; there is: '25/50/75', '10/30/50'"),
     ],
 )
@@ -134,6 +135,16 @@ def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
     assert systems["BM-DETR + generated negatives"][3] == "of the same video and those of 'Moment-DETR + SHINE'"
     assert systems["QD-DETR"][1].startswith("{preset: scenes-qd_detr, model: ")
     assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NOTHING_SAID)[1])} == {"its own"}
+
+
+def test_rows_of_language_models_name_the_model_that_is_asked() -> None:
+    base = said(filling={"providers": ["openai", "llama"], "openai": {"model": "gpt-3.5-turbo"}})
+    grid, plans = plan("llms", [], "scenes", None, base)
+    assert [row.label for row in grid.rows] == ["base", "gpt", "llama"]
+    assert grid.rows[1].cells == ("gpt-3.5-turbo",)
+    assert grid.rows[2].cells == (plans[2].negatives.filling.llama.model,)
+    assert "openai: {model: gpt-3.5-turbo}" in list(listing(plans))[1][1]
+    assert plan("llms", ["gpt"], "scenes", None, NOTHING_SAID)[0].rows[0].cells == (OpenAI().model,)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
