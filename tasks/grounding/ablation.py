@@ -151,7 +151,7 @@ def naming_models(row: Row, filling: Filling) -> Row:
     named = {name: {"model": model} for name, model in models.items() if model}
     if not named:
         return row
-    cells = tuple(", ".join(models[name] for name in named) for _ in row.cells)
+    cells = tuple(", ".join(str(models[name]) for name in named) for _ in row.cells)
     return row.model_copy(update={"cells": cells, "changes": merge(row.changes, {"filling": named})})
 
 
