@@ -42,7 +42,7 @@ def cut_out(folder: Path) -> Path:
 
 @contextmanager
 def without_prefect() -> Iterator[None]:
-    """Flows that run without Prefect, whose server has no part in any key."""
+    """Run flows without Prefect, whose server does not affect any key."""
 
     def directly(task: Task[Any, Any], *arguments: Any, **options: Any) -> Any:
         return task.fn(*arguments, **options)
@@ -51,7 +51,6 @@ def without_prefect() -> Iterator[None]:
         for thing, name, other in (
             (Task, "__call__", directly),
             (stage, "publish_stage", lambda *_: None),
-            (stage, "_reporter", lambda *_: lambda done, total: None),
             (training_stage, "progress_shown", lambda *_: nullcontext(ignore)),
             *((flow, f"report_{what}", lambda *_: "") for flow, what in REPORTS.items()),
         ):

@@ -29,11 +29,11 @@ def test_killed_and_concurrent_runs_end_with_the_same_bytes() -> None:
 def test_damage_is_repaired_or_reported() -> None:
     outcomes = [row[-1] for row in run_campaign("corruption", "--every", "7")]
     assert len(outcomes) >= 10
-    assert {corruption.MENDED, corruption.TOLD} <= set(outcomes) <= set(corruption.GOOD)
+    assert {corruption.SAME, corruption.STOPPED_WITH_MESSAGE} <= set(outcomes) <= set(corruption.GOOD)
 
 
 def test_nothing_is_paid_twice_and_no_limit_is_exceeded() -> None:
-    rows = run_campaign("paying", "--pairs", "2", "--kills", "5", "--storms", "3")
+    rows = run_campaign("paying", "--pairs", "2", "--kills", "5", "--faults", "3")
     assert [int(row[1]) > 0 for row in rows] == [True] * 4
 
 

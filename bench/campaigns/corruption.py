@@ -1,11 +1,11 @@
-"""A finished store that is damaged in many ways: what `verify` says, and what the next run makes of it.
+"""Damage a finished store in many ways: the next run must repair the damage or report it.
 
     python -m bench.campaigns.corruption
 
-prints a row of a table in Markdown a kind and ends with 1 after a silent loss or a crash. Each kind damages one thing
-in a whole store of `full-pipeline`. Then `penumbra artifacts verify` is asked, and a flow is run. It must either end
-with the bytes of an undisturbed run or stop with one line that names what is wrong. A silent loss is a run that ends
-well with other bytes; a crash is a traceback.
+Prints a table in Markdown and exits with 1 after a silent loss or a crash. Each kind damages one thing in a store that
+`full-pipeline` has made. Then `penumbra artifacts verify` and a flow are run. The flow must end with the bytes of an
+undisturbed run, or stop with one line that names the cause. A silent loss is a run that succeeds with other bytes; a
+crash is a traceback.
 """
 
 import argparse
@@ -20,71 +20,68 @@ from pathlib import Path
 from bench.campaigns.flows import NAME, OK, STOPPED, Place, undisturbed
 from penumbra.artifacts.markdown import markdown_table
 
-MENDED, TOLD, ANEW, LOST, CRASH = "same bytes", "stopped in one line", "made anew", "SILENT LOSS", "CRASH"
+SAME, STOPPED_WITH_MESSAGE, RECOMPUTED = "same bytes", "stopped", "recomputed"
+LOST, CRASH = "SILENT LOSS", "CRASH"
 SOUND = "0 faults, 0 not finished"
-GOOD = (MENDED, TOLD, ANEW)
+GOOD = (SAME, STOPPED_WITH_MESSAGE, RECOMPUTED)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A damage, and the flow that is run then.
+    """A damage, and the flow that runs after it.
 
     Args:
-        name: what is done
-        damage: does it, to the store and what lies beside it
-        flow: is run then
-        anew: the damage is a change of the source, of which other artifacts are to be made beside the old ones
-        beside: the damage is of no artifact, or of nothing that is read: `verify` says nothing about it
+        name: description
+        damage: damages the store or its surroundings
+        flow: the flow that runs then
+        changes_input: the damage changes the data set, so that new artifacts must be made in addition to the old ones
+        is_unnoticed: `verify` does not check what is damaged
 
     """
 
     name: str
     damage: Callable[[Place], object]
     flow: str = "full-pipeline"
-    anew: bool = False
-    beside: bool = False
+    changes_input: bool = False
+    is_unnoticed: bool = False
 
 
 @dataclass
 class Case:
-    """What came of a kind."""
+    """The result of a damage."""
 
     kind: Kind
     verify: str
     outcome: str
 
     def is_good(self) -> bool:
-        """Whether nothing is lost, and `verify` has told what there was to tell."""
-        return self.outcome in GOOD and (self.verify != SOUND or self.kind.beside)
-
-
-# -- how things are damaged -------------------------------------------------------------------------------------------
+        """Return whether nothing is lost and `verify` has reported the damage."""
+        return self.outcome in GOOD and (self.verify != SOUND or self.kind.is_unnoticed)
 
 
 def part(place: Place, stage: str, number: int = 0) -> Path:
-    """A part of the only artifact of a stage, from the first (0) or from the last (-1)."""
+    """Return a part of the only artifact of a stage, counted from the first (0) or the last (-1)."""
     return sorted(place.store.glob(f"{NAME}/{stage}/*/part-*.parquet"))[number]
 
 
-def beside(place: Place, stage: str, name: str = "_manifest.json") -> Path:
-    """Another file of it."""
+def file_of(place: Place, stage: str, name: str = "_manifest.json") -> Path:
+    """Return another file of the artifact."""
     return next(place.store.glob(f"{NAME}/{stage}/*/{name}"))
 
 
 def weights(place: Place, name: str) -> Path:
-    """A checkpoint's file."""
     return next(place.store.glob(f".runs/{NAME}/*/{name}"))
 
 
 def flip(path: Path, at: float = 0.5) -> None:
-    """Change one bit, at this share of a file."""
+    """Flip a bit at this share of a file."""
     content = bytearray(path.read_bytes())
     content[min(int(len(content) * at), len(content) - 1)] ^= 8
     path.write_bytes(content)
 
 
 def cut(path: Path, to: float = 0.5) -> None:
-    """Leave this share of a file."""
+    """Keep the first share of a file."""
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)])
 
 
@@ -95,7 +92,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def edit(path: Path, old: str, new: str) -> None:
-    """Change the first text like this in a file."""
+    """Replace the first match in a file."""
     content, times = re.subn(old, new, path.read_text(), count=1)
     if not times:
         raise ValueError(f"{path} has no {old}")
@@ -103,26 +100,25 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def swap(one: Path, other: Path) -> None:
-    """Each of two files under the other's name."""
     content = one.read_bytes()
     shutil.copyfile(other, one)
     other.write_bytes(content)
 
 
 def without(place: Place, *stages: str) -> Place:
-    """The place without these stages' artifacts, so that a run makes them again."""
+    """Remove the artifacts of these stages; return the place."""
     for stage in stages:
         shutil.rmtree(place.store / NAME / stage)
     return place
 
 
 def extra(place: Place, stage: str) -> None:
-    """A part more than there were."""
+    """Add a superfluous part."""
     shutil.copyfile(part(place, stage), part(place, stage).with_name("part-00077.parquet"))
 
 
 def several(*damages: Callable[[Place], object]) -> Callable[[Place], None]:
-    """One damage after the other."""
+    """Return a damage that consists of several."""
 
     def damage(place: Place) -> None:
         for one in damages:
@@ -132,7 +128,6 @@ def several(*damages: Callable[[Place], object]) -> Callable[[Place], None]:
 
 
 def kinds() -> Iterator[Kind]:
-    """All of them."""
     yield from of_parts()
     yield from of_manifests()
     yield from of_trainings()
@@ -140,7 +135,7 @@ def kinds() -> Iterator[Kind]:
 
 
 def of_parts() -> Iterator[Kind]:
-    """Parts, refused rows and records."""
+    """Yield damages of parts, rejected rows and records."""
     for stage, number, where in (
         ("annotations", 0, "the first"),
         ("tags", 1, "a middle"),
@@ -169,8 +164,8 @@ def of_parts() -> Iterator[Kind]:
         "a stray folder", lambda p: shutil.copytree(part(p, "masks").parent, part(p, "masks").parent / "level=2")
     )
     yield Kind("a part that is a link elsewhere", lambda p: link(part(p, "masks"), p.folder / "elsewhere.parquet"))
-    yield Kind("refused rows: a bit flipped", lambda p: flip(beside(p, "negatives", "_rejected/part-*.parquet")))
-    yield Kind("refused rows deleted", lambda p: beside(p, "negatives", "_rejected/part-*.parquet").unlink())
+    yield Kind("rejected rows: a bit flipped", lambda p: flip(file_of(p, "negatives", "_rejected/part-*.parquet")))
+    yield Kind("rejected rows deleted", lambda p: file_of(p, "negatives", "_rejected/part-*.parquet").unlink())
     yield Kind("an artifact's folder deleted", lambda p: without(p, "masks"))
     record = "_records/part-00001.json"
     for damage, how in (
@@ -178,25 +173,25 @@ def of_parts() -> Iterator[Kind]:
         (cut, "cut in half"),
         (lambda path: edit(path, '"kept":[0-9]+', '"kept":1'), "edited"),
     ):
-        yield Kind(f"a part's record {how}", lambda p, d=damage: d(beside(p, "fills", record)))
+        yield Kind(f"a part's record {how}", lambda p, d=damage: d(file_of(p, "fills", record)))
         yield Kind(
             f"a part's record {how}, the manifest deleted",
-            lambda p, d=damage: (d(beside(p, "fills", record)), beside(p, "fills").unlink()),
+            lambda p, d=damage: (d(file_of(p, "fills", record)), file_of(p, "fills").unlink()),
         )
 
 
 def of_manifests() -> Iterator[Kind]:
-    """Manifests, with or without what they tell of."""
-    gone = Kind("manifest deleted", lambda p: beside(p, "tags").unlink())
+    """Yield damages of manifests, with or without their parts."""
+    gone = Kind("manifest deleted", lambda p: file_of(p, "tags").unlink())
     yield gone
     yield Kind("manifest deleted, a bit of a part flipped", several(gone.damage, lambda p: flip(part(p, "tags", 1))))
     yield Kind("manifest deleted, an extra part", several(gone.damage, lambda p: extra(p, "tags")))
     for stage in ("masks", "metrics"):
-        yield Kind(f"manifest of {stage} cut in half", lambda p, s=stage: cut(beside(p, s)))
-    yield Kind("manifest emptied", lambda p: cut(beside(p, "annotations"), 0.0))
-    yield Kind("manifest: a bit flipped", lambda p: flip(beside(p, "negatives")))
-    yield Kind("manifest is no text", lambda p: beside(p, "fills").write_bytes(bytes(range(128, 256))))
-    yield Kind("manifest is a list", lambda p: beside(p, "fills").write_text("[1, 2]"))
+        yield Kind(f"manifest of {stage} cut in half", lambda p, s=stage: cut(file_of(p, s)))
+    yield Kind("manifest emptied", lambda p: cut(file_of(p, "annotations"), 0.0))
+    yield Kind("manifest: a bit flipped", lambda p: flip(file_of(p, "negatives")))
+    yield Kind("manifest is no text", lambda p: file_of(p, "fills").write_bytes(bytes(range(128, 256))))
+    yield Kind("manifest is a list", lambda p: file_of(p, "fills").write_text("[1, 2]"))
     for what, old, new in (
         ("rows", '"rows": [0-9]+', '"rows": 7'),
         ("its digest emptied", '"sha256": "[0-9a-f]+"(?=\\n})', '"sha256": ""'),
@@ -207,8 +202,8 @@ def of_manifests() -> Iterator[Kind]:
         ("other data set", '"dataset": "corner"', '"dataset": "other"'),
         ("data set `..`", '"dataset": "corner"', '"dataset": ".."'),
     ):
-        yield Kind(f"manifest edited: {what}", lambda p, o=old, n=new: edit(beside(p, "fills"), o, n))
-    yield Kind("manifest of another artifact", lambda p: shutil.copyfile(beside(p, "masks"), beside(p, "fills")))
+        yield Kind(f"manifest edited: {what}", lambda p, o=old, n=new: edit(file_of(p, "fills"), o, n))
+    yield Kind("manifest of another artifact", lambda p: shutil.copyfile(file_of(p, "masks"), file_of(p, "fills")))
     for stage, flow in (
         ("negatives", "extract-features"),
         ("negatives", "train-grounding"),
@@ -217,11 +212,11 @@ def of_manifests() -> Iterator[Kind]:
         ("negatives", "evaluate-grounding"),
         ("tags", "evaluate-grounding"),
     ):
-        yield Kind(f"manifest of {stage} cut in half, before {flow}", lambda p, s=stage: cut(beside(p, s)), flow)
+        yield Kind(f"manifest of {stage} cut in half, before {flow}", lambda p, s=stage: cut(file_of(p, s)), flow)
 
 
 def of_trainings() -> Iterator[Kind]:
-    """What a training reads, its checkpoints, and what an evaluation reads."""
+    """Yield damages of the inputs of training and evaluation, and of checkpoints."""
     train, judge = "train-grounding", "evaluate-grounding"
     for stage in ("video_features", "text_features", "negatives"):
         yield Kind(f"{stage} flipped before {train}", lambda p, s=stage: flip(part(without(p, "metrics"), s)), train)
@@ -231,37 +226,40 @@ def of_trainings() -> Iterator[Kind]:
                 f"weights ({file.replace('-*', '')}) {how} before {judge}",
                 lambda p, f=file, d=damage: d(weights(without(p, "predictions", "evaluation"), f)),
                 judge,
-                beside=True,
+                is_unnoticed=True,
             )
     for file in ("last-*.safetensors", "last.json"):
         for damage, how in ((cut, "cut in half"), (flip, "a bit flipped")):
             yield Kind(
-                f"checkpoint ({file.replace('-*', '')}) {how}, before {train} goes on",
+                f"checkpoint ({file.replace('-*', '')}) {how}, before {train} resumes",
                 lambda p, f=file, d=damage: d(weights(without(p, "metrics"), f)),
                 train,
-                beside=True,
+                is_unnoticed=True,
             )
     yield Kind(
-        f"an epoch's figure in last.json edited, before {train} goes on",
+        f"an epoch's figure in last.json edited, before {train} resumes",
         lambda p: edit(weights(without(p, "metrics"), "last.json"), r'"value": (\d)', r'"value": 1\1'),
         train,
-        beside=True,
+        is_unnoticed=True,
     )
 
 
 def of_sources() -> Iterator[Kind]:
-    """The data set's files, and what is remembered of them."""
+    """Yield damages of the data set's files and of the cache of digests."""
     annotations, videos = "train.json", "videos"
     yield Kind(
         "the annotations changed in the middle",
         lambda p: edit(p.dataset / annotations, r"(\d)\.\d", r"\1.05"),
-        anew=True,
-        beside=True,
+        changes_input=True,
+        is_unnoticed=True,
     )
-    yield Kind("the annotations cut in half", lambda p: cut(p.dataset / annotations), beside=True)
+    yield Kind("the annotations cut in half", lambda p: cut(p.dataset / annotations), is_unnoticed=True)
     for damage, how in ((flip, "a bit flipped in the middle"), (cut, "cut in half"), (Path.unlink, "deleted")):
         yield Kind(
-            f"a video: {how}", lambda p, d=damage: d(sorted((p.dataset / videos).iterdir())[0]), anew=True, beside=True
+            f"a video: {how}",
+            lambda p, d=damage: d(sorted((p.dataset / videos).iterdir())[0]),
+            changes_input=True,
+            is_unnoticed=True,
         )
     memory = "cache/penumbra/digests.sqlite"
     for damage, how in (
@@ -270,19 +268,16 @@ def of_sources() -> Iterator[Kind]:
         (lambda path: flip(path, 0.0), "a bit flipped"),
         (lambda path: path.write_bytes(b"no database"), "replaced"),
     ):
-        yield Kind(f"the memory of digests: {how}", lambda p, d=damage: d(p.folder / memory), beside=True)
+        yield Kind(f"the cache of digests: {how}", lambda p, d=damage: d(p.folder / memory), is_unnoticed=True)
     yield Kind(
         "the leases' files overwritten",
         lambda p: [file.write_bytes(bytes(40)) for file in p.store.glob(".leases/*")],
-        beside=True,
+        is_unnoticed=True,
     )
 
 
-# -- the campaign -----------------------------------------------------------------------------------------------------
-
-
 class Campaign:
-    """A finished store, which each case finds whole."""
+    """A finished store, which is restored before each case."""
 
     def __init__(self, folder: Path) -> None:
         self.place = Place(folder)
@@ -293,42 +288,44 @@ class Campaign:
             shutil.copytree(path, path.with_name(f"{path.name}-whole"))
 
     def case(self, kind: Kind) -> Case:
-        """Damage, verify, run."""
+        """Damage the store, verify it, and run the flow."""
         self.place.restore("done")
         kind.damage(self.place)
-        code, said = self.place.penumbra("artifacts", "verify")
-        counts = re.search(r"(\d+ faults?, \d+ not finished)", said)
+        code, shown = self.place.penumbra("artifacts", "verify")
+        counts = re.search(r"(\d+ faults?, \d+ not finished)", shown)
         verify = counts[1] if counts and code in (OK, STOPPED) else CRASH
         run = self.place.start(kind.flow)
-        came = outcome(self.place, self.expected, kind, run.wait(), run.told())
-        case = Case(kind, verify, CRASH if verify == CRASH else came)
+        result = outcome(self.place, self.expected, kind, run.wait(), run.output())
+        case = Case(kind, verify, CRASH if verify == CRASH else result)
         if not case.is_good():
-            sys.stderr.write(f"{kind.name}: {case.verify}; {case.outcome}; verify: {said}; run: {run.told()[-3000:]}\n")
+            sys.stderr.write(
+                f"{kind.name}: {case.verify}; {case.outcome}; verify: {shown}; run: {run.output()[-3000:]}\n"
+            )
         for path in self.kept:
             shutil.rmtree(path)
             shutil.copytree(path.with_name(f"{path.name}-whole"), path)
         return case
 
 
-def outcome(place: Place, expected: dict[str, str], kind: Kind, code: int, told: str) -> str:
-    """What came of a run, by its exit code, what it said and what is there."""
+def outcome(place: Place, expected: dict[str, str], kind: Kind, code: int, output: str) -> str:
+    """Return the outcome of a run from its exit code, its output and the store."""
     if code == STOPPED:
-        line = told.strip().splitlines()[-1]
-        return TOLD if line.startswith("penumbra: ") and str(place.folder) in line else CRASH
+        line = output.strip().splitlines()[-1]
+        return STOPPED_WITH_MESSAGE if line.startswith("penumbra: ") and str(place.folder) in line else CRASH
     if code != OK:
         return CRASH
     tree = place.tree()
-    if not kind.anew:
-        return MENDED if tree == expected else LOST
+    if not kind.changes_input:
+        return SAME if tree == expected else LOST
     if not tree.items() > expected.items():
         return LOST
     place.restore("full-pipeline")
     place.finish(kind.flow)
-    return ANEW if place.tree().items() <= tree.items() else LOST
+    return RECOMPUTED if place.tree().items() <= tree.items() else LOST
 
 
 def campaign(only: str = "", every: int = 1) -> list[Case]:
-    """Every kind, or those whose name is like `only`, or one of so many."""
+    """Run the cases whose name matches `only`, one of every `every`."""
     chosen = [kind for kind in kinds() if re.search(only, kind.name)][::every]
     with tempfile.TemporaryDirectory() as folder:
         here = Campaign(Path(folder))
@@ -336,16 +333,14 @@ def campaign(only: str = "", every: int = 1) -> list[Case]:
 
 
 def table(cases: Sequence[Case]) -> str:
-    """A row a case, in Markdown."""
     rows = [(case.kind.name, case.kind.flow, case.verify, case.outcome) for case in cases]
     return markdown_table(("damage", "flow", "`verify`", "the next run"), rows, str)
 
 
 def main() -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="kinds whose names are like this")
-    parser.add_argument("--every", type=int, default=1, help="one kind of so many")
+    parser.add_argument("--only", default="", help="regular expression of the names of the kinds")
+    parser.add_argument("--every", type=int, default=1, help="run one of this many kinds")
     cases = campaign(**vars(parser.parse_args()))
     sys.stdout.write(table(cases) + "\n")
     return not all(case.is_good() for case in cases)

@@ -1,7 +1,7 @@
-"""Flows on a corner of the sample, in processes that can be killed: what the campaigns of kills and of damage share.
+"""Run flows on a few videos of the shipped data set in processes that can be killed.
 
-A run is a fork of a process that has imported everything and begun nothing, without Prefect's server: a case takes
-seconds. `Place.command` is the same run as a user starts it, with a server of its own.
+A run is a fork of a process that has imported everything, without Prefect's server, so that a case takes seconds.
+`Place.command` starts the same run as a user does, with its server.
 """
 
 import hashlib
@@ -38,11 +38,9 @@ EPOCHS = 6
 MODEL = {
     "name": "qd_detr",
     "hidden": 8,
-    "heads": 2,
-    "feed_forward": 8,
     "encoder_layers": 1,
     "decoder_layers": 1,
-    "ablation": {"queries": 3},
+    "ablation": {"queries": 3, "heads": 2, "feed_forward": 8},
     "losses": {"shine": True},
 }
 NEGATIVES = {"filling": {"candidates": 2}, "judging": {"judge": False}}
@@ -54,13 +52,13 @@ TRAINING = {
 }
 STEPS = ("build-negatives", "extract-features", "train-grounding", "evaluate-grounding")
 FLOWS = (*STEPS, "full-pipeline")
-IMPORTED = ("sentence_transformers", "transformers.models.clip", "accelerate", "sklearn.linear_model")  # takes seconds
+IMPORTED = ("sentence_transformers", "transformers.models.clip", "accelerate", "sklearn.linear_model")  # slow imports
 OK, STOPPED, CRASHED = 0, 1, 2  # exit codes of a run
-WHOLE = "made"  # the file in which runs note what they have made whole
+WHOLE = "made"  # file in which runs record finished parts and epochs
 
 
 def noting(file: Path) -> None:
-    """Small parts, and a line in a file for every part and every epoch that this process has made whole."""
+    """Make parts small, and record every finished part and epoch of this process in a file."""
     Annotations.__init__.__defaults__ = (8,)  # type: ignore[misc]
     text.TEXTS_A_PART, video.VIDEOS_A_PART = 24, 2
     write_part, write_checkpoint = Store.write, loop.write_checkpoint
@@ -83,7 +81,7 @@ def noting(file: Path) -> None:
 
 
 class Place:
-    """A folder with a data set, a store, a cache, and what the runs in it have said and made."""
+    """A folder with a data set, a store, a cache, and the output of its runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,11 +94,10 @@ class Place:
         }
 
     def new_file(self) -> Path:
-        """A file for what a run says."""
-        return self.folder / f"said-{next(self.runs)}"
+        return self.folder / f"output-{next(self.runs)}"
 
     def changes(self, flow: str) -> dict[str, Any]:
-        """A flow's parameters: each step's are those that it has in the full pipeline."""
+        """Return the parameters of a flow."""
         videos = {"folder": f"{self.dataset}/videos", "clip_length": 1.0, "workers": 1}
         features = {"clip": CLIP, "videos": videos}
         return {"dataset": {"name": NAME, "folder": str(self.dataset)}} | {
@@ -112,88 +109,86 @@ class Place:
         }[flow]
 
     def start(self, flow: str) -> "Forked":
-        """A run, in a process group of its own."""
+        """Start a flow in its own process group."""
         return Forked(self, flow)
 
     def command(self, flow: str) -> "Command":
-        """`penumbra run`, in a process group of its own."""
+        """Start `penumbra run` in its own process group."""
         given = [f"{name}={json.dumps(value)}" for name, value in self.changes(flow).items()]
         return Command(self, flow, [word for pair in given for word in ("--param", pair)])
 
     def penumbra(self, *words: str) -> tuple[int, str]:
-        """A command of the console: its exit code and what it says."""
+        """Run a command of the console; return its exit code and output."""
         process = Forked(self, "", words)
-        return process.wait(), process.told()
+        return process.wait(), process.output()
 
     def finish(self, flow: str) -> str:
-        """A run to its end; raises `RuntimeError` where it fails."""
+        """Run a flow to its end; raise `RuntimeError` if it fails."""
         process = self.start(flow)
         if process.wait():
-            raise RuntimeError(f"{flow}: {process.told()}")
-        return process.told()
+            raise RuntimeError(f"{flow}: {process.output()}")
+        return process.output()
 
     def tree(self) -> dict[str, str]:
-        """The digest of every part, and of a run's weights."""
+        """Return the digests of all parts and weights."""
         files = [*self.store.rglob("part-*.parquet"), *self.store.rglob("*.safetensors")]
         return {str(f.relative_to(self.store)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
 
     def drafts(self) -> list[str]:
-        """Files that only a run that is under way has."""
+        """Return the temporary files of unfinished runs."""
         left = [*self.store.rglob(".*"), *self.store.rglob("_drafts")]
         return [str(path.relative_to(self.store)) for path in left if path.parent != self.store]
 
     def made(self) -> list[tuple[int, str, str]]:
-        """What the runs have made whole: process, artifact, and part or epoch."""
+        """Return process, artifact, and part or epoch of everything that runs have finished."""
         file = self.folder / WHOLE
         return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
     def made_twice(self) -> int:
-        """How much of it was made more than once."""
+        """Return the number of parts and epochs that were made again."""
         return sum(times - 1 for times in Counter(made[1:] for made in self.made()).values())
 
     def keep(self, name: str) -> None:
-        """Remember the store as it is."""
+        """Copy the store under a name."""
         shutil.copytree(self.store, self.folder / name)
 
     def restore(self, name: str) -> None:
-        """The store as it was then, and nothing made yet."""
+        """Restore the store's copy of this name, and forget what runs have made."""
         shutil.rmtree(self.store, ignore_errors=True)
         shutil.copytree(self.folder / name, self.store)
         (self.folder / WHOLE).unlink(missing_ok=True)
 
 
 class Run:
-    """A run of a flow; its process's number is that of its group."""
+    """A run in its own process group, whose id is `pid`."""
 
     pid: int
-    said: Path
+    file: Path
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; raises `TimeoutError`."""
+        """Return the exit code; raise `TimeoutError` if the run does not end in time."""
         raise NotImplementedError
 
-    def told(self) -> str:
-        """What it has said so far."""
-        return self.said.read_text(errors="replace") if self.said.exists() else ""
+    def output(self) -> str:
+        return self.file.read_text(errors="replace") if self.file.exists() else ""
 
 
 class Command(Run):
-    """`penumbra run`, as users start it."""
+    """`penumbra run`, started as users do."""
 
     def __init__(self, place: Place, flow: str, options: Sequence[str]) -> None:
-        self.said = place.new_file()
-        with self.said.open("wb") as said:
+        self.file = place.new_file()
+        with self.file.open("wb") as stream:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, str(place.folder / WHOLE), "run", flow, NAME, *options],
                 env={**os.environ, **place.environment},
-                stdout=said,
-                stderr=said,
+                stdout=stream,
+                stderr=stream,
                 start_new_session=True,
             )
         self.pid = self.process.pid
 
     def wait(self, timeout: float | None = None) -> int:
-        """See `Run`."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -201,16 +196,15 @@ class Command(Run):
 
 
 class Forked(Run):
-    """A flow, or a command of the console, in a fork of this process."""
+    """A flow or a command of the console in a fork of this process."""
 
     def __init__(self, place: Place, flow: str, words: tuple[str, ...] = ()) -> None:
-        self.place, self.said = place, place.new_file()
+        self.place, self.file = place, place.new_file()
         self.process = get_context("fork").Process(target=self._run, args=(flow, words))
         self.process.start()
         self.pid = self.process.pid or 0
 
     def wait(self, timeout: float | None = None) -> int:
-        """See `Run`."""
         self.process.join(timeout)
         if self.process.exitcode is None:
             raise TimeoutError
@@ -218,7 +212,7 @@ class Forked(Run):
 
     def _run(self, flow: str, words: tuple[str, ...]) -> None:
         os.setsid()
-        stream = os.open(self.said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        stream = os.open(self.file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.dup2(stream, 1)
         os.dup2(stream, 2)
         os.environ |= self.place.environment
@@ -238,7 +232,7 @@ def _command(words: tuple[str, ...]) -> None:
 
 
 def _ended(work: Callable[[], None]) -> int:
-    """The exit code, as the console command has it, of what a traceback ends."""
+    """Return the exit code of some work; a traceback gives `CRASHED`."""
     try:
         work()
         return OK
@@ -256,9 +250,9 @@ def _ended(work: Callable[[], None]) -> int:
 
 
 def undisturbed(place: Place) -> tuple[dict[str, dict[str, str]], dict[str, float]]:
-    """Run every flow once, each where those before it have run: what is there after each, and its seconds.
+    """Run every flow once, each after the ones before it; return the digests and the seconds of each.
 
-    The store before each is kept under its name.
+    The store before each flow is copied under the flow's name.
     """
     for name in IMPORTED:
         import_module(name)

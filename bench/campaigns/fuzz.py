@@ -1,12 +1,11 @@
-"""Damaged feature files and videos by the thousand: none ends a run, none is lost without a word.
+"""Import and decode thousands of damaged feature files and videos: none may crash the run or be lost silently.
 
     python -m bench.campaigns.fuzz --files 10000 --videos 200
 
-Prints a row of a markdown table a format: what was done, how many cases, crashes, silent losses, seconds, and what came
-of the cases. Each case is an intact file with some bytes changed, drawn by its number, so that it can be made again. A
-crash is an exception that leaves the import, or the end of its process. A silent loss is a video that is neither
-imported nor refused with a reason, damage that a checksum tells and that is imported all the same, or an intact video
-beside it that is not imported as it was.
+Prints a row of a Markdown table for each format: cases, crashes, silent losses, seconds and results. Each case is an
+intact file with some changed bytes, which its number determines. A crash is an exception that leaves the import, or
+the end of its process. A silent loss is a video that is neither imported nor rejected with a reason, damage that a
+checksum detects and that is imported, or an intact neighbour that is not imported correctly.
 """
 
 import argparse
@@ -36,7 +35,7 @@ from penumbra.tasks.features.imports import Importer, Imports, Source, open_sour
 from penumbra.tasks.features.reading import matrix_of
 from tests.films import film
 
-BATCH = 250  # cases a process
+BATCH = 250  # cases per process
 PATIENCE = 300  # seconds that a batch may take
 MATRIX = np.random.default_rng(0).standard_normal((10, 6)).astype(np.float32)
 INTACT, CASE = "intact", "case"
@@ -46,7 +45,7 @@ CONTAINERS = {"mp4": "libx264", "mkv": "libx264", "ts": "libx264", "avi": "mpeg4
 
 @dataclass
 class Outcome:
-    """What came of a number of cases."""
+    """The results of a number of cases."""
 
     cases: int = 0
     crashes: int = 0
@@ -55,20 +54,19 @@ class Outcome:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Outcome") -> None:
-        """Count another's, too."""
         self.cases += other.cases
         self.crashes += other.crashes
         self.losses += other.losses
         self.reasons += other.reasons
 
     def row(self, name: str) -> str:
-        """As a row of a markdown table."""
-        came = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common(4))
-        return f"| {name} | {self.cases:,} | {self.crashes} | {self.losses} | {self.seconds:.0f} | {came} |"
+        """Return a row of a Markdown table."""
+        results = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common(4))
+        return f"| {name} | {self.cases:,} | {self.crashes} | {self.losses} | {self.seconds:.0f} | {results} |"
 
 
 def damaged(data: bytes, number: int) -> bytes:
-    """The bytes with one to sixteen of them changed, mostly near the beginning; one in twenty is cut off, too."""
+    """Return the bytes with one to sixteen changes, mostly near the beginning; one case in twenty is also cut off."""
     chance = random.Random(number)
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
@@ -77,9 +75,6 @@ def damaged(data: bytes, number: int) -> bytes:
     if chance.random() < 0.05:
         del changed[chance.randrange(len(changed)) :]
     return bytes(changed)
-
-
-# -- features ---------------------------------------------------------------------------------------------------------
 
 
 def _saved(save: Callable[..., None], **arrays: Any) -> bytes:
@@ -97,7 +92,7 @@ def _hdf5(libver: str, **options: Any) -> bytes:
 
 
 def files() -> dict[str, tuple[bytes, ...]]:
-    """Intact files of each format."""
+    """Return intact files of each format."""
     packed = {"chunks": (4, 6), "compression": "gzip", "shuffle": True}
     return {
         "npy": (_saved(np.save, arr=MATRIX), _saved(np.save, arr=np.asfortranarray(MATRIX.astype(np.float16)))),
@@ -112,13 +107,13 @@ def files() -> dict[str, tuple[bytes, ...]]:
 
 
 def import_batch(suffix: str, start: int, count: int) -> Outcome:
-    """So many cases of a format, from this number on; an exception is a crash."""
+    """Import cases of a format; an exception is a crash."""
     intact, outcome = files()[suffix], Outcome(count)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.save(folder / f"{INTACT}.npy", MATRIX)
         for number in range(start, start + count):
-            file = folder / f"{CASE}{number if suffix == 'h5' else ''}.{suffix}"  # HDF5 keeps what it can't close
+            file = folder / f"{CASE}{number if suffix == 'h5' else ''}.{suffix}"  # HDF5 may keep a file open
             file.write_bytes(damaged(intact[number % len(intact)], number))
             try:
                 outcome.add(_imported(file if suffix == "h5" else folder))
@@ -130,7 +125,7 @@ def import_batch(suffix: str, start: int, count: int) -> Outcome:
 
 
 def _imported(path: Path) -> Outcome:
-    """The import of a folder that holds a case and an intact file, or of an HDF5 file."""
+    """Import a folder with a case and an intact file, or an HDF5 file."""
     outcome = Outcome()
     vids = list("abc") if path.is_file() else [CASE, INTACT]
     imports = Imports(sources=[Source(path=str(path), dimension=MATRIX.shape[1])])
@@ -155,14 +150,14 @@ def _matrices(rows: pa.Table) -> Iterator[Any]:
 
 
 def run_files(suffix: str, cases: int) -> Outcome:
-    """Import so many damaged files of a format, in processes whose end is counted as a crash."""
+    """Import damaged files of a format in processes; the end of a process is a crash."""
     begun, total = time.monotonic(), Outcome()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     for start in range(0, cases, BATCH):
         count = min(BATCH, cases - start)
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_tell, args=(there, suffix, start, count))
+        process = context.Process(target=_send, args=(there, suffix, start, count))
         process.start()
         there.close()
         try:
@@ -178,15 +173,12 @@ def run_files(suffix: str, cases: int) -> Outcome:
     return total
 
 
-def _tell(there: Any, suffix: str, start: int, count: int) -> None:
+def _send(there: Any, suffix: str, start: int, count: int) -> None:
     there.send(import_batch(suffix, start, count))
 
 
-# -- videos -----------------------------------------------------------------------------------------------------------
-
-
 def run_videos(cases: int, workers: int = 2) -> Outcome:
-    """Decode so many damaged videos, each fifth one intact."""
+    """Decode damaged videos, and an intact one after every fifth of them."""
     begun, outcome = time.monotonic(), Outcome()
     with tempfile.TemporaryDirectory() as temporary:
         videos = dict(_films(Path(temporary), cases))
@@ -228,7 +220,7 @@ def _films(folder: Path, cases: int) -> Iterator[tuple[str, Path]]:
 
 
 def main() -> None:
-    """Run the campaign; exits with 1 after a crash or a loss."""
+    """Run the campaign; exit with 1 after a crash or a loss."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--videos", type=int, default=200)
