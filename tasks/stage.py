@@ -95,7 +95,7 @@ class Stage(ABC):
 
     def _of_groups(self, exclude_defaults: bool = False) -> dict[str, Any]:
         groups = [
-            group.model_dump(mode="json", exclude_defaults=exclude_defaults)
+            group.model_dump(mode="json", exclude={"device"}, exclude_defaults=exclude_defaults)
             for group in self._fields_of_type(Parameters)
         ]
         return {name: value for group in groups for name, value in group.items()}
@@ -148,18 +148,17 @@ class Stage(ABC):
         if unknown:
             raise NotYetError(f"after {', '.join(unknown)}")
         with noting_files() as files:
-            inputs = self.inputs()
-        return Work(
-            dataset=self.dataset,
-            stage=self.name,
-            version=self.version,
-            parameters=self.parameters(),
-            parents=self.parents,
-            inputs=inputs,
-            unit=self.unit,
-            determines=self.determines(),
-            files=files,
-        )
+            return Work(
+                dataset=self.dataset,
+                stage=self.name,
+                version=self.version,
+                parameters=self.parameters(),
+                parents=self.parents,
+                inputs=self.inputs(),
+                unit=self.unit,
+                determines=self.determines(),
+                files=files,
+            )
 
     @cached_property
     def input_files(self) -> dict[str, FileStatus]:

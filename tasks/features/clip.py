@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from penumbra.artifacts.files import file_digest
 from penumbra.artifacts.locations import PROJECT
 from penumbra.tasks.devices import attention_implementation, device_of
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.frames import Picture, Resizing, resize
 from penumbra.tasks.stage import Parameters
+from penumbra.tasks.text.embeddings import encoder_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +100,8 @@ def source(encoder: str) -> str:
 
 
 def digests(clip: Clip) -> dict[str, str]:
-    """Return the digest of the encoder's files if it is a folder, as key material of a stage."""
-    folder = Path(source(clip.encoder)).expanduser()
-    return {"encoder": file_digest(folder)} if folder.is_dir() else {}
+    """Return the digest of the encoder's files, or its commit on the hub, as key material of a stage."""
+    return encoder_inputs("encoder", source(clip.encoder))
 
 
 def patch_sizes(encoder: Encoder) -> tuple[int, int]:

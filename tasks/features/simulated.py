@@ -32,7 +32,7 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, features_table
 from penumbra.tasks.stage import Parameters, Stage, require_made, run, zip_parts
-from penumbra.tasks.text.embeddings import Encoding, encode
+from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 
 SIMULATED = "simulated"
 CLASSES = ("verb", "noun", "adjective", "preposition", "adverb")
@@ -201,6 +201,10 @@ class SimulatedFeatures(Stage):
         return {"encoder": SIMULATED, "clip_length": self.clip_length, "videos_a_part": VIDEOS_A_PART, **self.numbers}
 
     determines = parameters
+
+    def inputs(self) -> dict[str, str]:
+        """Return the digest of the sentence encoder."""
+        return encoder_inputs("sentence model", self.numbers["sentence_model"])
 
     @cached_property
     def numbers(self) -> dict[str, Any]:

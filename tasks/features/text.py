@@ -195,7 +195,7 @@ class TextFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the encoder if it is a folder."""
+        """Return the digest of the encoder."""
         return digests(self.clip)
 
     @cached_property

@@ -158,7 +158,7 @@ class VideoFeatures(Stage):
     determines = parameters
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the encoder, if it is a folder, and of the video files."""
+        """Return the digests of the encoder and of the video files."""
         return {**digests(self.clip), "videos": named_digest((vid, self.files.find(vid)) for vid in self.durations)}
 
     @cached_property

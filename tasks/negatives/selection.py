@@ -368,6 +368,11 @@ class ChosenNegatives(Stage):
     choosing: Choosing
     encoding: Encoding
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the sentence encoder takes a GPU."""
+        return self.encoding.on_gpu
+
     def shown(self, rows: Rows) -> Rows:
         """See `rows_for_display`."""
         return rows_for_display(rows)

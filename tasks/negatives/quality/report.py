@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, Artifac
 from penumbra.tasks.negatives.quality.page import write_page
 from penumbra.tasks.negatives.quality.reference import MASK, Reference, read_human, read_reference
 from penumbra.tasks.stage import Stage, build, run, side_effect_task
-from penumbra.tasks.text.embeddings import Encoding, encode
+from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
 STAGE = "quality"
@@ -228,11 +227,10 @@ class Quality(Stage):
         return {**settings, "sentence_model": self.encoding.sentence_model}
 
     def inputs(self) -> dict[str, str]:
-        """Return the digests of the file of negatives and of the sentence encoder's folder."""
+        """Return the digests of the file of negatives and of the sentence encoder."""
         path = self.negatives.path if isinstance(self.negatives, FileNegatives) else None
         digests = {f"negatives: {path.name}": file_digest(path)} if path else {}
-        folder = Path(self.encoding.sentence_model)
-        return {**digests, "sentence model": file_digest(folder)} if folder.is_dir() else digests
+        return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
 
     def part(self, piece: int) -> Part:
         """Evaluate the negatives: the report is one part. Of the providers' fills only equalities are counted."""

