@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -231,6 +232,7 @@ def _script_hidden() -> Iterator[None]:
 def _start_worker(threads: int, queue: Any) -> None:
     """Prepare a process that makes stages, or parts of one."""
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the run, which ends its workers
     prepare_log()
     log_to(queue)
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)

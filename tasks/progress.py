@@ -21,6 +21,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import for_terminal
 
 LOG = logging.getLogger("penumbra.progress")
+STATES = ("Finished in state ", "Crash detected! Execution was aborted")  # beginnings of Prefect's lines
 EVERY = 0.2  # seconds between two events of one count
 
 T = TypeVar("T")
@@ -95,8 +96,8 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 def _shown_in_terminal(record: logging.LogRecord) -> bool:
-    """Return whether a terminal shows the line: not the error that the command prints last, nor the states of tasks."""
-    return not (hasattr(record, "printed_by_command") or record.getMessage().startswith("Finished in state "))
+    """Return whether a terminal shows the line: not the error that the command prints last, nor the states of runs."""
+    return not (hasattr(record, "printed_by_command") or record.getMessage().startswith(STATES))
 
 
 def _without_controls(record: logging.LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """The command `penumbra`. A command imports what it needs when it runs: a help text takes a fraction of a second."""
 
 import os
+import signal
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from penumbra.flows.commands.doctor import doctor
 from penumbra.flows.commands.negatives import browse, export, quality
 from penumbra.flows.commands.run import EPILOG, RunCommand, ablation, demo_app, run, serve
 from penumbra.flows.commands.runs import compare, predict, runs
-from penumbra.flows.commands.terminal import warn
+from penumbra.flows.commands.terminal import end_at_once, warn
 
 app = typer.Typer(
     help="Hierarchical hard negatives for temporal grounding. PENUMBRA_DATA is the folder of the annotation files, "
@@ -50,6 +51,8 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("DO_NOT_TRACK", "1")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
     try:
         app()
     except (PenumbraError, OSError) as error:

@@ -19,7 +19,8 @@ from penumbra.flows.safe_console import SafeConsole, json_text, write_error
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
-SECONDS_TO_END = 10.0  # that an interrupted run has to report to its server
+SECONDS_TO_END = 10.0  # that a run has after SIGTERM to report to its server
+SECONDS_TO_INTERRUPT = 1.5  # the same after Ctrl-C
 INTERRUPTED = "penumbra: ended; the same command goes on from here\n"
 
 
@@ -77,12 +78,18 @@ def data_sets() -> list[str]:
     return ["scenes", *sorted(folder.name for folder in folders if folder.is_dir() and folder.name[0] not in "._")]
 
 
+def end_at_once(number: int, _: object) -> None:
+    """End the process without a traceback: a handler of Ctrl-C while there is nothing to report."""
+    os.write(2, b"\n")
+    os._exit(128 + number)
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Print one line if SIGTERM or Ctrl-C ends the run inside, and exit with code 143 or 130.
 
-    Prefect reports the end to its server, and tries for minutes if the server is gone. After `SECONDS_TO_END` the
-    process ends all the same: the same command continues its work.
+    Prefect reports the end to its server, and tries for minutes if the server is gone. After `SECONDS_TO_END` or
+    `SECONDS_TO_INTERRUPT` the process ends all the same: the same command continues its work.
     """
 
     def terminate(number: int, _: object) -> None:
@@ -94,7 +101,8 @@ def resumable() -> Iterator[None]:
 
     def watch() -> None:  # in a thread: Prefect replaces the handlers of signals
         for number in iter(lambda: os.read(readable, 1), b""):
-            if number[0] in (signal.SIGTERM, signal.SIGINT) and not over.wait(SECONDS_TO_END):
+            seconds = {signal.SIGTERM: SECONDS_TO_END, signal.SIGINT: SECONDS_TO_INTERRUPT}.get(number[0])
+            if seconds and not over.wait(seconds):
                 if sys.stderr.isatty():
                     SafeConsole(stderr=True).show_cursor()  # which the live display has hidden
                 sys.stderr.write(INTERRUPTED)
@@ -102,7 +110,11 @@ def resumable() -> Iterator[None]:
                 os._exit(128 + number[0])
         os.close(readable)
 
-    handler, descriptor = signal.signal(signal.SIGTERM, terminate), signal.set_wakeup_fd(writable)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, terminate)
+    if handlers[signal.SIGINT] is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    descriptor = signal.set_wakeup_fd(writable)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
@@ -112,5 +124,6 @@ def resumable() -> Iterator[None]:
     finally:
         over.set()
         signal.set_wakeup_fd(descriptor)
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.close(writable)

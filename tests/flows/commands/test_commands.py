@@ -160,15 +160,29 @@ def test_an_interrupted_run_says_that_it_can_go_on(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_run_that_ignores_sigterm_is_ended() -> None:
+ENDED = "penumbra: ended; the same command goes on from here\n"
+
+
+@pytest.mark.parametrize(("name", "limit", "code"), [("SIGTERM", "END", 143), ("SIGINT", "INTERRUPT", 130)])
+def test_a_run_that_ignores_a_signal_is_ended(name: str, limit: str, code: int) -> None:
     program = (
-        "import os, signal, time; from penumbra.flows.commands import terminal; terminal.SECONDS_TO_END = 0.2\n"
+        f"import os, signal, time; from penumbra.flows.commands import terminal; terminal.SECONDS_TO_{limit} = 0.2\n"
         "with terminal.resumable():\n"
-        "    signal.signal(signal.SIGTERM, lambda *_: None)  # as Prefect has its own\n"
-        "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
+        f"    signal.signal(signal.{name}, lambda *_: None)  # as Prefect has its own\n"
+        f"    os.kill(os.getpid(), signal.{name}); time.sleep(60)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
-    assert (done.returncode, done.stderr) == (143, "penumbra: ended; the same command goes on from here\n")
+    assert (done.returncode, done.stderr) == (code, ENDED)
+
+
+def test_ctrl_c_ends_a_command_at_once_without_a_traceback() -> None:
+    program = (
+        "import os, signal, time; from penumbra.flows import commands\n"
+        "def wait(): os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); commands.app = wait; commands.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (130, "\n")
 
 
 @pytest.mark.parametrize(
