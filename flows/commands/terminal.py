@@ -101,8 +101,8 @@ def resumable() -> Iterator[None]:
 
     def watch() -> None:  # in a thread: Prefect replaces the handlers of signals
         for number in iter(lambda: os.read(readable, 1), b""):
-            seconds = {signal.SIGTERM: SECONDS_TO_END, signal.SIGINT: SECONDS_TO_INTERRUPT}.get(number[0])
-            if seconds and not over.wait(seconds):
+            limits = {int(signal.SIGTERM): SECONDS_TO_END, int(signal.SIGINT): SECONDS_TO_INTERRUPT}
+            if number[0] in limits and not over.wait(limits[number[0]]):
                 if sys.stderr.isatty():
                     SafeConsole(stderr=True).show_cursor()  # which the live display has hidden
                 sys.stderr.write(INTERRUPTED)
