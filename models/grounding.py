@@ -61,24 +61,14 @@ class ModelSettings:
 
 @dataclass
 class Inputs:
-    """A batch of videos and texts. Masks are boolean, True where a clip or token is no padding.
+    """A batch of videos and texts. Masks are True where a clip or token is no padding."""
 
-    Args:
-        video: [batch, clips, video_dim], features followed by the two temporal endpoint channels.
-        video_mask: [batch, clips].
-        text: [batch, words, text_dim].
-        text_mask: [batch, words].
-        hard_text: [levels, batch, hard words, text_dim], hard negatives of each query, mildest first.
-        hard_mask: [levels, batch, hard words].
-
-    """
-
-    video: Tensor
-    video_mask: Tensor
-    text: Tensor
-    text_mask: Tensor
-    hard_text: Tensor | None = None
-    hard_mask: Tensor | None = None
+    video: Tensor  # [batch, clips, video_dim], features followed by the two temporal endpoint channels
+    video_mask: Tensor  # [batch, clips]
+    text: Tensor  # [batch, words, text_dim]
+    text_mask: Tensor  # [batch, words]
+    hard_text: Tensor | None = None  # [levels, batch, hard words, text_dim], hard negatives of a query, mildest first
+    hard_mask: Tensor | None = None  # [levels, batch, hard words]
 
 
 class Alignment(NamedTuple):
@@ -91,28 +81,16 @@ class Alignment(NamedTuple):
 
 @dataclass
 class Outputs:
-    """The outputs of a model for a batch.
+    """The outputs of a model for a batch."""
 
-    Args:
-        logits: [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer.
-        spans: [layers, batch, queries, 2] as (centre, width).
-        saliency: [batch, clips].
-        saliency_negative: [batch, clips] under the next sample's text, if it was asked for.
-        saliency_hard: [levels, batch, clips] under the hard negatives, if the inputs hold any.
-        align: Moment-DETR's alignment, if it has one.
-        probability: BM-DETR's joint probability [batch, clips] of each clip.
-        pooled: BM-DETR's unit vectors [batch, channels] of the weighted clips and of the words.
-
-    """
-
-    logits: Tensor
-    spans: Tensor
-    saliency: Tensor
-    saliency_negative: Tensor | None = None
-    saliency_hard: Tensor | None = None
-    align: Alignment | None = None
-    probability: Tensor | None = None
-    pooled: tuple[Tensor, Tensor] | None = None
+    logits: Tensor  # [layers, batch, queries, 2], class 0 is foreground; the last layer's are the answer
+    spans: Tensor  # [layers, batch, queries, 2] as (centre, width)
+    saliency: Tensor  # [batch, clips]
+    saliency_negative: Tensor | None = None  # [batch, clips] under the next sample's text, if it was asked for
+    saliency_hard: Tensor | None = None  # [levels, batch, clips] under the hard negatives, if the inputs hold any
+    align: Alignment | None = None  # Moment-DETR's alignment, if it has one
+    probability: Tensor | None = None  # [batch, clips], BM-DETR's joint probability of each clip
+    pooled: tuple[Tensor, Tensor] | None = None  # [batch, channels], BM-DETR's unit vectors of clips and of words
 
     def split(self, branches: int) -> list["Outputs"]:
         """Return BM-DETR's outputs for each of the equal batches that the rows hold."""
@@ -161,36 +139,25 @@ class StackedTexts:
 # -- projections and the base class -----------------------------------------------------------------------------------
 
 
-class ProjectionStage(nn.Module):
-    """LayerNorm, dropout, linear, and ReLU in all stages but the last."""
-
-    def __init__(self, width: int, out: int, dropout: float, relu: bool) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.dropout = Dropout(dropout)
-        self.linear = nn.Linear(width, out)
-        self.relu = relu
-
-    def forward(self, values: Tensor) -> Tensor:
-        """[..., width] to [..., out]."""
-        out: Tensor = self.linear(self.dropout(self.norm(values)))
-        return out.relu() if self.relu else out
-
-
 class InputProjection(nn.Module):
-    """Features of a video's clips or a text's tokens, projected to the model's width."""
+    """Features of a video's clips or a text's tokens, projected to the model's width.
+
+    A stage is LayerNorm, dropout and a linear layer; ReLU is between stages.
+    """
 
     def __init__(self, width: int, hidden: int, stages: int, dropout: float) -> None:
         super().__init__()
+        widths = [width, *[hidden] * (stages - 1)]
         self.stages = nn.ModuleList(
-            ProjectionStage(width if stage == 0 else hidden, hidden, dropout, relu=stage < stages - 1)
-            for stage in range(stages)
+            nn.ModuleDict({"norm": nn.LayerNorm(inner), "linear": nn.Linear(inner, hidden)}) for inner in widths
         )
+        self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor) -> Tensor:
         """[batch, length, width] to [batch, length, hidden]."""
-        for stage in self.stages:
-            features = stage(features)
+        for number, stage in enumerate(self.stages):
+            features = features.relu() if number else features
+            features = stage["linear"](self.dropout(stage["norm"](features)))  # type: ignore[index]
         return features
 
 

@@ -30,27 +30,16 @@ RANKS = 12  # a clip's score is the sum of three annotators' (0 to 12); other da
 class Targets:
     """The ground truth of a batch.
 
-    Args:
-        spans: [batch, windows, 2], windows as (centre, width), fractions of the video. A window that ends after the
-            video gives a span that ends after 1.
-        span_mask: [batch, windows], True where a window exists.
-        clip_scores: [batch, clips], 0 outside the moment, else 1 or the annotators' sum (0 to 12).
-        video_mask: [batch, clips], True where a clip is no padding.
-        high_clips: [batch, pairs], clips of the saliency hinge that are to score higher than those of `low_clips`.
-        low_clips: [batch, pairs].
-        hard_present: [levels, batch], True where a query has the hard negative; None if all have.
-        branches: number of equal batches that the rows hold, one after the other: 2 with BM-DETR's temporal shifting
-            (the videos as they are, then shifted).
-
+    With BM-DETR's temporal shifting the rows hold two `branches` of equal size: the videos as they are, then shifted.
     """
 
-    spans: Tensor
-    span_mask: Tensor
-    clip_scores: Tensor
-    video_mask: Tensor
-    high_clips: Tensor
-    low_clips: Tensor
-    hard_present: Tensor | None = None
+    spans: Tensor  # [batch, windows, 2], (centre, width) as fractions; a window may end after the video, at more than 1
+    span_mask: Tensor  # [batch, windows], True where a window exists
+    clip_scores: Tensor  # [batch, clips], 0 outside the moment, else 1 or the annotators' sum (0 to 12)
+    video_mask: Tensor  # [batch, clips], True where a clip is no padding
+    high_clips: Tensor  # [batch, pairs], clips of the saliency hinge that are to score higher than `low_clips`
+    low_clips: Tensor  # [batch, pairs]
+    hard_present: Tensor | None = None  # [levels, batch], True where a query has the hard negative; None: all
     branches: int = 1
 
     def split(self) -> list["Targets"]:

@@ -17,22 +17,13 @@ from penumbra.models.spans import iou
 
 @dataclass
 class MapTargets:
-    """The ground truth of a batch's sentences.
+    """The ground truth of a batch's sentences."""
 
-    Args:
-        overlap: [sentences, candidates], the hull IoU of each candidate with the sentence's windows, the best of them.
-        windows: [sentences, windows, 2] in seconds.
-        window_mask: [sentences, windows], True where a window exists.
-        hard_present: [levels, sentences], True where a sentence has the hard negative; None if all have.
-        late: whether the epochs of the full contrastive weight are over.
-
-    """
-
-    overlap: Tensor
-    windows: Tensor
-    window_mask: Tensor
-    hard_present: Tensor | None = None
-    late: bool = False
+    overlap: Tensor  # [sentences, candidates], hull IoU of each candidate with the best of the sentence's windows
+    windows: Tensor  # [sentences, windows, 2] in seconds
+    window_mask: Tensor  # [sentences, windows], True where a window exists
+    hard_present: Tensor | None = None  # [levels, sentences], True where a sentence has the hard negative; None: all
+    late: bool = False  # whether the epochs of the full contrastive weight are over
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ def mmn_losses(outputs: MapOutputs, targets: MapTargets, settings: MMNLosses) ->
         terms["hard_order"] = hard_order(positives, sentences, hard, targets.hard_present, s.hard_margin)
         total = total + s.hard_order * terms["hard_order"]
     if s.shine and s.hard_overlap and outputs.hard_iou is not None:
-        terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(), targets.hard_present)
+        terms["hard_overlap"] = hard_overlap(outputs.hard_iou_logits(outputs.hard_iou), targets.hard_present)
         total = total + s.hard_overlap * terms["hard_overlap"]
     return Losses(total, {name: value.detach() for name, value in terms.items()})
 

@@ -54,24 +54,14 @@ class MMNSettings:
 
 @dataclass
 class MapInputs:
-    """Videos with all their sentences.
+    """Videos with all their sentences. Masks are True where a token is no padding."""
 
-    Args:
-        video: [videos, segments, video_dim].
-        text: [sentences, words, text_dim], the sentences of all videos.
-        text_mask: [sentences, words], True where a token is no padding.
-        video_of: [sentences], the video of each sentence.
-        hard_text: [levels, sentences, hard words, text_dim], hard negatives of each sentence, mildest first.
-        hard_mask: [levels, sentences, hard words].
-
-    """
-
-    video: Tensor
-    text: Tensor
-    text_mask: Tensor
-    video_of: Tensor
-    hard_text: Tensor | None = None
-    hard_mask: Tensor | None = None
+    video: Tensor  # [videos, segments, video_dim]
+    text: Tensor  # [sentences, words, text_dim], the sentences of all videos
+    text_mask: Tensor  # [sentences, words]
+    video_of: Tensor  # [sentences], the video of each sentence
+    hard_text: Tensor | None = None  # [levels, sentences, hard words, text_dim], hard negatives, mildest first
+    hard_mask: Tensor | None = None  # [levels, sentences, hard words]
 
 
 @dataclass
@@ -93,11 +83,9 @@ class MapOutputs:
         """Return the IoU branch's scaled cosine [sentences, candidates] of a sentence and its video's candidates."""
         return IOU_SCALE * self._own(self.cell_iou, self.sentence_iou)
 
-    def hard_iou_logits(self) -> Tensor:
+    def hard_iou_logits(self, hard_iou: Tensor) -> Tensor:
         """Return `iou_logits` [levels, sentences, candidates] of each sentence's hard negatives."""
-        if self.hard_iou is None:
-            raise ValueError("no hard negatives were given")
-        return IOU_SCALE * torch.einsum("smc,ksc->ksm", self.cell_iou[self.video_of], self.hard_iou)
+        return IOU_SCALE * torch.einsum("smc,ksc->ksm", self.cell_iou[self.video_of], hard_iou)
 
     def contrast(self) -> Tensor:
         """Return the contrastive branch's cosine [sentences, candidates]."""

@@ -183,35 +183,25 @@ STAGE = "training"
 
 @dataclass(frozen=True)
 class Examples:
-    """n queries, as tensors on the CPU.
-
-    video and text [N] are rows of the features; hard [3, N] those of the hard negatives (the query's own text where
-    hard_present [3, N] is False); windows [N, W, 2] in seconds with window_count [N]; duration [N] in seconds.
-    clip_scores and clip_relevant are one number a clip, queries one after the other at clip_offsets [N + 1];
-    extremes [N, 2] are the relevant clips of the highest and the lowest score, -1 where clips have no scores.
-    in_video are rows of the texts of other moments of the same video, queries one after the other at in_video_offsets
-    [N + 1]. parts are the static and the dynamic query of each, the query itself twice where it can't be split;
-    there are none if the model does not read them. `rejected` are the queries that can't be used, with their reasons;
-    `notes` counts what queries lack.
-    """
+    """N queries, as tensors on the CPU; lists of different lengths are one after the other, with their offsets."""
 
     qids: tuple[str, ...]
-    video: Tensor
-    text: Tensor
-    hard: Tensor
-    hard_present: Tensor
-    windows: Tensor
-    window_count: Tensor
-    duration: Tensor
-    clip_scores: Tensor
+    video: Tensor  # [N], rows of the features
+    text: Tensor  # [N]
+    hard: Tensor  # [3, N], those of the hard negatives; of the query's own text where it has none
+    hard_present: Tensor  # [3, N]
+    windows: Tensor  # [N, W, 2] in seconds
+    window_count: Tensor  # [N]
+    duration: Tensor  # [N] in seconds
+    clip_scores: Tensor  # one number a clip
     clip_relevant: Tensor
-    clip_offsets: Tensor
-    extremes: Tensor
-    in_video: Tensor
-    in_video_offsets: Tensor
-    parts: tuple[tuple[str, str], ...] = ()
-    rejected: tuple[dict[str, str], ...] = ()
-    notes: Counter[str] = field(default_factory=Counter)
+    clip_offsets: Tensor  # [N + 1]
+    extremes: Tensor  # [N, 2], relevant clips of the highest and the lowest score; -1 where clips have no scores
+    in_video: Tensor  # rows of the texts of other moments of the same video
+    in_video_offsets: Tensor  # [N + 1]
+    parts: tuple[tuple[str, str], ...] = ()  # static and dynamic query, or the query twice; () if the model reads none
+    rejected: tuple[dict[str, str], ...] = ()  # queries that can't be used, with their reasons
+    notes: Counter[str] = field(default_factory=Counter)  # what queries lack
 
     def __len__(self) -> int:
         return len(self.qids)
