@@ -1,4 +1,4 @@
-"""What the page shows of a data set: its queries, their negatives, what was refused, what runs predict.
+"""The data of the page: a data set's queries, their negatives, rejected rows, and predictions of runs.
 
 A table that has several rows a query, or none, says in `count` how many rows each query has, in the queries' order. A
 column whose values repeat is `coded`: its distinct values, and for each row the index of its value.
@@ -73,7 +73,7 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
 
 
 def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Artifact]]:
-    """Return the queries that these artifacts were made from, and all artifacts that were made on the way."""
+    """Return the queries that these artifacts were made from, and all their ancestors."""
     involved, annotations = list(made), list[Artifact]()
     for artifact in made:
         ancestors = store.ancestors(artifact)

@@ -1,7 +1,7 @@
 """The page: template, style, script and data as one HTML file that asks for nothing else.
 
-What it shows may come from anyone's data. The data are compressed and in base64, so that no text of theirs is markup;
-the script makes text nodes of them; and the page's policy lets nothing run or be fetched that is not its own.
+The data may come from anyone. They are compressed and in base64, so that none of their text is markup; the script
+turns them into text nodes; and the page's policy lets only the page's own script run, and nothing be fetched.
 """
 
 import gzip
@@ -28,8 +28,8 @@ def write_page(data: Mapping[str, Any]) -> str:
         dataset=data["dataset"],
         policy=policy(style, script),
         data=packed(data),
-        style=Markup(style),  # noqa: S704 (files of ours)
-        script=Markup(script),  # noqa: S704 (files of ours)
+        style=Markup(style),  # noqa: S704 (files of this package)
+        script=Markup(script),  # noqa: S704 (files of this package)
     )
 
 

@@ -246,7 +246,7 @@ def mean_scores(runs: Sequence[SeededRun]) -> dict[str, SplitScores]:
 
 
 def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores]) -> Cells:
-    """Return which of two rows is better where the paired bootstrap's 95 % interval leaves out zero."""
+    """Return which of two rows is better where the paired bootstrap's 95 % interval excludes zero."""
     marks: Cells = {}
     for split, after in other.items():
         before = first.get(split)
@@ -332,7 +332,7 @@ class Results:
         if len(self.labels) > 1:
             remarks.append(
                 f"{BETTER} {WORSE}: better or worse than {self.labels[0]!r}: the 95 % interval of a paired bootstrap "
-                "over the videos, with means over seeds as scores, leaves out zero, and so does Welch's over the seeds."
+                "over the videos, with means over seeds as scores, excludes zero, and so does Welch's over the seeds."
             )
         return remarks + [f"**Failed**: {plain(label)}: {plain(reason)}" for label, reason in self.failures.items()]
 

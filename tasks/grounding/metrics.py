@@ -1,8 +1,8 @@
 """The metrics of a run, from windows and scores: moment retrieval, highlights, and SHINE's order of saliency.
 
 The definitions are those of the evaluation that Moment-DETR published for QVHighlights and that later models reuse.
-Evaluation, comparison and tables use all metrics in the order of `all_metrics`. To add one, write it in a file beside
-this one and add a line to `SHIPPED`; another package adds one by an entry point, so that every process finds it:
+Evaluation, comparison and tables use all metrics in the order of `all_metrics`. To add one, write it in a file of
+this folder and add a line to `SHIPPED`; another package adds one by an entry point, so that every process finds it:
 
     [project.entry-points."penumbra.metrics"]
     late-start = "my_package.metrics:LATE_START"

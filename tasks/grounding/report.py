@@ -67,7 +67,7 @@ def report_evaluation(run: EvaluatedRun, flow: str = "evaluate-grounding", outco
     """Publish everything about an evaluated run, with the outcomes of earlier stages; return its outcome."""
     document = evaluation_document(run)
     earlier = "".join(f"- {plain(outcome)}\n" for outcome in outcomes if outcome)
-    _publish(document, run.metrics, flow, f"\n\n## The way here\n\n{earlier}" if earlier else "")
+    _publish(document, run.metrics, flow, f"\n\n## Earlier stages\n\n{earlier}" if earlier else "")
     return f"{document.title}: {document.headline}"
 
 

@@ -1,4 +1,4 @@
-"""A grid on real Prefect: each row trains on its own negatives, a killed grid goes on, what fails is told."""
+"""A grid as a flow: each row trains on its own negatives, a killed grid resumes, failures are reported."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 
 CHANNELS, CLIP, VIDEOS = 8, 1.0, 5
 MODEL = {"hidden": 16, "heads": 2, "feed_forward": 16, "queries": 3, "encoder_layers": 1, "decoder_layers": 1}
-SAID: dict[str, Any] = {
+PARAMETERS: dict[str, Any] = {
     "features": FeaturesParameters(clip=Clip(encoder="tiny-clip")),
     "negatives": NegativesParameters(filling=Filling(candidates=2)),
     "model": QDDETRConfig(**MODEL),
@@ -77,8 +77,8 @@ def world(
         yield Store(), Store().build(work, [lambda: Part(table, len(table), len(table))])
 
 
-def llms(dataset: Dataset, *rows: str) -> Artifact:
-    found: Artifact = ablation(dataset, "llms", rows, 2, **SAID)
+def grid_of(dataset: Dataset, *rows: str) -> Artifact:
+    found: Artifact = ablation(dataset, "llms", rows, 2, **PARAMETERS)
     return found
 
 
@@ -86,7 +86,7 @@ def llms(dataset: Dataset, *rows: str) -> Artifact:
 def made(dataset: Dataset, world: tuple[Store, Artifact]) -> Artifact:
     """Two rows, of which the second builds negatives, and a third that has no key."""
     with pytest.raises(RunError, match=r"1 failed \(gpt: openai: no API key.*the rest is in") as failure:
-        llms(dataset, "base", "random", "gpt")
+        grid_of(dataset, "base", "random", "gpt")
     return failure.value.artifact
 
 
@@ -133,7 +133,7 @@ def test_figures_and_failures_are_a_table_and_an_artifact(world: tuple[Store, Ar
     assert next(line for line in lines if line.startswith("| gpt |")).endswith("| – | – | – |")
 
 
-def test_what_was_done_is_found_whatever_came_since(
+def test_finished_trainings_are_reused_after_a_kill(
     dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
 ) -> None:
     """As after a kill: one evaluation is lost. Newer negatives of others' are not taken for a row's."""
@@ -144,14 +144,14 @@ def test_what_was_done_is_found_whatever_came_since(
     newer = Work(dataset="little", stage="negatives", version=1, parameters={"of": "somebody else"})
     negatives = store.table(store.newest("little", "negatives"))
     store.build(newer, [lambda: Part(negatives, len(negatives), len(negatives))])
-    again = llms(dataset, "base", "random")
+    again = grid_of(dataset, "base", "random")
     assert store.manifest(again).parents == store.manifest(made).parents
     assert {manifest.key: manifest.ended for manifest in trainings(store, again).values()} == before
     assert {m.key for m in store.find("little", "metrics")} == set(before)
     assert not store.manifest(again).rejected
 
 
-def test_a_training_that_fails_costs_its_seed_alone(
+def test_a_failed_training_affects_only_its_seed(
     dataset: Dataset, world: tuple[Store, Artifact], made: Artifact
 ) -> None:
     store, _ = world
@@ -159,16 +159,16 @@ def test_a_training_that_fails_costs_its_seed_alone(
     folder = run_folder(store.reference(found))
     shutil.rmtree(folder)
     with pytest.raises(RunError, match=r"1 failed \(base, seed 2019: the checkpoints of .* are not in") as failure:
-        run_flow("ablation", "little", said_on_the_command_line(dataset))
+        run_flow("ablation", "little", command_line_parameters(dataset))
     assert store.manifest(failure.value.artifact).parameters["rows"] == [["base", 2018]]
 
 
-def said_on_the_command_line(dataset: Dataset) -> dict[str, Any]:
-    said = {name: group.model_dump(exclude_unset=True) for name, group in SAID.items()}
+def command_line_parameters(dataset: Dataset) -> dict[str, Any]:
+    said = {name: group.model_dump(exclude_unset=True) for name, group in PARAMETERS.items()}
     return {**said, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
 
 
-def test_a_row_says_what_it_needs_before_any_row_trains(
+def test_a_row_names_missing_features_before_any_row_trains(
     dataset: Dataset, world: tuple[Store, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[list[str]] = []
@@ -179,7 +179,7 @@ def test_a_row_says_what_it_needs_before_any_row_trains(
     assert failed[0] == ["MMN + VDI"]
 
 
-def test_a_preset_cuts_videos_of_other_clips_after_as_many_seconds(
+def test_a_preset_cuts_videos_after_the_same_seconds_for_any_clip_length(
     world: tuple[Store, Artifact], dataset: Dataset
 ) -> None:
     store, videos = world

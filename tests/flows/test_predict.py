@@ -1,4 +1,4 @@
-"""From real films to a trained run, its report, predictions for a film of one's own, and the demo app in a browser."""
+"""From videos to a trained run, its report, predictions for a new video, and the demo app in a browser."""
 
 import json
 import re
@@ -133,7 +133,7 @@ def page_of(key: str) -> Any:
         return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
 
 
-def test_runs_end_with_figures_and_say_where(trained: Artifact) -> None:
+def test_runs_end_with_figures_and_a_path(trained: Artifact) -> None:
     with get_client(sync_client=True) as client:
         messages = [f"{run.name}: {run.state.message}" for run in client.read_flow_runs() if run.state]
     ends = rf"train-grounding few: qd_detr\+shine-\w+ on few: R1@0\.5 .*, epoch \d\. In {trained.path}"
@@ -191,7 +191,7 @@ def test_mmn_predicts_what_its_run_predicted(world: Path, evaluated: Artifact) -
     assert 1 <= len(section.drawings) <= 3, "a figure for every family"
 
 
-def test_a_server_that_is_gone_costs_the_page_and_not_the_training(
+def test_a_lost_server_does_not_stop_the_training(
     prefect_server: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     gone = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0})
@@ -230,7 +230,7 @@ def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifa
         ("train.json", "a cat.", {}, "train.json: file can't be opened as a video"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_faults_are_reported(
     world: Path, trained: Artifact, film: str, query: str, options: dict[str, str], message: str
 ) -> None:
     file = next((world / "videos").glob("*.mp4")) if film == "good" else world / film
@@ -302,7 +302,7 @@ def status(address: str, **headers: str) -> int:
         return error.code
 
 
-def test_negatives_of_a_sentence_change_words_of_it_alone(trained: Artifact, counted: Artifact) -> None:
+def test_negatives_change_only_words_of_the_sentence(trained: Artifact, counted: Artifact) -> None:
     sentence = "the person opens the red door."
     negator = Negator.of_run(trained)
     assert negator.provider.name == "corpus"
@@ -317,7 +317,7 @@ def test_negatives_of_a_sentence_change_words_of_it_alone(trained: Artifact, cou
     assert negator.negatives("!!!") == []
 
 
-def test_without_a_dictionary_windows_are_shown_and_what_makes_one(
+def test_without_a_dictionary_the_page_shows_windows_and_the_remedy(
     world: Path, trained: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "newest_if_any", lambda *_: None)
@@ -357,7 +357,7 @@ def test_the_demo_app_finds_windows_in_a_browser(
         assert [url for url in urls if not url.startswith((address, "data:", "blob:"))] == []
 
 
-def test_the_demo_app_hands_out_no_other_file_and_fetches_none(
+def test_the_demo_app_serves_no_other_file_and_fetches_none(
     world: Path, trained: Artifact, counted: Artifact, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret.mp4"

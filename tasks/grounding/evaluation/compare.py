@@ -68,7 +68,7 @@ def over_seeds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def seeds_differ(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether a figure differs between two sets of seeds: Welch's 95 % interval leaves out zero.
+    """Return whether a figure differs between two sets of seeds: Welch's 95 % interval excludes zero.
 
     A bootstrap over videos takes the trained models as given, so that a lucky seed looks like a better method.
     """

@@ -1,4 +1,4 @@
-"""The columns of the page hold what the artifacts hold, each at its query."""
+"""The columns of the page, from artifacts."""
 
 from itertools import accumulate
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_rows_are_in_the_order_of_the_queries_then_what_was_rejected_first(store
     assert decoded(refused["value"]) == ["x", "", "other words", "9"], "a query is not repeated"
 
 
-def test_a_provider_is_shown_with_its_negatives_or_its_first_fills(store: Store, annotations: Artifact) -> None:
+def test_a_provider_has_its_negatives_or_its_first_fills(store: Store, annotations: Artifact) -> None:
     fills = [filled("a1", 1, None), filled("a1", 1, "one"), filled("a1", 1, "two")]
     fills += [filled("b1", 2, "three"), filled("b1", 2, "four"), filled("b1", 3, None)]
     drawn = build(store, "fills", fills, (annotations,), parameters={"provider": "openai"})
@@ -128,7 +128,7 @@ def test_saliency_is_kept_to_a_sixty_fourth() -> None:
     assert steps([float("nan"), float("inf")]) == ("00", 0.0, 0.0)
 
 
-def test_only_videos_of_the_folder_are_offered(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_videos_of_the_folder_are_linked(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENUMBRA_DATA", str(tmp_path / "data"))
     videos = tmp_path / "data" / DATASET / "videos"
     videos.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The page in a real browser: it finds, sorts and moves, stays fluid, and takes no text of the data for markup."""
+"""The page in a browser: search, filters, order, keyboard, speed, and hostile data."""
 
 import json
 import re

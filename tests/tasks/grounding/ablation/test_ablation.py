@@ -1,4 +1,4 @@
-"""Grids as data: every row fits the flows; rows are chosen, planned and shown in the papers' form."""
+"""Grids: every row is valid, rows are chosen, planned and listed, and tables have the papers' form."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ from penumbra.tasks.stage import Parameters
 pytestmark = pytest.mark.long
 
 
-def said(**groups: dict[str, Any]) -> dict[str, Parameters]:
+def parameters_of(**groups: dict[str, Any]) -> dict[str, Parameters]:
     values = [{name: groups.get(name, {}) for name in names} for names in (NEGATIVES, FEATURES, TRAINING)]
     several = zip((NegativesParameters, FeaturesParameters, Settings), values, strict=True)
     return {name: getattr(model.model_validate(own), name) for model, own in several for name in own}
 
 
-NOTHING_SAID = said()
+NO_PARAMETERS = parameters_of()
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -46,10 +46,10 @@ NOTHING_SAID = said()
 
 @pytest.mark.parametrize("dataset", ["scenes", "charades-cg"])
 @pytest.mark.parametrize("name", list(grids()))
-def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: str) -> None:
+def test_every_row_is_valid_and_differs_from_the_others(name: str, dataset: str) -> None:
     deployment = deployment_parameters("ablation", dataset)
     held = {**deployment, **deployment.get("negatives", {}), **deployment.get("features", {})}
-    base = said(**{group: values for group, values in held.items() if group in GROUPS})
+    base = parameters_of(**{group: values for group, values in held.items() if group in GROUPS})
     grid = grids()[name]
     labels = [row.label for row in grid.rows]
     _, plans = plan(name, labels, dataset, deployment.get("preset"), base)
@@ -60,8 +60,8 @@ def test_every_row_fits_the_flows_and_is_unlike_the_others(name: str, dataset: s
     assert len(asked) == len(plans)
 
 
-def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
-    base = said(model={"losses": {"shine": True}, "ablation": {"fine": 3.0}}, training={"epochs": 7})
+def test_a_row_overrides_parameters_which_override_the_preset() -> None:
+    base = parameters_of(model={"losses": {"shine": True}, "ablation": {"fine": 3.0}}, training={"epochs": 7})
     _, plans = plan("losses", ["base", "intra", "all"], "charades-cg", "charades-cg-qd_detr", base)
     assert [row.settings.model.losses.shine for row in plans] == [False, True, True]
     assert [row.settings.model.loss_settings.fine for row in plans] == [3.0, 0.0, 3.0]
@@ -81,7 +81,7 @@ def test_a_row_beats_what_was_said_and_what_was_said_beats_the_preset() -> None:
     ],
 )
 def test_a_row_takes_a_preset_of_its_own_model(dataset: str, preset: str, label: str, expected: str) -> None:
-    [row] = plan("systems", [label], dataset, preset, NOTHING_SAID)[1]
+    [row] = plan("systems", [label], dataset, preset, NO_PARAMETERS)[1]
     assert row.preset == expected
     assert row.settings.model.name == presets()[expected]["model"]["name"]
     assert row.settings.training == layered(expected).training
@@ -90,7 +90,7 @@ def test_a_row_takes_a_preset_of_its_own_model(dataset: str, preset: str, label:
 def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
     for dataset, preset in (("mine", None), ("tacos", None), ("charades-cg", "charades-cg-simulated")):
         with pytest.raises(PenumbraError, match=r"systems, row '[^']*': no preset '.*', and another model's"):
-            plan("systems", [], dataset, preset, NOTHING_SAID)
+            plan("systems", [], dataset, preset, NO_PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_a_row_without_a_preset_of_its_model_is_refused() -> None:
         ("ratios", ["40/50/60"], "ratios has no row '40/50/60'; there is: '25/50/75', '10/30/50'"),
     ],
 )
-def test_what_there_is_not_is_named(name: str, labels: list[str], message: str) -> None:
+def test_unknown_grids_and_rows_are_named(name: str, labels: list[str], message: str) -> None:
     with pytest.raises(PenumbraError, match=message):
-        plan(name, labels, "scenes", None, NOTHING_SAID)
+        plan(name, labels, "scenes", None, NO_PARAMETERS)
 
 
-def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = grids()["ratios"]
     for changes, message in (
         ({"masking": {"ratios": [0.5, 0.2, 0.9]}}, "ratios, row 'mine': .*must rise"),
@@ -115,36 +115,36 @@ def test_a_row_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         grid = ratios.model_copy(update={"rows": (Row(label="mine", changes=changes),)})
         monkeypatch.setitem(grids(), "ratios", grid)
         with pytest.raises(PenumbraError, match=message):
-            plan("ratios", [], "scenes", None, NOTHING_SAID)
+            plan("ratios", [], "scenes", None, NO_PARAMETERS)
     with pytest.raises(PenumbraError, match="--dry-run"):
-        plan("losses", [], "scenes", None, said(filling={"dry_run": True}))
+        plan("losses", [], "scenes", None, parameters_of(filling={"dry_run": True}))
 
 
-def test_the_listing_says_whose_negatives_a_row_trains_on() -> None:
+def test_the_listing_names_the_negatives_of_each_row() -> None:
     lines = {
         label: (changes, negatives)
         for label, changes, _, negatives in listing(
-            plan("losses", ["base", "intra", "all"], "scenes", None, NOTHING_SAID)[1]
+            plan("losses", ["base", "intra", "all"], "scenes", None, NO_PARAMETERS)[1]
         )
     }
     assert lines["base"][1] == "none"
     assert yaml.safe_load(lines["intra"][0]) == {"model": {"ablation": {"coarse_terms": ["intra"], "fine": 0}}}
     assert [lines[label][1] for label in ("intra", "all")] == ["its own", "those of 'intra'"]
-    systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NOTHING_SAID)[1])}
+    systems = {row[0]: row for row in listing(plan("systems", [], "scenes", None, NO_PARAMETERS)[1])}
     assert systems["BM-DETR"][3] == "of the same video"
     assert systems["BM-DETR + generated negatives"][3] == "of the same video and those of 'Moment-DETR + SHINE'"
     assert systems["QD-DETR"][1].startswith("{preset: scenes-qd_detr, model: ")
-    assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NOTHING_SAID)[1])} == {"its own"}
+    assert {negatives for *_, negatives in listing(plan("ratios", [], "scenes", None, NO_PARAMETERS)[1])} == {"its own"}
 
 
 def test_rows_of_language_models_name_the_model_that_is_asked() -> None:
-    base = said(filling={"providers": ["openai", "llama"], "openai": {"model": "gpt-3.5-turbo"}})
+    base = parameters_of(filling={"providers": ["openai", "llama"], "openai": {"model": "gpt-3.5-turbo"}})
     grid, plans = plan("llms", [], "scenes", None, base)
     assert [row.label for row in grid.rows] == ["base", "gpt", "llama"]
     assert grid.rows[1].cells == ("gpt-3.5-turbo",)
     assert grid.rows[2].cells == (plans[2].negatives.filling.llama.model,)
     assert "openai: {model: gpt-3.5-turbo}" in list(listing(plans))[1][1]
-    assert plan("llms", ["gpt"], "scenes", None, NOTHING_SAID)[0].rows[0].cells == (OpenAI().model,)
+    assert plan("llms", ["gpt"], "scenes", None, NO_PARAMETERS)[0].rows[0].cells == (OpenAI().model,)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def rows_of(label: str, seed: int, value: float) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_table_has_the_papers_form() -> None:
+def test_the_table_has_the_form_of_the_papers() -> None:
     results = Results(grids()["systems"], seeds=2, labels=["Moment-DETR", "QD-DETR", "QD-DETR + SHINE"])
     results.figures = [*rows_of("Moment-DETR", 0, 10.0), *rows_of("Moment-DETR", 1, 20.0), *rows_of("QD-DETR", 0, 30.0)]
     results.marks = {"QD-DETR": {("test", "mIoU"): "↑"}}
@@ -176,7 +176,7 @@ def test_the_table_has_the_papers_form() -> None:
     assert remarks[2] == "**Failed**: QD-DETR + SHINE: no key"
 
 
-def test_marks_are_of_differences_that_the_bootstrap_is_sure_of() -> None:
+def test_marks_need_a_bootstrap_interval_without_zero() -> None:
     noise = np.random.default_rng(0).normal(size=60) / 5
     qids = videos = tuple(map(str, range(60)))
     first = {"test": SplitScores(qids, videos, dict.fromkeys(METRICS, 50 + noise))}

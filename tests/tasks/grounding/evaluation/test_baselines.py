@@ -1,4 +1,4 @@
-"""What runs are held against: windows that suit the training queries best, and queries of other videos."""
+"""The baselines of an evaluation: constant windows, and queries of other videos."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ SHARES = [query(n, d, (0.25 * d, 0.5 * d)) for n, d in enumerate(DURATIONS)]
 SECONDS = [query(n, d, (2.0, 8.0)) for n, d in enumerate(DURATIONS)]
 
 
-def test_a_window_is_of_shares_or_of_seconds_as_suits_training() -> None:
+def test_the_constant_window_is_relative_or_in_seconds() -> None:
     shares, seconds = fit(SHARES, {}, None), fit(SECONDS, {}, None)
     assert shares
     assert seconds
@@ -52,7 +52,7 @@ def test_true_windows_are_cut_and_the_best_of_several_counts() -> None:
     assert fit([], {}, None) is None
 
 
-def test_a_verb_has_its_own_window_once_it_is_seen_often_enough() -> None:
+def test_a_frequent_verb_has_its_own_window() -> None:
     first, last = ([query(n, 10.0, window) for n in range(at, at + 30)] for at, window in ((0, (0, 5)), (100, (5, 10))))
     rare = query(200, 10.0, (9.0, 10.0))
     verbs = {row["qid"]: "open" for row in [*first, query(99, 10.0)]} | {row["qid"]: "close" for row in last}
@@ -70,7 +70,7 @@ def charades(shared: Path) -> Rows:
     return [row for make in Annotations(dataset).parts() for row in make().rows.to_pylist()]
 
 
-def test_every_video_is_asked_a_query_of_another_one(charades: Rows) -> None:
+def test_every_query_is_replaced_by_one_of_another_video(charades: Rows) -> None:
     test = [row for row in charades if row["split"] == "test"]
     asked = with_other_queries(test, most=500)
     assert len(asked) == len({row["qid"] for row in asked}) == 500

@@ -1,4 +1,4 @@
-"""Evaluation: recall and precision by hand, comparison of runs, order of saliency, submission files, and speed."""
+"""Evaluation: recall and precision by hand, comparison of runs, order of saliency, and submission files."""
 
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,12 @@ def test_true_windows_end_where_a_video_is_cut() -> None:
         ({"a": [[0, 1, float("nan")]]}, {"a": [[0, 1]]}, "hold a NaN"),
     ],
 )
-def test_what_can_not_be_judged_is_named(predicted: Any, true: Any, said: str) -> None:
+def test_queries_that_cannot_be_evaluated_are_named(predicted: Any, true: Any, said: str) -> None:
     with pytest.raises(EvaluationError, match=said):
         align(predicted, true)
 
 
-def test_a_paired_bootstrap_sees_what_a_mean_hides() -> None:
+def test_the_paired_bootstrap_finds_a_small_difference() -> None:
     generator = np.random.default_rng(0)
     first, videos = generator.random(2000), np.arange(2000)
     better = paired_bootstrap(first, first + 0.01 + 0.02 * generator.normal(size=2000), videos)
@@ -107,7 +107,9 @@ def test_seeds_have_a_mean_and_an_interval() -> None:
     assert over_seeds([1.0]) == (1.0, float("inf"))
 
 
-def test_a_submission_is_judged_and_a_bad_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_submission_is_evaluated_and_invalid_lines_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"qid": qid, "pred_relevant_windows": [[0.0, 2.0, 0.5]]} for qid in (17, "017")]
     truth = [{"qid": qid, "relevant_windows": [[0, 2]]} for qid in (17, "017")]
     figures = report(rows, truth, ["full", "long"])

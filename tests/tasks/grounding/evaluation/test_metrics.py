@@ -1,4 +1,4 @@
-"""The registry of metrics: a new one is in the figures, the tables and the comparisons without further words."""
+"""Metrics of this package and of others in figures, tables and comparisons."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -32,7 +32,7 @@ def late_start(split: Split) -> Scores:
 LATE_START = Metric(late_start, shown=("late start, s",), compared=("late start, s",))
 
 
-def test_a_metric_of_another_package_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_of_another_package_is_in_figures_tables_and_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "other_package", SimpleNamespace(LATE_START=LATE_START))
     point = EntryPoint("late", "other_package:LATE_START", "penumbra.metrics")
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
@@ -61,7 +61,7 @@ def test_compared_scores_have_the_figures_as_their_means() -> None:
         assert values.mean() == pytest.approx(by_name[name])
 
 
-def test_highlights_are_judged_where_every_query_has_labels() -> None:
+def test_highlights_need_labels_of_every_query() -> None:
     labelled = {
         qid: row | {"saliency": [{"clip": 0, "scores": [0, 0, 0]}, {"clip": 1, "scores": [4, 4, 4]}]}
         for qid, row in ANNOTATIONS.items()

@@ -1,4 +1,4 @@
-"""Trainings as `penumbra runs` lists them: what each was trained on, its figures, its room, and what stays."""
+"""Trainings as `penumbra runs` lists, shows and removes them."""
 
 import json
 import subprocess
@@ -71,9 +71,7 @@ def made(store: Store) -> dict[str, Artifact]:
     return {"negatives": negatives, "plain": plain, "shine": shine, "mmn": mmn, "evaluation": evaluation}
 
 
-def test_a_run_is_told_with_what_it_was_trained_on_its_figures_and_its_room(
-    store: Store, made: dict[str, Artifact]
-) -> None:
+def test_a_run_has_its_negatives_figures_and_size(store: Store, made: dict[str, Artifact]) -> None:
     plain, shine, mmn = all_runs("mine")
     assert shine.run == f"qd_detr+shine-{made['shine'].key[:6]}"
     assert (shine.model, shine.negatives) == ("qd_detr+shine", f"corpus+openai/{made['negatives'].key[:6]}")
@@ -99,7 +97,7 @@ def test_runs_are_chosen_by_data_set_and_model(made: dict[str, Artifact]) -> Non
         listed("mein", None)
 
 
-def test_a_run_that_is_not_finished_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
+def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: dict[str, Artifact]) -> None:
     settings = Settings.model_validate({"model": {"name": "mmn"}, "training": {"epochs": 9}})
     metrics = Artifact(root=store.root, dataset="mine", stage="metrics", key="abc0000000000000")
     checkpoints(metrics, settings, epoch=4)
@@ -115,7 +113,7 @@ def test_a_run_that_is_not_finished_is_listed_and_found_by_its_key(store: Store,
         found_run("abc")
 
 
-def test_a_run_goes_with_all_that_is_its_own_unless_it_is_being_trained(
+def test_removing_a_run_removes_its_artifacts_unless_it_is_being_trained(
     store: Store, made: dict[str, Artifact]
 ) -> None:
     name = f"qd_detr+shine-{made['shine'].key[:6]}"
@@ -133,7 +131,7 @@ def test_a_run_goes_with_all_that_is_its_own_unless_it_is_being_trained(
     assert [[it.key for it in found.parents] for found in store.find("mine", "predictions")] == [[made["plain"].key]]
 
 
-def test_what_is_shown_of_a_run(store: Store, made: dict[str, Artifact]) -> None:
+def test_show_prints_settings_parents_files_and_figures(store: Store, made: dict[str, Artifact]) -> None:
     told = CliRunner().invoke(app, ["runs", "show", made["plain"].key]).output
     assert "training.seed = 7\n" in told
     assert 'model.name = "qd_detr"\n' in told
@@ -145,7 +143,7 @@ def test_what_is_shown_of_a_run(store: Store, made: dict[str, Artifact]) -> None
     assert non_default_settings({"model": {"name": "of another version", "width": 3}})["model.width"] == 3
 
 
-def test_a_list_loads_nothing_heavy(made: dict[str, Artifact]) -> None:
+def test_listing_imports_no_heavy_package(made: dict[str, Artifact]) -> None:
     heavy = {"torch", "prefect", "pandas", "transformers", "spacy", "pyarrow.compute", "pyarrow.dataset"}
     program = (
         "import sys; from penumbra.flows.commands import app; app(['runs', 'ls'], standalone_mode=False); "

@@ -1,4 +1,4 @@
-"""What a report is made of: progress while it trains, curves, examples that are chosen without chance, safe pages."""
+"""The parts of a run's report: curves, the examples of SHINE's Figure 6, and pages without foreign markup."""
 
 import re
 from collections import Counter
@@ -31,7 +31,7 @@ def metrics(name: str, values: list[float], split: str = "train") -> list[dict[s
     return [{"epoch": n, "split": split, "name": name, "value": value} for n, value in enumerate(values, 1)]
 
 
-def test_curves_have_a_panel_a_term_and_mark_the_epoch_that_was_kept() -> None:
+def test_curves_have_a_panel_for_each_term_and_mark_the_best_epoch() -> None:
     found = [row for name in ("span", "total", "learning_rate", "seconds") for row in metrics(name, [3, 2, 1.0])]
     found += [row for name in ("mIoU", "mAP", "chosen_by") for row in metrics(name, [10, 30, 30.0], "validation")]
     curves = curves_of(found)
