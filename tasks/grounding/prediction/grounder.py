@@ -195,7 +195,7 @@ def _features(names: Sequence[str], several: Sequence[Float16Array], clip_length
 
 
 def _clip_of(run: str, features: Artifact, manifest: Manifest) -> Clip:
-    """Return the CLIP that made an artifact of features; raise `RunError` if no CLIP made it, or if this CLIP is missing."""
+    """Return the CLIP that made an artifact of features; raise `RunError` if there is none, or if it is missing."""
     made = manifest.parameters
     if "encoder" not in made or "precision" not in made:
         kind = "simulated" if made.get("encoder") == SIMULATED else "imported"

@@ -107,9 +107,7 @@ def test_seeds_have_a_mean_and_an_interval() -> None:
     assert over_seeds([1.0]) == (1.0, float("inf"))
 
 
-def test_a_submission_is_evaluated_and_invalid_lines_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_submission_is_evaluated_and_bad_lines_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"qid": qid, "pred_relevant_windows": [[0.0, 2.0, 0.5]]} for qid in (17, "017")]
     truth = [{"qid": qid, "relevant_windows": [[0, 2]]} for qid in (17, "017")]
     figures = report(rows, truth, ["full", "long"])
