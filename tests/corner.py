@@ -15,8 +15,9 @@ from penumbra.tasks import stage
 from penumbra.tasks.data.dataset import SHIPPED
 from penumbra.tasks.grounding.training import stage as training_stage
 from penumbra.tasks.grounding.training.logs import ignore
+from tests.rows import first_videos
 
-SENTENCES = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
+COUNTS = {"train": 3, "test_trivial": 1, "novel_composition": 1}  # videos of each file
 REPORTS = {
     build_negatives: "negatives",
     extract_features: "features",
@@ -28,14 +29,9 @@ REPORTS = {
 
 def cut_out(folder: Path) -> Path:
     """Write a data set of a few videos of `scenes` with their annotations to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = set[str]()
-    for name, number in SENTENCES.items():
-        videos = dict(list(json.loads((SHIPPED / f"{name}.json").read_text()).items())[:number])
-        (folder / f"{name}.json").write_text(json.dumps(videos))
-        wanted |= videos.keys()
+    first_videos(folder, **COUNTS)
     (folder / "videos").mkdir(exist_ok=True)
-    for vid in wanted:
+    for vid in {vid for name in COUNTS for vid in json.loads((folder / f"{name}.json").read_text())}:
         shutil.copy(SHIPPED / "videos" / f"{vid}.mp4", folder / "videos")
     return folder
 

@@ -1,14 +1,26 @@
-"""Rows of tables with usual values, and artifacts that hold them."""
+"""Small data sets, rows of tables with usual values, and artifacts that hold them."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
+from penumbra.tasks.data.dataset import SHIPPED
 
 Row = dict[str, Any]
 DATASET = "mine"
+
+
+def first_videos(folder: Path, source: Path = SHIPPED, **counts: int) -> Path:
+    """Write the first videos of each file of a data set to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in counts.items():
+        videos = json.loads((source / f"{name}.json").read_text())
+        (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:count])))
+    return folder
 
 
 def annotation(qid: str, query: str, split: str = "train", **others: Any) -> Row:

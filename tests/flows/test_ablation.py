@@ -1,6 +1,5 @@
 """A grid as a flow: each row trains on its own negatives, a killed grid resumes, failures are reported."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from penumbra.artifacts.store import Store
 from penumbra.flows.ablation import ablation
 from penumbra.flows.local_run import run_flow
 from penumbra.tasks.data.annotations import Annotations
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.reading import lists_of
@@ -28,6 +27,7 @@ from penumbra.tasks.grounding.training.presets import with_preset
 from penumbra.tasks.grounding.training.stage import for_clips_of
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
+from tests.rows import first_videos
 
 pytestmark = pytest.mark.long
 
@@ -43,11 +43,8 @@ PARAMETERS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    folder = tmp_path_factory.mktemp("little")
-    for name in ("train", "test_trivial", "novel_composition"):
-        videos = json.loads((SHIPPED / f"{name}.json").read_text())
-        (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
-    return Dataset(name="little", folder=str(folder))
+    counts = dict.fromkeys(("train", "test_trivial", "novel_composition"), VIDEOS)
+    return Dataset(name="little", folder=str(first_videos(tmp_path_factory.mktemp("little"), **counts)))
 
 
 @pytest.fixture(scope="module")

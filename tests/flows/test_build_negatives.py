@@ -18,10 +18,11 @@ from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.import_negatives import import_negatives
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.files import NegativesError
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativeSource, QualityConfig
+from tests.rows import first_videos
 
 BEFORE = {"annotations", "tags", "dictionary", "masks", "fills", "embeddings"}
 STAGES = BEFORE | {"negatives", "in_video_negatives", "rejected", "measures", "quality"}
@@ -32,18 +33,15 @@ LIGHT = QualityConfig(sample=10, resamples=20)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corner of the sample, with the faults that real files have."""
-    folder = tmp_path_factory.mktemp("dirty")
-    for name in ("train", "test_trivial"):
-        videos = json.loads((SHIPPED / f"{name}.json").read_text())
-        some = dict(list(videos.items())[:QUERIES])
-        if name == "train":
-            some["../escape"] = {"sentences": ["a person runs."], "timestamps": [[0, 1]], "duration": 5}
-            some["B0"] = {
-                "sentences": ["  a person opens the box.", "", "of the by.", "une 🙂", "the and."],
-                "timestamps": [[0.0, 9.0], [0, 1], [0, 1], [3, 2], [0, 1]],
-                "duration": 5.0,
-            }
-        (folder / f"{name}.json").write_text(json.dumps(some))
+    folder = first_videos(tmp_path_factory.mktemp("dirty"), train=QUERIES, test_trivial=QUERIES)
+    videos = json.loads((folder / "train.json").read_text())
+    videos["../escape"] = {"sentences": ["a person runs."], "timestamps": [[0, 1]], "duration": 5}
+    videos["B0"] = {
+        "sentences": ["  a person opens the box.", "", "of the by.", "une 🙂", "the and."],
+        "timestamps": [[0.0, 9.0], [0, 1], [0, 1], [3, 2], [0, 1]],
+        "duration": 5.0,
+    }
+    (folder / "train.json").write_text(json.dumps(videos))
     return folder
 
 

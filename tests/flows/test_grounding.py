@@ -22,7 +22,7 @@ from penumbra.flows.evaluate_grounding import evaluate_grounding
 from penumbra.flows.local_run import plan_flow, run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import lists_of
 from penumbra.tasks.grounding.batches.inputs import find_sources
@@ -38,6 +38,7 @@ from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from tests.cluster import free_port
+from tests.rows import first_videos
 
 CHANNELS, CLIP = 16, 2.0
 SMALL = {"hidden": 32, "heads": 2, "feed_forward": 32, "queries": 4, "encoder_layers": 1, "input_dropout": 0.1}
@@ -100,11 +101,8 @@ def annotation_rows(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("tiny")
-    for name in ("train", "test_trivial", "novel_composition"):
-        videos = json.loads((SHIPPED / f"{name}.json").read_text())
-        (found / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
-    return found
+    counts = dict.fromkeys(("train", "test_trivial", "novel_composition"), VIDEOS)
+    return first_videos(tmp_path_factory.mktemp("tiny"), **counts)
 
 
 @pytest.fixture(scope="module")

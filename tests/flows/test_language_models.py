@@ -24,7 +24,7 @@ from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
-from penumbra.tasks.data.dataset import SHIPPED, Dataset
+from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
 from penumbra.tasks.negatives.providers.answers import Answers
@@ -34,6 +34,7 @@ from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
 from tests.hosted import PRICE, SLOT, asked_lines, lines_of, quick, running  # noqa: F401 (running is a fixture)
 from tests.protocol_server import ProtocolServer
+from tests.rows import first_videos
 from tests.tiny_llama import build
 
 pytestmark = pytest.mark.long
@@ -42,18 +43,9 @@ VIDEOS = 4
 CANARIES = {"OPENAI_API_KEY": "sk-canary-openai-4711", "GEMINI_API_KEY": "AIza-canary-gemini-4711"}
 
 
-def corner(folder: Path, videos: int) -> Path:
-    """The first videos of the shipped scenes."""
-    folder.mkdir(exist_ok=True)
-    for name, count in (("train", videos), ("test_trivial", 2)):
-        content = json.loads((SHIPPED / f"{name}.json").read_text())
-        (folder / f"{name}.json").write_text(json.dumps(dict(list(content.items())[:count])))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corner(tmp_path_factory.mktemp("corner"), VIDEOS)
+    return first_videos(tmp_path_factory.mktemp("corner"), train=VIDEOS, test_trivial=2)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +205,8 @@ def test_an_answer_outlives_its_artifact(corner_of: Corner) -> None:
 def test_a_data_set_that_has_grown_asks_only_for_what_is_new(corner_of: Corner, tmp_path: Path) -> None:
     corner_of.run("openai")
     before, old = corner_of.lines(), {qid for qid, _ in corner_of.levels()}
-    grown = Corner(corner(tmp_path / "grown", VIDEOS + 2), corner_of.store, corner_of.server, corner_of.patch)
+    folder = first_videos(tmp_path / "grown", train=VIDEOS + 2, test_trivial=2)
+    grown = Corner(folder, corner_of.store, corner_of.server, corner_of.patch)
     grown.cut_short()
     rows = grown.fills(grown.run("openai"))
     new = {qid for qid, _ in grown.levels()} - old

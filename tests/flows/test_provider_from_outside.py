@@ -1,6 +1,5 @@
 """A provider of another package, registered by an entry point: the one of docs/extending.md."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from penumbra.artifacts.store import Store
-from penumbra.tasks.data.dataset import SHIPPED
 from tests.docs.test_extending import code_of
+from tests.rows import first_videos
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -60,11 +59,7 @@ def installed(tmp_path: Path) -> Path:
 def test_an_installed_provider_fills_a_corner_of_the_sample(
     installed: Path, prefect_server: None, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "corner"
-    folder.mkdir()
-    for name in ("train", "test_trivial"):
-        videos = json.loads((SHIPPED / f"{name}.json").read_text())
-        (folder / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
+    folder = first_videos(tmp_path / "corner", train=VIDEOS, test_trivial=VIDEOS)
     root = tmp_path / "artifacts"
     server = str(PREFECT_API_URL.value())
     shown = python(RUN, str(folder), path=[installed], PENUMBRA_ARTIFACTS=str(root), PREFECT_API_URL=server)

@@ -15,6 +15,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.engines import Engine
 from tests.cluster import PATIENCE, Host, bucket, free_port, wait_until
 from tests.films import film
+from tests.rows import first_videos
 from tests.tasks.test_engines import PARTS, Toys, made
 
 pytest.importorskip("prefect_dask", reason="needs the extra dask")
@@ -49,11 +50,7 @@ def dask_at(port: int) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def corner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some real videos of each split of Charades-CG."""
-    folder = tmp_path_factory.mktemp("corner")
-    for split, number in VIDEOS.items():
-        videos = json.loads((shared / "data" / "charades-cg" / f"{split}.json").read_text())
-        (folder / f"{split}.json").write_text(json.dumps(dict(list(videos.items())[:number])))
-    return folder
+    return first_videos(tmp_path_factory.mktemp("corner"), shared / "data" / "charades-cg", **VIDEOS)
 
 
 @pytest.fixture(scope="module")

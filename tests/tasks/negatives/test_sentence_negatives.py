@@ -30,6 +30,7 @@ from penumbra.tasks.stage import build
 from penumbra.tasks.text.dictionary import WordCounts
 from penumbra.tasks.text.embeddings import Embeddings, Encoding
 from penumbra.tasks.text.tags import Tagging, Tags
+from tests.rows import first_videos
 
 VIDEOS = 60  # of each split
 Kind = TypeVar("Kind", bound=SentenceNegatives)
@@ -65,9 +66,8 @@ def test_paraphrases_what_is_forbidden_and_what_says_the_same_have_no_rank(
 
 
 def test_every_real_query_has_three_other_real_ones(shared: Path, store: Store, tmp_path: Path) -> None:
-    for name in ("train", "test_trivial", "novel_composition", "novel_word"):
-        videos = json.loads((shared / f"data/charades-cg/{name}.json").read_text())
-        (tmp_path / f"{name}.json").write_text(json.dumps(dict(list(videos.items())[:VIDEOS])))
+    counts = dict.fromkeys(("train", "test_trivial", "novel_composition", "novel_word"), VIDEOS)
+    first_videos(tmp_path, shared / "data" / "charades-cg", **counts)
     make = described(Dataset(name="corner", folder=str(tmp_path)))
     stage = make(NearestNegatives, NegativeSource(source="nearest", ranks=RANKS))
     made = build(stage)
