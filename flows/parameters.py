@@ -124,7 +124,8 @@ def resolve_parameter_paths(
     if isinstance(resolved.get("model"), dict) and model and model != next(it.model for it in parameters if it.model):
         resolved["model"] = {"name": model, **resolved["model"]}
     _check_names(flow.name, resolved, parameters)
-    return resolved
+    _check_preset(resolved.get("preset"))
+    return _with_lists(resolved, {it.path: it for it in parameters})
 
 
 def _model_of_run(values: Mapping[str, Any]) -> str:
@@ -168,6 +169,32 @@ def _check_names(flow: str, values: Mapping[str, Any], parameters: list[Paramete
             meant = f"{path}.name={value}" if f"{path}.name" in is_group else f"{path}.NAME={value}"
             hint = f"did you mean {truncated(meant, WIDTH)}? penumbra run {flow} --help {path} lists them"
             raise ParameterError(f"{path} is a group of parameters: {hint}")
+
+
+def _with_lists(values: Mapping[str, Any], parameters: Mapping[str, Parameter], group: str = "") -> dict[str, Any]:
+    """Return the values with `openai` as `[openai]` where a list is expected; refuse another value that is no list."""
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        it = parameters[f"{group}{name}"]
+        checked[name] = value
+        if it.is_group and isinstance(value, dict):
+            checked[name] = _with_lists(value, parameters, f"{it.path}.")
+        elif get_origin(it.annotation) in (tuple, list) and isinstance(value, str):
+            checked[name] = [value]
+        elif get_origin(it.annotation) in (tuple, list) and not isinstance(value, list | tuple | set):
+            example = f", as in {it.path}={json.dumps(it.default, default=str)}" if it.default else ""
+            raise ParameterError(f"{it.path}={value} is no list {type_name(it.annotation)}{example}")
+    return checked
+
+
+def _check_preset(name: object) -> None:
+    """Raise `ParameterError` with the nearest names for a preset that does not exist."""
+    from penumbra.tasks.grounding.training.presets import presets
+
+    if isinstance(name, str) and name not in presets():
+        near = " or ".join(get_close_matches(name, presets(), 3, 0.4))
+        hint = f"did you mean {near}? " if near else ""
+        raise ParameterError(f"no preset {truncated(name, WIDTH)!r}: {hint}tasks/grounding/training/presets.yaml has all")
 
 
 def _nearest(unknown: str, paths: list[str]) -> list[str]:

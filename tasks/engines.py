@@ -114,6 +114,9 @@ def use_engine(engine: Engine | None) -> Iterator[None]:
     clusters = {Engine.dask: _dask, Engine.ray: _ray}
     with ExitStack() as stack:
         remote = engine in clusters and bool(os.environ.get("PENUMBRA_ENGINE_ADDRESS"))
+        if remote:
+            with _cluster_errors(engine, OSError, ValueError):
+                pass  # a cluster that does not answer is reported before the first stage
         start = partial(clusters.get(engine, processes), number)
         token = _WORKERS.set(None if alone else Workers(start, stack, remote))
         try:

@@ -1,5 +1,6 @@
 """Parameters from deployments, files and the command line, their help, and messages about wrong ones."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from penumbra.artifacts.errors import PenumbraError
-from penumbra.artifacts.locations import DEPLOYMENTS
+from penumbra.artifacts.locations import DEPLOYMENTS, PROJECT
 from penumbra.artifacts.store import Store
 from penumbra.flows.build_negatives import build_negatives
 from penumbra.flows.commands import app
@@ -93,6 +94,25 @@ def test_a_short_name_becomes_the_whole_path() -> None:
     }
 
 
+def test_a_word_is_taken_as_a_list_of_one() -> None:
+    assert resolve_parameter_paths(build_negatives, {"providers": "openai"}) == {"filling": {"providers": ["openai"]}}
+
+
+def test_parameters_in_messages_can_be_typed() -> None:
+    source = "".join(file.read_text(encoding="utf-8") for file in (PROJECT / "tasks").rglob("*.py"))
+    named = set(re.findall(r"--param '?([a-z_.]+)=", source))
+    assert len(named) >= 5
+    for name in named:
+        having = [
+            flow
+            for flow in map(flow_of, FLOWS)
+            if any(f".{it.path}".endswith(f".{name}") for it in parameters_of(flow))
+        ]
+        assert having, name
+        for flow in having:
+            resolve_parameter_paths(flow, {name: None} if "." not in name else parse_parameters([f"{name}=null"]))
+
+
 def test_an_ambiguous_name_lists_paths_that_can_be_typed() -> None:
     with pytest.raises(ParameterError) as error:
         resolve_parameter_paths(full_pipeline, {"encoder": "x"})
@@ -130,6 +150,12 @@ def test_a_parameter_of_another_model_is_refused() -> None:
         ("train-grounding", "model.losses.shin=true", "did you mean model.losses.shine?"),
         ("full-pipeline", "features.texts.encode=x", "did you mean features.texts.encoder?"),
         ("build-negatives", "masking.ratios=[0.5,0.2,0.9]", "must rise"),
+        (
+            "build-negatives",
+            "masking.ratios=0.2",
+            "is no list [float, float, float], as in masking.ratios=[0.25, 0.5, 0.75]",
+        ),
+        ("train-grounding", "preset=scenes-mnn", "no preset 'scenes-mnn': did you mean scenes-mmn or "),
         ("train-grounding", "training.log=[tensorbord]", "Input should be 'tensorboard' or 'wandb'"),
     ],
 )
