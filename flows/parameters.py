@@ -194,7 +194,7 @@ def _check_preset(name: object) -> None:
     if isinstance(name, str) and name not in presets():
         near = " or ".join(get_close_matches(name, presets(), 3, 0.4))
         hint = f"did you mean {near}? " if near else ""
-        raise ParameterError(f"no preset {truncated(name, WIDTH)!r}: {hint}tasks/grounding/training/presets.yaml has all")
+        raise ParameterError(f"no preset {truncated(name, WIDTH)!r}: {hint}grounding/training/presets.yaml has all")
 
 
 def _nearest(unknown: str, paths: list[str]) -> list[str]:
