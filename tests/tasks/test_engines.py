@@ -240,9 +240,14 @@ def test_a_missing_extra_and_an_unreachable_cluster_are_reported_in_one_line(
         monkeypatch.setitem(sys.modules, f"prefect_{engine}", None)
         message = rf"needs .*: pip install 'penumbra\[{engine}\]'"
     monkeypatch.setattr("penumbra.tasks.engines.CONNECT_SECONDS", 2)
-    with pytest.raises(PenumbraError, match=message) as error, use_engine(engine):
-        assert not installed, "an address that does not answer is reported before the first stage"
-        _ = workers().pool  # type: ignore[union-attr]
+
+    def start() -> None:
+        with use_engine(engine):
+            assert not installed, "an address that does not answer is reported before the first stage"
+            _ = workers().pool  # type: ignore[union-attr]
+
+    with pytest.raises(PenumbraError, match=message) as error:
+        start()
     assert "\n" not in str(error.value)
 
 
