@@ -13,11 +13,11 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.engines import EngineName, use_engine
 from penumbra.tasks.features.clip import Clip
 from penumbra.tasks.features.extraction import ExtractedFeatures, FeaturesParameters
-from penumbra.tasks.features.imports import Imports, import_features
+from penumbra.tasks.features.imports import ImportedFeatures, Imports
 from penumbra.tasks.features.report import report_features
-from penumbra.tasks.features.simulated import Simulation, simulate
-from penumbra.tasks.features.text import Texts, chosen_negatives, encode_queries
-from penumbra.tasks.features.video import Videos, encode_patches, encode_videos, videos_folder
+from penumbra.tasks.features.simulated import SimulatedFeatures, Simulation
+from penumbra.tasks.features.text import TextFeatures, Texts, chosen_negatives
+from penumbra.tasks.features.video import PatchFeatures, VideoFeatures, Videos, videos_folder
 from penumbra.tasks.stage import run
 from penumbra.tasks.text.tags import Tagging, Tags
 
@@ -50,19 +50,18 @@ def features_of(
 
     Texts are those of the queries and the negatives. Features that are given are not extracted again.
     """
-    annotations = read_annotations(dataset)
-    texts = texts or encode_queries(annotations, negatives, settings.clip, settings.texts)
-    folder = videos_folder(dataset.name, settings.videos)
-    outcome = None
+    annotations, clip, sampling = read_annotations(dataset), settings.clip, settings.videos
+    text_clip = clip.model_copy(update={"encoder": settings.texts.encoder or clip.encoder})
+    texts = texts or run(TextFeatures(annotations, negatives, text_clip))
+    folder, outcome = videos_folder(dataset.name, sampling), None
     if not videos:
         if settings.simulation.wanted:
-            features = simulate(
-                annotations, run(Tags(annotations, Tagging())), settings.simulation, settings.videos.clip_length
-            )
+            tags = run(Tags(annotations, Tagging()))
+            features = run(SimulatedFeatures(annotations, tags, settings.simulation, sampling.clip_length))
         elif settings.imports.sources:
-            features = import_features(annotations, settings.imports, settings.videos.clip_length)
+            features = run(ImportedFeatures(annotations, settings.imports, sampling.clip_length))
         else:
-            features = encode_videos(annotations, folder, settings.clip, settings.videos)
+            features = run(VideoFeatures(annotations, folder, clip, sampling))
         videos, outcome = (features,), report_features(annotations, texts, features)
-    patches = encode_patches(annotations, folder, settings.clip, settings.videos) if settings.videos.patches else None
+    patches = run(PatchFeatures(annotations, folder, clip, sampling)) if sampling.patches else None
     return ExtractedFeatures(annotations, texts, videos, patches, outcome)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -46,8 +46,7 @@ class VideoSummary:
     rotated: bool = False
 
 
-@dataclass
-class _TimedFrame:
+class _TimedFrame(NamedTuple):
     """A decoded frame, the second at which it is first shown, and the second at which the next frame replaces it."""
 
     frame: Any
@@ -223,19 +222,14 @@ def thumbnail(picture: Picture) -> bytes:
 
 
 class FilmStrip:
-    """Thumbnails of evenly spaced frames of a video whose length is known only at its end.
-
-    It keeps between `count` and 2·`count` thumbnails of a long video, each with the index of its frame.
-    """
+    """Thumbnails of evenly spaced frames of a video whose length is known only at its end: `count` to 2·`count`."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.thumbnails = count, list[tuple[int, bytes]]()
-        self._step = 1
+        self.count, self.step, self.thumbnails = count, 1, list[tuple[int, bytes]]()  # index of the frame, JPEG
 
     def add(self, index: int, picture: Picture) -> None:
         """Keep the thumbnail of a frame if it is one of the evenly spaced ones."""
-        if not self.count or index % self._step:
-            return
-        self.thumbnails.append((index, thumbnail(picture)))
-        if len(self.thumbnails) > 2 * self.count:
-            self.thumbnails, self._step = self.thumbnails[::2], 2 * self._step
+        if self.count and index % self.step == 0:
+            self.thumbnails.append((index, thumbnail(picture)))
+        if self.count and len(self.thumbnails) > 2 * self.count:
+            self.thumbnails, self.step = self.thumbnails[::2], 2 * self.step

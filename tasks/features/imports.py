@@ -36,7 +36,7 @@ from penumbra.tasks.features.errors import FeatureError, VideoError
 from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, durations_of, features_table
-from penumbra.tasks.stage import Parameters, Stage, require_made, run
+from penumbra.tasks.stage import Parameters, Stage, require_made
 
 ARRAY_NAMES = ("features", "pooler_output", "last_hidden_state")
 PREFIX = "v_"
@@ -347,8 +347,3 @@ class ImportedFeatures(Stage):
     def part(self, piece: list[str]) -> Part:
         """Import the features of one part."""
         return self.importer.part(piece)
-
-
-def import_features(annotations: Artifact, imports: Imports, clip_length: float) -> Artifact:
-    """Import features that others have extracted; each row of them covers `clip_length` seconds."""
-    return run(ImportedFeatures(annotations, imports, clip_length))

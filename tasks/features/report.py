@@ -6,14 +6,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.markdown import code, markdown_table
+from penumbra.artifacts.markdown import markdown_table
 from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.features.simulated import remark_on
 from penumbra.tasks.stage import logger, side_effect_task
 
 FLOW = "extract-features"
-SHOWN = 20  # rejected videos
 UNUSED = "queries of videos without features: training leaves them out"
 
 
@@ -36,18 +35,15 @@ def write_report(store: Store, annotations: Artifact, texts: Artifact, videos: A
         ("texts", f"{text_features.kept:,} of {text_features.taken:,}"),
         (UNUSED, ", ".join(f"{split} {count:,}" for split, count in sorted(unused.items())) or "none"),
     ]
-    rejected = [row for part in store.rejected(videos) for row in part.to_pylist()]
-    shown = [(code(row["qid"]), row["reason"], row["value"]) for row in rejected[:SHOWN]]
-    left = [f"{len(rejected) - SHOWN:,} more are in `{videos.path}/{REJECTED}`."] if len(rejected) > SHOWN else []
     sections = [
         f"# {video_features.dataset}: features",
         *remark_on([videos]),
         f"**{outcome(store, texts, videos)}.** They lie in `{videos.path}` and `{texts.path}`.",
         "## Figures",
         markdown_table(("figure", "value"), rows),
-        f"## Videos without features: {len(rejected):,}",
-        markdown_table(("reason", "videos"), Counter(row["reason"] for row in rejected).most_common()),
-        *([markdown_table(("video", "reason", "details"), shown), *left] if shown else []),
+        f"## Videos without features: {video_features.taken - video_features.kept:,}",
+        markdown_table(("reason", "videos"), video_features.rejected.items()),
+        f"Each is listed with its reason in `{videos.path}/{REJECTED}`." if video_features.rejected else "",
     ]
     return "\n\n".join(sections)
 

@@ -31,7 +31,7 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.video import STAGE, VIDEOS_A_PART, chunks, features_table
-from penumbra.tasks.stage import Parameters, Stage, require_made, run, zip_parts
+from penumbra.tasks.stage import Parameters, Stage, require_made, zip_parts
 from penumbra.tasks.text.embeddings import Encoding, encode, encoder_inputs
 
 SIMULATED = "simulated"
@@ -266,8 +266,3 @@ def remark_on(artifacts: Iterable[Artifact]) -> list[str]:
     """Return the remark that figures need if any of these artifacts are simulated clips."""
     manifests = [Store().manifest(artifact) for artifact in artifacts if artifact.stage == STAGE]
     return [REMARK] if any(manifest.parameters.get("encoder") == SIMULATED for manifest in manifests) else []
-
-
-def simulate(annotations: Artifact, tags: Artifact, simulation: Simulation, clip_length: float) -> Artifact:
-    """Make clips from the sentences of a data set."""
-    return run(SimulatedFeatures(annotations, tags, simulation, clip_length))

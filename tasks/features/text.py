@@ -28,7 +28,7 @@ from penumbra.tasks.devices import device_of, fast_cpu_matmul, pad_batch
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, source
 from penumbra.tasks.features.reading import Float16Array, lists_of, vectors_of
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger, run
+from penumbra.tasks.stage import Parameters, Stage, logger
 from penumbra.tasks.text.embeddings import load_encoder, model_source
 
 STAGE = "text_features"
@@ -212,12 +212,6 @@ class TextFeatures(Stage):
     def part(self, piece: list[str]) -> Part:
         """Encode the texts of one part."""
         return text_features_part(piece, self.encoder)
-
-
-def encode_queries(annotations: Artifact, negatives: Artifact | None, clip: Clip, texts: Texts) -> Artifact:
-    """Encode the texts of a data set."""
-    clip = clip.model_copy(update={"encoder": texts.encoder}) if texts.encoder else clip
-    return run(TextFeatures(annotations, negatives, clip))
 
 
 def chosen_negatives(dataset: str, texts: Texts) -> Artifact | None:

@@ -50,7 +50,7 @@ from penumbra.tasks.features.files import VideoFolder, is_inside
 from penumbra.tasks.features.frames import VideoSummary
 from penumbra.tasks.features.reading import Float16Array, lists_of
 from penumbra.tasks.progress import counting
-from penumbra.tasks.stage import Parameters, Stage, logger, require_made, run
+from penumbra.tasks.stage import Parameters, Stage, logger, require_made
 
 STAGE, PATCHES = "video_features", "patch_features"
 VIDEOS_A_PART = 64
@@ -303,13 +303,3 @@ def quantised(states: Float16Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
     largest = np.abs(exact).max(axis=(1, 2))
     scale = np.where(largest > 0, largest / LARGEST_BYTE, 1).astype(np.float32)
     return np.rint(exact / scale[:, None, None]).astype(np.int8), scale
-
-
-def encode_videos(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
-    """Encode the videos of a data set."""
-    return run(VideoFeatures(annotations, folder, clip, videos))
-
-
-def encode_patches(annotations: Artifact, folder: Path, clip: Clip, videos: Videos) -> Artifact:
-    """Encode patches of the videos of a data set."""
-    return run(PatchFeatures(annotations, folder, clip, videos))

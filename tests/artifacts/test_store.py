@@ -279,29 +279,6 @@ def test_a_changed_part_is_made_again_when_a_build_continues(
     assert contents(artifact) == undisturbed
 
 
-@pytest.mark.parametrize("name", ["part-00002.parquet", "_rejected/part-00002.parquet"])
-@pytest.mark.parametrize(
-    ("spoil", "told"), [(truncated, "was changed"), (with_a_bit_flipped, "was changed"), (Path.unlink, "is missing")]
-)
-def test_damage_is_found_reported_and_repaired(
-    store: Store, undisturbed: dict[str, bytes], name: str, spoil: Callable[[Path], None], told: str
-) -> None:
-    artifact = store.build(WORK, Makers())
-    assert store.verify(artifact) == []
-    assert store.intact(artifact) == store.manifest(artifact)
-    spoil(folder(artifact) / name)
-    damaged = files(artifact)
-    assert store.verify(artifact) == [f"{artifact.path}/{name} {told}"]
-    assert store.intact(artifact) is None
-    assert store.has(artifact), "only the parts tell"
-    assert files(artifact) == damaged, "a question changes nothing"
-    makers = Makers()
-    store.build(WORK, makers)
-    assert makers.made == [2], "what was damaged is made anew"
-    assert contents(artifact) == undisturbed
-    assert store.intact(artifact)
-
-
 def hour_old(artifact: Artifact) -> None:
     """As if all files had been written an hour ago: what has just been written is never remembered."""
     for path in folder(artifact).rglob("*.parquet"):
@@ -361,34 +338,6 @@ def test_a_change_without_a_new_stamp_is_found_on_reading(store: Store, remember
     assert makers.made == [1]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"stage": "dictionary", "parts": 3}'])
-def test_a_damaged_manifest_is_reported_and_rebuilt(store: Store, text: str) -> None:
-    artifact = store.build(WORK, Makers())
-    (folder(artifact) / "_manifest.json").write_text(text)
-    with pytest.raises(ArtifactError, match="damaged") as caught:
-        store.manifest(artifact)
-    assert f"{artifact.path}/_manifest.json" in str(caught.value)
-    assert store.intact(artifact) is None
-    store.build(WORK, Makers())
-    assert store.intact(artifact)
-
-
-@pytest.mark.parametrize("change", [{"rows": 9}, {"parts": []}])
-def test_an_edited_manifest_is_reported_and_rebuilt(store: Store, change: dict[str, Any]) -> None:
-    artifact = store.build(WORK, Makers())
-    manifest = store.manifest(artifact)
-    path = folder(artifact) / "_manifest.json"
-    path.write_text(manifest.model_copy(update=change).model_dump_json())
-    (problem,) = store.verify(artifact)
-    remedies = f"run build-negatives scenes mends it, penumbra artifacts rm scenes/dictionary/{artifact.key}"
-    assert problem == f"{path} was edited: penumbra {remedies} takes it away"
-    assert store.find() == []
-    store.build(WORK, Makers())
-    assert store.manifest(artifact).model_dump(exclude={"started", "ended", "seconds", "sha256"}) == (
-        manifest.model_dump(exclude={"started", "ended", "seconds", "sha256"})
-    )
-
-
 @pytest.mark.parametrize("change", [{"dataset": "elsewhere"}, {"stage": "../.."}, {"key": "../x"}], ids=str)
 def test_a_manifest_of_another_artifact_is_refused(store: Store, change: dict[str, Any]) -> None:
     artifact = store.build(WORK, Makers())
@@ -398,19 +347,6 @@ def test_a_manifest_of_another_artifact_is_refused(store: Store, change: dict[st
     assert [f"{path} is" in problem for problem in store.verify(artifact)] == [True]
     with pytest.raises(ValidationError):
         Artifact(**{"root": store.root, "dataset": "scenes", "stage": "tags", "key": "0", **change} | {"dataset": ".."})
-
-
-@pytest.mark.parametrize("name", ["part-00004.parquet", *(f"{it}.{'0af3' * 8}" for it in ("", "_records/"))])
-def test_extra_parts_and_drafts_of_a_killed_run_are_reported_and_removed(
-    store: Store, undisturbed: dict[str, bytes], name: str
-) -> None:
-    artifact = store.build(WORK, Makers())
-    extra = folder(artifact) / name
-    extra.write_bytes(b"half")
-    assert store.verify(artifact) == [f"{extra} is no part of it"]
-    store.build(WORK, Makers())
-    assert contents(artifact) == undisturbed
-    assert store.verify(artifact) == []
 
 
 def test_the_newest_artifact_is_never_replaced_by_an_older_one_if_it_is_damaged(store: Store) -> None:

@@ -1,5 +1,6 @@
 """`verify` finds every change of an artifact; changed inputs and edited records give no wrong artifact."""
 
+import hashlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 
 from penumbra.artifacts import store as store_module
 from penumbra.artifacts.files import noting_files
-from penumbra.artifacts.manifest import Part, Work, rejection
+from penumbra.artifacts.manifest import Artifact, Part, Work, rejection
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.data.annotations import Annotations
@@ -48,6 +49,12 @@ def move_and_link(path: Path) -> None:
     target = path.parents[3] / f"elsewhere-{path.name}"
     shutil.move(path, target)
     path.symlink_to(target)
+
+
+def tree(artifact: Artifact) -> dict[str, str]:
+    """The digest of every part and record of an artifact."""
+    paths = [path for path in Path(artifact.path).rglob("*part-*") if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 PART, REFUSED = "part-00001.parquet", "_rejected/part-00001.parquet"
@@ -96,13 +103,41 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "mutate", "fault"), MUTATIONS.values(), ids=MUTATIONS)
-def test_every_mutation_is_found(store: Store, name: str, mutate: Callable[[Path], object], fault: str) -> None:
+BY_HAND = ("a stray", "a record", "a seal removed")  # what the next run does not mend
+LINKS = ("a part that is a link", "a folder that is a link")
+
+
+@pytest.mark.parametrize("case", MUTATIONS)
+def test_every_mutation_is_found_and_the_next_run_mends_parts_and_manifest(store: Store, case: str) -> None:
+    name, mutate, fault = MUTATIONS[case]
     artifact = store.build(WORK, parts())
-    folder = Path(artifact.path)
+    folder, before = Path(artifact.path), tree(artifact)
     assert store.verify(artifact) == []
+    assert store.intact(artifact) == store.manifest(artifact)
     mutate(folder / name)
-    assert [line for line in store.verify(artifact) if fault in line and str(folder) in line]
+    changed = tree(artifact)
+    lines = store.verify(artifact)
+    assert [line for line in lines if fault in line and str(folder) in line]
+    assert tree(artifact) == changed, "verify changes nothing"
+    if name == MANIFEST and "lost" not in fault:
+        assert (
+            f"penumbra run build-negatives scenes mends it, penumbra artifacts rm scenes/rejected/{artifact.key}"
+            in lines[0]
+        )
+        assert store.find() == []
+    if not case.startswith((*BY_HAND, *LINKS)):
+        assert store.intact(artifact) is None
+        assert store.verify(store.build(WORK, parts())) == []
+        assert tree(artifact) == before
+
+
+@pytest.mark.parametrize("name", [f"{folder}.{'0af3' * 8}" for folder in ("", "_records/")])
+def test_drafts_of_a_killed_run_are_found_and_removed(store: Store, name: str) -> None:
+    artifact = store.build(WORK, parts())
+    draft = Path(artifact.path) / name
+    draft.write_bytes(b"half")
+    assert store.verify(artifact) == [f"{draft} is no part of it"]
+    assert store.verify(store.build(WORK, parts())) == []
 
 
 @pytest.mark.parametrize("changes", [{"taken": 7, "kept": 6}, {"cost_usd": 0.0}, {"notes": {"x": 3}}], ids=str)
