@@ -21,6 +21,7 @@ from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.features.reading import read_features
 
 SMALLEST_NORM = 1e-5
+ROWS_AT_ONCE = 2**16  # whose norms are computed together, in float32
 FRAMES_SINCE = 2  # version of `patch_features`
 
 
@@ -29,8 +30,8 @@ class Features:
     """Rows of many videos or texts in one tensor: rows `offsets[i]` to `offsets[i + 1]` belong to the i-th one.
 
     `index` maps a vid or text to i; `clip_length` (s) is that of videos, 0 of texts. `encoders` are the channels of
-    each encoder, whose part of a row is divided by its norm plus 1e-5 when it is gathered, as the published loaders do:
-    so features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
+    each encoder, whose part of a row is divided by its norm plus 1e-5, in `norms` [rows, encoders], when it is
+    gathered: so features stay in half precision. `patches` of the videos are loaded for VDI's motion only.
     """
 
     values: Tensor
@@ -38,6 +39,7 @@ class Features:
     index: dict[str, int] = field(default_factory=dict)
     clip_length: float = 0.0
     encoders: tuple[int, ...] = ()
+    norms: Tensor | None = None
     patches: "VideoPatches | None" = None
 
     @cached_property
@@ -63,7 +65,8 @@ class Features:
     def to(self, device: torch.device) -> "Features":
         """Return the features on the device, where they are copied to once; they have at least one row there."""
         values = self.values if len(self.values) else self.values.new_zeros(1, *self.values.shape[1:])
-        return replace(self, values=values.to(device), patches=self.patches and self.patches.to(device))
+        norms, patches = (None if part is None else part.to(device) for part in (self.norms, self.patches))
+        return replace(self, values=values.to(device), norms=norms, patches=patches)
 
     def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
         """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
@@ -74,12 +77,13 @@ class Features:
         """Return items [...] as [..., longest, channels] with zeros for padding, and their mask [..., longest]."""
         place = torch.arange(longest, device=items.device)
         mask = place < self.lengths[items][..., None]
-        rows = self.values[torch.where(mask, self.starts[items][..., None] + place, 0)]
-        rows = rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0)
-        if self.encoders:
-            parts = torch.split(rows.float(), list(self.encoders), dim=-1)
-            rows = torch.cat([part / (part.norm(dim=-1, keepdim=True) + SMALLEST_NORM) for part in parts], -1)
-        return rows, mask
+        index = torch.where(mask, self.starts[items][..., None] + place, 0)
+        rows = self.values[index]
+        if self.norms is not None:
+            rows, norms = rows.float(), self.norms[index]
+            for part, norm in zip(torch.split(rows, list(self.encoders), -1), norms.unbind(-1), strict=True):
+                part.div_(norm[..., None])
+        return rows.masked_fill_(~mask.view(mask.shape + (1,) * (rows.dim() - mask.dim())), 0), mask
 
     def unusable(self) -> set[str]:
         """Return the names of videos or texts that hold a NaN or an infinity, or no row."""
@@ -146,11 +150,12 @@ def load_features(artifact: Artifact) -> Features:
 
 
 def normalised(features: Features, longest: int | None) -> Features:
-    """Return the first `longest` rows of each item, which are divided by their norm when they are gathered."""
+    """Return the first `longest` rows of each item, to be divided by their norms as the published loaders do."""
     lengths = features.lengths if longest is None else features.lengths.clamp(max=longest)
     values = features.values if longest is None else features.values[_rows(features.offsets[:-1], lengths)]
     offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
-    return Features(values, offsets, features.index, features.clip_length, (features.channels,))
+    norms = [part.float().norm(dim=1, keepdim=True) + SMALLEST_NORM for part in torch.split(values, ROWS_AT_ONCE)]
+    return Features(values, offsets, features.index, features.clip_length, (features.channels,), torch.cat(norms))
 
 
 def joined(sources: Sequence[Features]) -> Features:
@@ -165,11 +170,13 @@ def joined(sources: Sequence[Features]) -> Features:
     names = [name for name in sources[0].index if all(name in source.index for source in sources)]
     rows = [torch.tensor([source.index[name] for name in names], dtype=torch.long) for source in sources]
     lengths = torch.stack([s.lengths[r] for s, r in zip(sources, rows, strict=True)]).amin(0)
-    parts = [s.values[_rows(s.offsets[r], lengths)] for s, r in zip(sources, rows, strict=True)]
+    places = [_rows(s.offsets[r], lengths) for s, r in zip(sources, rows, strict=True)]
+    values = torch.cat([source.values[place] for source, place in zip(sources, places, strict=True)], 1)
+    norms = [source.norms[place] for source, place in zip(sources, places, strict=True) if source.norms is not None]
     offsets = torch.cat((torch.zeros(1, dtype=torch.long), lengths.cumsum(0)))
     index = {name: row for row, name in enumerate(names)}
     encoders = tuple(channels for source in sources for channels in source.encoders)
-    return Features(torch.cat(parts, 1), offsets, index, sources[0].clip_length, encoders)
+    return Features(values, offsets, index, sources[0].clip_length, encoders, torch.cat(norms, 1) if norms else None)
 
 
 def _rows(starts: Tensor, lengths: Tensor) -> Tensor:
