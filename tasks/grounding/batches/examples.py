@@ -65,8 +65,8 @@ class Features:
     def to(self, device: torch.device) -> "Features":
         """Return the features on the device, where they are copied to once; they have at least one row there."""
         values = self.values if len(self.values) else self.values.new_zeros(1, *self.values.shape[1:])
-        norms, patches = (None if part is None else part.to(device) for part in (self.norms, self.patches))
-        return replace(self, values=values.to(device), norms=norms, patches=patches)
+        norms = None if self.norms is None else self.norms.to(device)
+        return replace(self, values=values.to(device), norms=norms, patches=self.patches and self.patches.to(device))
 
     def longest(self, rows: np.ndarray, multiple: int = 1) -> int:
         """Return the length of the longest item among `rows`, rounded up to a multiple, at most the longest of all."""
