@@ -1,7 +1,6 @@
 """The artifacts below a root, found by their manifests. No part is read and nothing is changed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -184,20 +183,16 @@ def path_of(artifact: Artifact, name: str = "") -> str:
     return f"{artifact.dataset}/{artifact.stage}/{artifact.key}/{name}".rstrip("/")
 
 
-def to_remove(store: Catalogue, reference: str | None, older: float | None, unneeded: bool) -> list[Artifact]:
-    """Return the artifacts below a reference DATASET[/STAGE[/KEY]], optionally only old or unneeded ones.
+def to_remove(store: Catalogue, reference: str | None, unneeded: bool) -> list[Artifact]:
+    """Return the artifacts below a reference DATASET[/STAGE[/KEY]], optionally only unneeded ones.
 
-    `older` is an age in days; unfinished artifacts have none. An artifact is needed if it is a result, the newest of
+    An artifact is needed if it is a result, the newest of
     its stage, or an ancestor of a needed one. Raises `ArtifactError` if nothing is below the reference.
     """
     names = (reference or "").strip("/").split("/") if reference else []
     artifacts = [it for it in store.folders(*names[:2]) if it.key.startswith("".join(names[2:3]))]
     if len(names) > 3 or not artifacts:
         raise ArtifactError(f"nothing is below {reference or store.root}: penumbra artifacts ls shows what there is")
-    if older is not None:
-        since = datetime.now(UTC) - timedelta(days=older)
-        old = {store.reference(manifest) for manifest in store.find(*names[:2]) if manifest.ended < since}
-        artifacts = [artifact for artifact in artifacts if artifact in old]
     if not unneeded:
         return artifacts
     manifests = {store.reference(manifest): manifest for manifest in store.find()}

@@ -73,7 +73,7 @@ def take_browse() -> None:
 
 def take_demo_app() -> None:
     """A sentence's moment in a video that no one trained on."""
-    app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0", "--dataset", "scenes")
+    app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0")
     with app as address, tab(760) as page:
         page.open(address)
         page.wait_for("document.querySelectorAll('input[type=file], textarea').length >= 2")

@@ -140,21 +140,20 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
     return page
 
 
-def serve_app(host: str, port: int, run: str | None, dataset: str | None) -> None:
+def serve_app(host: str, port: int, run: str | None) -> None:
     """Serve the page until Ctrl-C or SIGTERM; port 0 takes a free one.
 
-    `run`, a key, its first digits, or a name, is selected first; by default the newest. Without a data set all runs are
-    offered. Raises `PenumbraError` if there is no such run, Gradio is not installed, the port is taken, or
-    PENUMBRA_AUTH is missing.
+    `run`, a key, its first digits, or a name, is selected first; by default the newest. Raises `PenumbraError` if there
+    is no such run, Gradio is not installed, the port is taken, or PENUMBRA_AUTH is missing.
     """
     import uvicorn
 
     credential = given_credential(host)
-    trained = Store().find(dataset, "metrics")
+    trained = Store().find(None, "metrics")
     if not trained:
-        raise Store().missing(dataset, "metrics")
+        raise Store().missing(None, "metrics")
     runs = {f"{name_of(it)} ({it.dataset})": it.key for it in reversed(trained)}
-    selected = chosen_run(dataset, run).key if run else trained[-1].key
+    selected = chosen_run(None, run).key if run else trained[-1].key
     signal.signal(signal.SIGTERM, interrupt)
     with tempfile.TemporaryDirectory(prefix="penumbra-demo-") as folder, listen(host, port) as listener:
         urls = addresses(host, listener.getsockname()[1])

@@ -31,7 +31,7 @@ from penumbra.flows.commands import terminal
 from penumbra.flows.console_output import LiveDisplay
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
-from penumbra.flows.safe_console import SafeConsole
+from penumbra.flows.safe_console import SafeConsole, json_text
 from penumbra.tasks.progress import ProgressEvent
 
 PATIENCE = 20  # seconds
@@ -157,7 +157,7 @@ def escapes_shown() -> dict[str, int]:
                     terminal.print_table(("text",), [(text,)], title=text)
                     terminal.print_line(text)
                 elif way == "JSON":
-                    terminal.print_json([text])
+                    print(json_text([text]))
                 elif way == "error":
                     terminal.warn(text)
             reached[way] += bool(CONTROLS.search(stream.getvalue() + written.getvalue()))

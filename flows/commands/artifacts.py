@@ -1,8 +1,7 @@
-"""`penumbra artifacts ls | show | path | verify | du | rm`."""
+"""`penumbra artifacts ls | show | path | verify | rm`."""
 
 import json
 import sys
-from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
-    help="List artifacts, show their first rows, folder and size, verify them, and remove them.", no_args_is_help=True
+    help="List artifacts, show their first rows and folder, verify them, and remove them.", no_args_is_help=True
 )
 Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
 OfDataset = Annotated[str | None, typer.Argument(autocompletion=data_sets, help="Only this data set's.")]
@@ -134,28 +133,9 @@ def verify(
 
 
 @artifacts.command()
-def du(dataset: OfDataset = None) -> None:
-    """Disk space of the artifacts, the largest stages first."""
-    from penumbra.artifacts.store import Store
-
-    store = Store()
-    sizes: Counter[tuple[str, str]] = Counter()
-    numbers: Counter[tuple[str, str]] = Counter()
-    for artifact in store.folders(dataset):
-        sizes[artifact.dataset, artifact.stage] += store.size(artifact)
-        numbers[artifact.dataset, artifact.stage] += 1
-    rows = [(*stage, f"{numbers[stage]:,}", f"{size / 1e6:,.1f}") for stage, size in sizes.most_common()]
-    total = ("all", "", f"{numbers.total():,}", f"{sizes.total() / 1e6:,.1f}")
-    print_table(("data set", "stage", "artifacts", "MB"), [*rows, total])
-
-
-@artifacts.command()
 def rm(
     reference: Annotated[
         str | None, typer.Argument(metavar="[DATASET[/STAGE[/KEY]]]", help="Only what is below; default: everything.")
-    ] = None,
-    older: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Only what was finished more than so many days ago.")
     ] = None,
     unneeded: Annotated[
         bool, typer.Option("--unneeded", help="Only what is not the newest of its stage and what nothing else needs.")
@@ -169,10 +149,10 @@ def rm(
     from penumbra.artifacts.catalogue import to_remove
     from penumbra.artifacts.store import Store
 
-    if not reference and older is None and not unneeded:
-        raise typer.BadParameter("name a data set, a stage or a key, or say --older-than or --unneeded")
+    if not reference and not unneeded:
+        raise typer.BadParameter("name a data set, a stage or a key, or add --unneeded")
     store = Store()
-    chosen = to_remove(store, reference, older, unneeded)
+    chosen = to_remove(store, reference, unneeded)
     if not dry_run:
         store.check_unused(chosen)
     for artifact in chosen:

@@ -1,5 +1,6 @@
 """`penumbra init`, `penumbra check` and `penumbra fetch`: data sets of one's own, and public ones."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from penumbra.tasks.data.queries import Label, OwnQuery
     from penumbra.tasks.data.tables import Columns
 
-TEST_SHARE = 0.2  # of the videos
 CHOSEN = {"given": "as given", "name": "by its name"}  # how a column was found
 
 
@@ -33,9 +33,8 @@ def init(
         Path | None, typer.Option(help="Folder of video files, for lengths that FILE lacks. Default: NAME/videos.")
     ] = None,
     test: Annotated[
-        float | None,
-        typer.Option(min=0, max=0.9, help="Share of the videos for tests, if FILE has no splits. Default: 0.2."),
-    ] = None,
+        float, typer.Option(min=0, max=0.9, help="Share of the videos for tests, if FILE has no splits.")
+    ] = 0.2,
     novel: Annotated[
         bool, typer.Option("--novel", help="Make Novel-Composition and Novel-Word splits, too; ignore those of FILE.")
     ] = False,
@@ -45,14 +44,11 @@ def init(
     """Make a data set of a table: columns are found by their usual names, or given. Ends with `penumbra check`."""
     from penumbra.artifacts.locations import data_folder
     from penumbra.flows.parameters import OWN_FILE, TEMPLATE
-    from penumbra.tasks.data.dataset import SHIPPED, Dataset, DatasetError
+    from penumbra.tasks.data.dataset import SHIPPED, DatasetError
     from penumbra.tasks.data.queries import check_free, complete_durations, queries_of, write_dataset
     from penumbra.tasks.data.tables import find_columns, read_table
 
-    try:
-        Dataset(name=name)
-    except ValueError as error:
-        raise DatasetError(str(error).splitlines()[2].removeprefix("  Value error, ").partition(" [type=")[0]) from None
+    _dataset(name)
     if name == "scenes":
         raise DatasetError(f"scenes is the shipped sample, in {SHIPPED}: choose another name")
     folder = data_folder() / name
@@ -66,18 +62,7 @@ def init(
     if unused:
         print_line(f"not taken: {', '.join(unused)}")
     queries, video_folder = queries_of(table, columns), videos or folder / "videos"
-
-    def measure(vids: "Sequence[str]") -> "Mapping[str, float]":
-        if not videos and not video_folder.is_dir():
-            raise DatasetError(
-                f"{table.path} tells no duration of video {vids[0]!r}: name a column with --duration, or the folder "
-                "of the video files with --videos"
-            )
-        from penumbra.tasks.features.decoders import durations_of_files
-
-        return durations_of_files(video_folder, vids)
-
-    measured = complete_durations(queries, measure)
+    measured = complete_durations(queries, partial(_measure, video_folder))
     if measured:
         print_line(f"duration: of {measured:,} videos decoded from {video_folder}")
     dataset = write_dataset(name, queries, _make_splits(queries, columns, test, seed, novel), force)
@@ -88,34 +73,43 @@ def init(
     print_check(dataset)
 
 
+def _dataset(name: str) -> "Dataset":
+    from pydantic import ValidationError
+
+    from penumbra.tasks.data.dataset import Dataset, DatasetError
+
+    try:
+        return Dataset(name=name)
+    except ValidationError as error:
+        raise DatasetError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+
+
+def _measure(folder: Path, vids: "Sequence[str]") -> "Mapping[str, float]":
+    from penumbra.tasks.features.decoders import durations_of_files  # imports torch
+
+    return durations_of_files(folder, vids)
+
+
 def _make_splits(
-    queries: "Sequence[OwnQuery]", columns: "Columns", test: float | None, seed: int, novel: bool
+    queries: "Sequence[OwnQuery]", columns: "Columns", test: float, seed: int, novel: bool
 ) -> "Sequence[Label] | None":
     """Give each query a split unless the table has splits; return the labels of novel splits."""
-    from penumbra.tasks.data.dataset import DatasetError
     from penumbra.tasks.data.queries import split_by_video
 
-    if "split" in columns.of and not novel:
-        if test is not None:
-            raise DatasetError(
-                f"--test makes splits, and column {columns.of['split']!r} has some: leave out --test, or take the "
-                "column out of the file"
-            )
-        return None
-    share = TEST_SHARE if test is None else test
     if not novel:
-        split_by_video(queries, share, seed)
-        print_line(f"split: {share:.0%} of the videos for tests, seed {seed}")
+        if "split" not in columns.of:
+            split_by_video(queries, test, seed)
+            print_line(f"split: {test:.0%} of the videos for tests, seed {seed}")
         return None
     from penumbra.tasks.text.compositions import novel_splits
     from penumbra.tasks.text.tags import SHIPPED_PIPELINE, load_pipeline, tag_texts
 
     texts = [query.query if isinstance(query.query, str) else "" for query in queries]
     parsed = list(tag_texts(texts, load_pipeline(SHIPPED_PIPELINE)))
-    splits = novel_splits([query.vid for query in queries], parsed, share, seed)
+    splits = novel_splits([query.vid for query in queries], parsed, test, seed)
     for query, (split, _) in zip(queries, splits, strict=True):
         query.split = split
-    print_line(f"split: {share:.0%} of the videos for tests, with novel compositions and novel words, seed {seed}")
+    print_line(f"split: {test:.0%} of the videos for tests, with novel compositions and novel words, seed {seed}")
     return [label for _, label in splits]
 
 
@@ -124,9 +118,7 @@ def check(dataset: Annotated[str, typer.Argument(autocompletion=data_sets, help=
 
     Exit 1 if no training query can be used.
     """
-    from penumbra.tasks.data.dataset import Dataset
-
-    print_check(Dataset(name=dataset))
+    print_check(_dataset(dataset))
 
 
 def print_check(dataset: "Dataset") -> None:

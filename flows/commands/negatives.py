@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penumbra.flows.commands.terminal import data_sets, print_json_lines, print_line, print_table, warn, write_text
+from penumbra.flows.commands.terminal import data_sets, print_line, print_table, warn, write_text
+from penumbra.flows.safe_console import json_text
 
 WithNegatives = Annotated[str, typer.Argument(autocompletion=data_sets, help="A data set whose negatives are built.")]
 
@@ -88,7 +89,7 @@ def export(
     elif format_ is Format.csv:
         write_text(files.csv_lines(rows), output)
     else:
-        print_json_lines(rows, output)
+        write_text((json_text(row) + "\n" for row in rows), output)
 
 
 def quality(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penumbra.flows.commands.terminal import data_sets, print_line, print_table, resumable, write_text
+from penumbra.flows.commands.terminal import data_sets, print_line, print_table, resumable
 from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
 
@@ -99,7 +99,6 @@ def ablation(
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for every row, as in training.epochs=10; may be repeated.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the table as markdown, too.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the rows and their changes; train nothing.")] = False,
 ) -> None:
     """Run a grid of trainings, a table of the papers, over a data set, and print the table.
@@ -129,10 +128,7 @@ def ablation(
         if error.artifact is None:
             raise
         artifact, failed = error.artifact, error
-    text = table_text(artifact)
-    if output:
-        write_text([text], output)
-    sys.stdout.write(f"{text}\n{artifact.path}\n")
+    sys.stdout.write(f"{table_text(artifact)}\n{artifact.path}\n")
     if failed:
         raise failed
 
@@ -160,7 +156,6 @@ def demo_app(
     run: Annotated[
         str | None, typer.Option(help="The run that is selected first; its key, first digits or name. Default: newest.")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only runs that were trained on this data set.")] = None,
     port: Annotated[int, typer.Option(help="Port of the page.")] = 7860,
     host: Host = "127.0.0.1",
 ) -> None:
@@ -170,4 +165,4 @@ def demo_app(
     """
     from penumbra.flows.demo_app import serve_app
 
-    serve_app(host, port, run, dataset)
+    serve_app(host, port, run)

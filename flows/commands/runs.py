@@ -9,38 +9,23 @@ import typer
 from rich.filesize import decimal
 
 from penumbra.flows.commands.artifacts import lineage, print_figures
-from penumbra.flows.commands.terminal import (
-    DryRun,
-    console,
-    data_sets,
-    print_json,
-    print_line,
-    print_removed,
-    print_table,
-)
+from penumbra.flows.commands.terminal import DryRun, console, data_sets, print_line, print_removed, print_table
 from penumbra.flows.safe_console import write_error
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
 OfDataset = Annotated[str | None, typer.Option("--dataset", autocompletion=data_sets, help="Only this data set's.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 @runs.command("ls")
-def list_runs(
-    dataset: OfDataset = None,
-    model: Annotated[
-        str | None, typer.Option(help="Only this model's, as in qd_detr+shine; qd_detr is with and without SHINE.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def list_runs(dataset: OfDataset = None) -> None:
     """All trainings, oldest first, with the figures of their newest evaluation, in percent."""
-    from penumbra.tasks.grounding.runs import SHOWN, listed
+    from penumbra.artifacts.store import Store
+    from penumbra.tasks.grounding.runs import METRICS, SHOWN, all_runs
 
-    trained = listed(dataset, model)
-    if as_json:
-        print_json([run.described() for run in trained])
-        return
+    trained = list(all_runs(dataset))
+    if dataset and not trained:
+        raise Store().missing(dataset, METRICS)
     if not trained:
         print_line("No training yet: penumbra run full-pipeline scenes")
         return
@@ -55,21 +40,16 @@ def list_runs(
 
 
 @runs.command()
-def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> None:
+def show(name: RunName, dataset: OfDataset = None) -> None:
     """Settings that differ from the defaults, ancestors, figures by split, and files of a training."""
     from penumbra.artifacts.store import Store
     from penumbra.tasks.grounding.runs import found_run
     from penumbra.tasks.grounding.training.presets import non_default_settings
 
     run, store = found_run(name, dataset), Store()
-    settings, files = non_default_settings(run.settings), run.files()
     manifest = store.manifest(run.metrics) if run.finished else None
-    if as_json:
-        parents = [parent.path for parent in manifest.parents] if manifest else []
-        print_json(run.described() | {"settings": settings, "parents": parents, "files": files})
-        return
     print_line(f"{run.run} on {run.metrics.dataset}  {run.folder}")
-    for setting, value in settings.items():
+    for setting, value in non_default_settings(run.settings).items():
         print_line(f"  {setting} = {json.dumps(value, ensure_ascii=False)}")
     if manifest:
         console.print(lineage(store, run.metrics, manifest))
@@ -79,7 +59,7 @@ def show(name: RunName, dataset: OfDataset = None, as_json: AsJson = False) -> N
         print_line("damaged: penumbra artifacts verify names the file")
     elif run.evaluation:
         print_figures(store.table(run.evaluation).to_pylist())
-    for file, size in (files | {"in all": run.size}).items():
+    for file, size in (run.files() | {"in all": run.size}).items():
         print_line(f"{decimal(size):>10}  {file}")
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from penumbra.artifacts.markdown import for_terminal
-from penumbra.flows.safe_console import SafeConsole, json_text, write_error
+from penumbra.flows.safe_console import SafeConsole, write_error
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be removed and its size; remove nothing.")]
 console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
@@ -42,19 +42,9 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str
     console.print(table)
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON, and nothing else."""
-    sys.stdout.write(json_text(value, indent=1) + "\n")
-
-
 def print_removed(name: str, size: int, dry_run: bool) -> None:
     """Print what was removed, or would be, and its size."""
     print_line(f"{'would take' if dry_run else 'took'} {name} ({size / 1e6:,.1f} MB)")
-
-
-def print_json_lines(rows: Iterable[dict[str, Any]], output: Path | None) -> None:
-    """Write rows as JSON lines to a file, or to standard output if there is none."""
-    write_text((json_text(row) + "\n" for row in rows), output)
 
 
 def write_text(lines: Iterable[str], output: Path | None) -> None:

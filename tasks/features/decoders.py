@@ -174,7 +174,9 @@ def durations_of_files(folder: Path, vids: Sequence[str]) -> Mapping[str, float]
 
     """
     if not folder.is_dir():
-        raise FeatureError(f"no folder {folder}: give the one that holds the videos, by --videos")
+        raise FeatureError(
+            f"rows have no duration, and there is no folder {folder}: name one with --videos, or a --duration"
+        )
     folder_files = VideoFolder(folder)
     files = {vid: path for vid in vids if (path := folder_files.find(vid))}
     missing = sorted({*vids} - files.keys())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penumbra.artifacts.catalogue import check_unneeded, path_of
-from penumbra.artifacts.errors import PenumbraError, what_there_is
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import PROJECT, runs_folder
 from penumbra.artifacts.manifest import Artifact, Manifest
 from penumbra.artifacts.store import ArtifactError, Store
@@ -126,19 +126,11 @@ class Run:
         """The bytes of its files."""
         return sum(self.files().values())
 
-    def about(self) -> dict[str, Any]:
-        """Return `COLUMNS`."""
-        own = {"dataset": self.metrics.dataset, "key": self.metrics.key}
-        return {name: own[name] if name in own else getattr(self, name) for name in COLUMNS}
-
     def row(self) -> dict[str, Any]:
         """Return `COLUMNS`, and each metric as `SPLIT METRIC`."""
-        return self.about() | {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
-
-    def described(self) -> dict[str, Any]:
-        """Return everything for JSON: `COLUMNS`, progress, and metrics by split."""
-        more = {"epoch": self.epoch, "epochs": self.epochs, "damaged": self.damaged, "figures": self.figures}
-        return self.about() | more | {"finished": self.finished and self.finished.isoformat(timespec="seconds")}
+        own = {"dataset": self.metrics.dataset, "key": self.metrics.key}
+        figures = {f"{split} {name}": it for split, row in self.figures.items() for name, it in row.items()}
+        return {name: own[name] if name in own else getattr(self, name) for name in COLUMNS} | figures
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return the metrics that tables show: a line for each split, at least one."""
@@ -221,20 +213,6 @@ def _unfinished(folder: Path) -> Run:
 def _name(settings: dict[str, Any], metrics: Artifact) -> str:
     """Return the name of a run without a table."""
     return f"{settings.get('model', {}).get('name', 'run')}-{metrics.key[:6]}"
-
-
-def listed(dataset: str | None, model: str | None) -> list[Run]:
-    """Return the runs on a data set and of a model (`qd_detr`, with and without SHINE, or `qd_detr+shine`).
-
-    Raise `ArtifactError` if no data set or model has this name.
-    """
-    runs = list(all_runs(dataset))
-    if dataset and not runs:
-        raise Store().missing(dataset, METRICS)
-    models = sorted({name for run in runs for name in (run.model, run.model.partition("+")[0])})
-    if model and model not in models:
-        raise ArtifactError(f"no run of model {model!r}: {what_there_is(model, models)}")
-    return [run for run in runs if model in (None, run.model, run.model.partition("+")[0])]
 
 
 def found_run(name: str, dataset: str | None = None) -> Run:

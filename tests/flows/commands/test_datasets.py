@@ -112,9 +112,8 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
         ("Mine", {}, [], "'Mine' is no name of a data set"),
         ("scenes", {}, [], "scenes is the shipped sample"),
         ("mine", {"set": "exam"}, ["--split", "set"], "does not hold train, val or test: "),
-        ("mine", {"len": None}, [], "tells no duration of video 'v0': name a column with --duration, or the folder"),
+        ("mine", {"len": None}, [], "rows have no duration, and there is no folder "),
         ("mine", {"set": "test"}, [], "no query is of split 'train'"),
-        ("mine", {}, ["--test", "0.5"], "leave out --test"),
         ("mine", {"set": None, "clip": "v0"}, [], "one video can't be both for training and for a test"),
     ],
 )
