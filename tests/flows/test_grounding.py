@@ -33,7 +33,7 @@ from penumbra.tasks.grounding.evaluation.predictions import predict_model
 from penumbra.tasks.grounding.families.bm_detr import BMDETRConfig
 from penumbra.tasks.grounding.families.detr import LossConfig, QDDETRConfig
 from penumbra.tasks.grounding.metrics import EvaluationError
-from penumbra.tasks.grounding.runs import RunError, listed, run_folder
+from penumbra.tasks.grounding.runs import RunError, all_runs, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
 from penumbra.tasks.stage import IS_THERE, TO_MAKE
@@ -235,7 +235,7 @@ def test_a_run_is_compared_with_baselines(evaluated: Artifact, rows: list[dict[s
         for subset in (CONSTANT, OTHER_QUERY):
             assert values[split, subset, "queries"] == sum(row["split"] == split for row in rows)
             assert values[split, "all", "mIoU"] != values[split, subset, "mIoU"] > 0
-    [run] = listed("tiny", None)
+    [run] = all_runs("tiny")
     assert run.figures["test"]["mIoU"] == values["test", "all", "mIoU"]
     assert "constant window" in (run.folder / "report.html").read_text()
 

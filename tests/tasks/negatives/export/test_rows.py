@@ -21,7 +21,8 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.flows.commands.terminal import print_json_lines
+from penumbra.flows.commands.terminal import write_text
+from penumbra.flows.safe_console import json_text
 from penumbra.tasks.negatives.export import SCHEMA, SENTENCE_FORMATS, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
 from tests.rows import annotation, negative
@@ -110,11 +111,12 @@ def test_what_is_written_is_read_back(
     built: Store, tmp_path: Path, format_: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = list(export_rows(built, "scenes", format_))
-    print_json_lines(rows, tmp_path / "out.jsonl")
+    lines = [json_text(row) + "\n" for row in rows]
+    write_text(lines, tmp_path / "out.jsonl")
     text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
     assert [json.loads(line) for line in text.splitlines()] == rows
     assert text.endswith("}\n")
-    print_json_lines(rows, None)
+    write_text(lines, None)
     assert capsys.readouterr().out == text
 
 
