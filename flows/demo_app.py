@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +25,8 @@ from starlette.types import ASGIApp
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.markdown import harmless
 from penumbra.artifacts.store import Store
-from penumbra.flows.serve import addresses, given_credential, interrupt
-from penumbra.flows.server import host_names, listen
+from penumbra.flows.serve import given_credential, interrupt
+from penumbra.flows.server import HOSTS, addresses, listen
 from penumbra.tasks.grounding.prediction.grounder import Grounder, checked
 from penumbra.tasks.grounding.prediction.negator import Negator
 from penumbra.tasks.grounding.prediction.pictures import saliency_by_text, window_frames
@@ -80,7 +79,7 @@ def show(run: str, video: Path, sentence: str) -> str:
     return template.render(rows=rows, notes=notes, drawings=drawings)
 
 
-def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequence[str], credential: str) -> ASGIApp:
+def application(runs: dict[str, str], selected: str, folder: Path, urls: list[str], credential: str) -> ASGIApp:
     """Return the page as an application; raise `PenumbraError` if Gradio is not installed.
 
     `runs` are keys of runs by their names. The folder holds the uploaded files. `urls` are the page's addresses as
@@ -114,7 +113,7 @@ def application(runs: dict[str, str], selected: str, folder: Path, urls: Sequenc
     options = {"footer_links": [], "max_file_size": LARGEST_FILE, "auth": auth, "theme": look, **refused}
     gradio.mount_gradio_app(site, page.queue(max_size=20), path="/", **options)
     page.has_launched = True  # as `launch` sets it: without it Gradio lets a request name any file of this machine
-    return TrustedHostMiddleware(site, allowed_hosts=host_names(urls), www_redirect=False)
+    return TrustedHostMiddleware(site, allowed_hosts=HOSTS, www_redirect=False)
 
 
 def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any:
@@ -140,23 +139,23 @@ def _page(gradio: Any, runs: dict[str, str], selected: str, folder: Path) -> Any
     return page
 
 
-def serve_app(host: str, port: int, run: str | None) -> None:
+def serve_app(port: int, run: str | None) -> None:
     """Serve the page until Ctrl-C or SIGTERM; port 0 takes a free one.
 
     `run`, a key, its first digits, or a name, is selected first; by default the newest. Raises `PenumbraError` if there
-    is no such run, Gradio is not installed, the port is taken, or PENUMBRA_AUTH is missing.
+    is no such run, Gradio is not installed, or the port is taken.
     """
     import uvicorn
 
-    credential = given_credential(host)
+    credential = given_credential()
     trained = Store().find(None, "metrics")
     if not trained:
         raise Store().missing(None, "metrics")
     runs = {f"{name_of(it)} ({it.dataset})": it.key for it in reversed(trained)}
     selected = chosen_run(None, run).key if run else trained[-1].key
     signal.signal(signal.SIGTERM, interrupt)
-    with tempfile.TemporaryDirectory(prefix="penumbra-demo-") as folder, listen(host, port) as listener:
-        urls = addresses(host, listener.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="penumbra-demo-") as folder, listen(port) as listener:
+        urls = addresses(listener.getsockname()[1])
         app = application(runs, selected, Path(folder), urls, credential)
         sys.stdout.write(f"Penumbra's demo app: {urls[0]}\nCtrl-C ends it.\n")
         sys.stdout.flush()

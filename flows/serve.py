@@ -4,7 +4,6 @@ All processes start in an empty folder, so that no file of the user's folder (a 
 is read as ours. They have a PREFECT_HOME of their own: the user's profiles and database are neither read nor written.
 """
 
-import ipaddress
 import os
 import shlex
 import signal
@@ -17,10 +16,9 @@ from typing import Any
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.locations import VARIABLES, server_folder
 from penumbra.artifacts.processes import ending_with_us
-from penumbra.flows.server import LOOPBACK, environment_line, listen, new_credential, start_server, stop, wait_for
+from penumbra.flows.server import addresses, environment_line, listen, new_credential, start_server, stop, wait_for
 
 WORKERS = {"penumbra": (), "penumbra-gpu": ("--limit", "1")}  # options of the worker of each work pool
-ALL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 (and how this machine reaches them)
 MESSAGE = """
 Penumbra is served: {url}
   it asks for:      {credential}
@@ -30,29 +28,12 @@ Penumbra is served: {url}
 Ctrl-C ends it."""
 
 
-def given_credential(host: str) -> str:
-    """Return PENUMBRA_AUTH, '' if it is not set; raise `PenumbraError` if other machines reach the host without it."""
+def given_credential() -> str:
+    """Return PENUMBRA_AUTH, '' if it is not set; raise `PenumbraError` if it is not user:password."""
     credential = os.environ.get("PENUMBRA_AUTH", "")
     if credential and not all(credential.partition(":")):
         raise PenumbraError("PENUMBRA_AUTH is no user:password")
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not credential and not is_loopback:
-        raise PenumbraError(f"--host {host} opens the server to other machines: set PENUMBRA_AUTH=user:password first")
     return credential
-
-
-def addresses(host: str, port: int) -> list[str]:
-    """Return the addresses of a server as browsers know them: PENUMBRA_URL first, then those of this machine."""
-    near = _near(host, port)
-    return list(dict.fromkeys((os.environ.get("PENUMBRA_URL", near).rstrip("/"), near, f"http://localhost:{port}")))
-
-
-def _near(host: str, port: int) -> str:
-    name = ALL_ADDRESSES.get(host, host)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def environment_of(port: int) -> str:
@@ -82,24 +63,24 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def serve(host: str, port: int) -> None:
+def serve(port: int) -> None:
     """Serve until Ctrl-C or SIGTERM; raise `PenumbraError` if a process can't start, or ends by itself."""
-    credential = given_credential(host) or new_credential()
-    listener = listen(host, port)
+    credential = given_credential() or new_credential()
+    listener = listen(port)
     for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started us with SIGINT ignored
         signal.signal(number, interrupt)
-    home, urls = server_folder(port), addresses(host, port)
+    home, url = server_folder(port), addresses(port)[0]
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    client = {"PREFECT_API_URL": f"{_near(host, port)}/api", "PREFECT_API_AUTH_STRING": credential}
-    environment = {**process_environment(home), **client, "PREFECT_UI_URL": urls[0]}
-    ui = {"PREFECT_SERVER_UI_API_URL": f"{urls[0]}/api"}  # the page calls this address; the default is 127.0.0.1:4200
+    client = {"PREFECT_API_URL": f"{url}/api", "PREFECT_API_AUTH_STRING": credential}
+    environment = {**process_environment(home), **client, "PREFECT_UI_URL": url}
+    ui = {"PREFECT_SERVER_UI_API_URL": f"{url}/api"}  # the page calls this address; the default is 127.0.0.1:4200
     for_other_shells = home / "environment"
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="penumbra-serve-") as folder:
         options: dict[str, Any] = {"env": environment, "cwd": folder, "stdin": subprocess.DEVNULL}
         try:
-            processes.append(start_server(listener, urls, credential, {**environment, **ui}, folder))
-            wait_for(ALL_ADDRESSES.get(host, host), port)
+            processes.append(start_server(listener, credential, {**environment, **ui}, folder))
+            wait_for(port)
             if subprocess.run(ending_with_us("penumbra.flows.deploy"), check=False, **options).returncode:
                 raise PenumbraError("the deployments of prefect.yaml could not be applied: see the lines above")
             for pool, limits in WORKERS.items():
@@ -109,7 +90,7 @@ def serve(host: str, port: int) -> None:
             # only this user may read the file
             with open(os.open(for_other_shells, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
                 stream.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in client.items())
-            print(MESSAGE.format(url=urls[0], credential=credential, line=environment_line(port)), flush=True)
+            print(MESSAGE.format(url=url, credential=credential, line=environment_line(port)), flush=True)
             while all(process.poll() is None for process in processes):
                 time.sleep(0.5)
             raise PenumbraError("the server or a worker ended by itself: see its lines above")

@@ -15,18 +15,18 @@ import socket
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from hmac import compare_digest
 from http.client import HTTPConnection, HTTPException
 from typing import Any
-from urllib.parse import urlsplit
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.processes import ending_with_us, environment
 
 LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")  # the names under which servers answer
 PORT = 4200
 START_SECONDS = 180  # on a busy machine
 STOP_SECONDS = 20
@@ -46,32 +46,36 @@ def new_credential() -> str:
     return f"penumbra:{secrets.token_urlsafe(24)}"
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, on a free port for port 0; raise `PenumbraError` if the port is taken."""
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on this machine only; port 0 takes a free one.
+
+    Raise `PenumbraError` if the port is taken.
+    """
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise PenumbraError(f"{host}:{port} can't be listened on ({error.strerror}): choose another --port") from None
+        raise PenumbraError(f"port {port} can't be listened on ({error.strerror}): choose another --port") from None
+
+
+def addresses(port: int) -> list[str]:
+    """Return the addresses of a server as browsers know them."""
+    return [f"http://{host}:{port}" for host in HOSTS]
 
 
 def start_server(
-    listener: socket.socket,
-    urls: Sequence[str],
-    credential: str,
-    settings: Mapping[str, str],
-    folder: str | None = None,
+    listener: socket.socket, credential: str, settings: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a server in a process group of its own; `wait_for` returns when it answers.
 
-    The listening socket is closed in this process. `urls` are the server's addresses as browsers know them. The
-    credential, user:password, is in no command line. `settings` is the environment with Prefect's other settings.
+    The listening socket is closed in this process. The credential, user:password, is in no command line. `settings` is
+    the environment with Prefect's other settings.
     """
     guards = {
         "PREFECT_SERVER_API_AUTH_STRING": credential,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(urls),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(addresses(listener.getsockname()[1])),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    command = ending_with_us("penumbra.flows.server", str(listener.fileno()), *host_names(urls))
+    command = ending_with_us("penumbra.flows.server", str(listener.fileno()))
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
     with listener:
         return subprocess.Popen(
@@ -79,9 +83,9 @@ def start_server(
         )
 
 
-def wait_for(host: str, port: int) -> None:
+def wait_for(port: int) -> None:
     """Wait until the server answers; raise `PenumbraError` if it ends before that."""
-    connection = HTTPConnection(host, port, timeout=START_SECONDS)
+    connection = HTTPConnection(LOOPBACK, port, timeout=START_SECONDS)
     try:
         connection.request("GET", "/api/health")
         status = connection.getresponse().status
@@ -90,7 +94,7 @@ def wait_for(host: str, port: int) -> None:
     finally:
         connection.close()
     if status != 200:
-        raise PenumbraError(f"the Prefect server at {host}:{port} is not well (status {status}): see its lines above")
+        raise PenumbraError(f"the Prefect server at port {port} is not well (status {status}): see its lines above")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -101,12 +105,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-
-
-def host_names(urls: Sequence[str]) -> list[str]:
-    """Return the host names of addresses as a browser's Host header has them, without the port."""
-    names = (urlsplit(url).hostname or "" for url in urls)
-    return list(dict.fromkeys(f"[{name}]" if ":" in name else name for name in names))
 
 
 # The server of a run
@@ -125,7 +123,7 @@ def some_server() -> Iterator[None]:
         yield
         return
     port, credential = _temporary_server()
-    wait_for(LOOPBACK, port)
+    wait_for(port)
     url = f"http://{LOOPBACK}:{port}/api"
     settings = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: credential, PREFECT_UI_URL: ""}  # it serves no pages
     # Prefect's other threads, and the processes that it starts, don't see temporary settings: they would start a
@@ -151,7 +149,7 @@ def _temporary_server() -> tuple[int, str]:
     """Start the server of this process; return its port and its credential."""
     from prefect.settings import get_current_settings
 
-    listener, credential = listen(LOOPBACK, 0), new_credential()
+    listener, credential = listen(0), new_credential()
     port = listener.getsockname()[1]
     settings = {
         "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
@@ -162,22 +160,13 @@ def _temporary_server() -> tuple[int, str]:
         # Automations are of no use to a run, and lock the database if `penumbra serve` has used it before.
         "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     }
-    process = start_server(listener, [f"http://{LOOPBACK}:{port}"], credential, settings)
+    process = start_server(listener, credential, settings)
     # Ask the server to end without waiting for it; `ending_with_us` kills it if it does not.
     atexit.register(lambda: None if process.poll() is not None else os.killpg(process.pid, signal.SIGTERM))
     return port, credential
 
 
 # The process of the server
-
-
-def _list_artifacts_by_key() -> None:
-    """List reports first: the UI asks for artifacts in the order of their ids, which are random."""
-    from prefect.server.schemas.sorting import ArtifactCollectionSort, ArtifactSort
-
-    for kind in (ArtifactSort, ArtifactCollectionSort):
-        orders: dict[Any, Any] = {**{one: one.as_sql_sort() for one in kind}, kind.ID_DESC: kind.KEY_ASC.as_sql_sort()}
-        kind.as_sql_sort = lambda order, orders=orders: orders[order]  # type: ignore[method-assign]
 
 
 def _lock_descriptions(app: Any, credential: str) -> None:
@@ -196,8 +185,8 @@ def _lock_descriptions(app: Any, credential: str) -> None:
     app.add_middleware(BaseHTTPMiddleware, dispatch=guard)
 
 
-def main(descriptor: str, *names: str) -> None:
-    """Serve Prefect's application on a listening socket, under these host names only."""
+def main(descriptor: str) -> None:
+    """Serve Prefect's application on a listening socket, under the names of this machine only."""
     import uvicorn
     from prefect.server.api.server import _SQLiteLockedOperationalErrorFilter, create_app
     from prefect.settings import get_current_settings
@@ -206,10 +195,9 @@ def main(descriptor: str, *names: str) -> None:
     settings, app = get_current_settings().server, create_app()
     _lock_descriptions(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])
     # Around the application, not inside: the server's own requests to itself have another host name.
-    guarded = TrustedHostMiddleware(app, allowed_hosts=names, www_redirect=False)
+    guarded = TrustedHostMiddleware(app, allowed_hosts=HOSTS, www_redirect=False)
     # No traceback of an event that met a locked database and is tried again, as Prefect does for requests.
     logging.getLogger("prefect.server.utilities.messaging.memory").addFilter(_SQLiteLockedOperationalErrorFilter())
-    _list_artifacts_by_key()
     config = uvicorn.Config(
         guarded,
         log_level=settings.logging_level.lower(),

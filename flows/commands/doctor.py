@@ -110,10 +110,10 @@ def is_cached(model: str) -> bool:
 
 def _server() -> Iterator[Finding]:
     from penumbra.flows.local_run import check_server, server_address
-    from penumbra.flows.server import LOOPBACK, PORT, listen
+    from penumbra.flows.server import PORT, listen
 
     try:
-        listen(LOOPBACK, PORT).close()
+        listen(PORT).close()
         yield WORKS, f"port {PORT}", "is free", ""
     except PenumbraError:
         yield LACKS, f"port {PORT}", "is taken, by a server perhaps", f"penumbra serve --port {PORT + 1}"

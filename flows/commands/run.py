@@ -12,9 +12,6 @@ from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
 
 EPILOG = "penumbra run FLOW --help lists the flow's parameters by groups; --help GROUP, or all, explains each of them."
-Host = Annotated[
-    str, typer.Option(help="Address to listen on; another than this machine's own needs PENUMBRA_AUTH=user:password.")
-]
 
 
 class RunCommand(TyperCommand):
@@ -135,7 +132,6 @@ def ablation(
 
 def serve(
     port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = PORT,
-    host: Host = "127.0.0.1",
     env: Annotated[
         bool, typer.Option("--env", help="Print what another shell evaluates to reach the running server; start none.")
     ] = False,
@@ -149,7 +145,7 @@ def serve(
     if env:
         sys.stdout.write(server.environment_of(port))
     else:
-        server.serve(host, port)
+        server.serve(port)
 
 
 def demo_app(
@@ -157,7 +153,6 @@ def demo_app(
         str | None, typer.Option(help="The run that is selected first; its key, first digits or name. Default: newest.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the page.")] = 7860,
-    host: Host = "127.0.0.1",
 ) -> None:
     """Serve a page that takes a video and a sentence and shows windows, saliency and frames; Ctrl-C ends it.
 
@@ -165,4 +160,4 @@ def demo_app(
     """
     from penumbra.flows.demo_app import serve_app
 
-    serve_app(host, port, run)
+    serve_app(port, run)

@@ -81,12 +81,12 @@ def settings_of(parameters: dict[str, Any]) -> Settings:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prefect server that has the deployment train-grounding/scenes with its parameters of prefect.yaml."""
-    listener, home = listen("127.0.0.1", 0), tmp_path_factory.mktemp("prefect")
+    listener, home = listen(0), tmp_path_factory.mktemp("prefect")
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     api = {"PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", "PREFECT_SERVER_UI_API_URL": f"{url}/api"}
-    process = start_server(listener, [url], "", {**os.environ, **api})
+    process = start_server(listener, "", {**os.environ, **api})
     try:
-        wait_for("127.0.0.1", int(url.rpartition(":")[2]))
+        wait_for(int(url.rpartition(":")[2]))
         subprocess.run([sys.executable, "-c", DEPLOY], env={**os.environ, **api}, check=True)
         yield url
     finally:
