@@ -189,9 +189,11 @@ def _with_lists(values: Mapping[str, Any], parameters: Mapping[str, Parameter], 
 
 def _check_preset(name: object) -> None:
     """Raise `ParameterError` with the nearest names for a preset that does not exist."""
+    if not isinstance(name, str):
+        return
     from penumbra.tasks.grounding.training.presets import presets
 
-    if isinstance(name, str) and name not in presets():
+    if name not in presets():
         near = " or ".join(get_close_matches(name, presets(), 3, 0.4))
         hint = f"did you mean {near}? " if near else ""
         raise ParameterError(f"no preset {truncated(name, WIDTH)!r}: {hint}grounding/training/presets.yaml has all")
