@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penumbra.tasks.grounding.official import read_lines, report
+from bench.official import read_lines, report
 from tests.golden.reading import FOLDER
 
 SETS = ("qvhl_sample", "charades_fake")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.official import main, read_lines, report
 from penumbra.tasks.grounding.configs import Ranking
 from penumbra.tasks.grounding.evaluation.compare import over_seeds, paired_bootstrap
 from penumbra.tasks.grounding.families.base import Prediction
@@ -18,7 +19,6 @@ from penumbra.tasks.grounding.metrics import (
     retrieval_scores,
     score_queries,
 )
-from penumbra.tasks.grounding.official import main, read_lines, report
 from penumbra.tasks.grounding.training.loop import judge
 from penumbra.tasks.grounding.training.presets import Settings
 

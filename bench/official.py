@@ -1,6 +1,6 @@
 """The published evaluation's own report of a submission file, to the last printed digit.
 
-python -m penumbra.tasks.grounding.official submission.jsonl truth.jsonl
+python -m bench.official submission.jsonl truth.jsonl
 """
 
 import argparse
