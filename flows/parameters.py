@@ -116,24 +116,26 @@ def resolve_parameter_paths(
     """
     parameters, top = parameters_of(flow), inspect.signature(flow.fn).parameters
     resolved = {key: value for key, value in changes.items() if key in top}
-    _check_names(flow.name, resolved, parameters)
     model = _model_of_run(merge(dict(deployed or {}), resolved)) if "model" in top else ""
     for key, value in changes.items():
         if key not in top:
             resolved = merge(resolved, nested(_path_of(key, parameters, model).split("."), value))
     if isinstance(resolved.get("model"), dict) and model and model != next(it.model for it in parameters if it.model):
         resolved["model"] = {"name": model, **resolved["model"]}
-    _check_names(flow.name, resolved, parameters)
-    _check_preset(resolved.get("preset"))
-    return _with_lists(resolved, {it.path: it for it in parameters})
+    return _checked(flow.name, resolved, {it.path: it for it in parameters})
 
 
 def _model_of_run(values: Mapping[str, Any]) -> str:
-    from penumbra.tasks.grounding.training.presets import model_name
+    """Return the name of the model; raise `ParameterError` with the nearest names for an unknown preset."""
+    from penumbra.tasks.grounding.training.presets import model_name, presets
 
-    preset, model = values.get("preset"), values.get("model") or {}
-    named = {"name": model["name"]} if isinstance(model.get("name"), str) else {}
-    return model_name(preset if isinstance(preset, str) else None, named)
+    preset, model = values.get("preset"), values.get("model")
+    name = model.get("name") if isinstance(model, dict) else None
+    if isinstance(preset, str) and preset not in presets():
+        near = " or ".join(get_close_matches(preset, presets(), 3, 0.4))
+        hint = f"did you mean {near}? " if near else ""
+        raise ParameterError(f"no preset {truncated(preset, WIDTH)!r}: {hint}grounding/training/presets.yaml has all")
+    return model_name(preset if isinstance(preset, str) else None, {"name": name} if isinstance(name, str) else {})
 
 
 def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
@@ -154,49 +156,35 @@ def _path_of(key: str, parameters: list[Parameter], model: str) -> str:
     return next(iter(outer), key)
 
 
-def _check_names(flow: str, values: Mapping[str, Any], parameters: list[Parameter], group: str = "") -> None:
-    """Raise `ParameterError` with the nearest name for a parameter that does not exist, or a group without names."""
-    is_group = {it.path: it.is_group for it in parameters}
+def _checked(
+    flow: str, values: Mapping[str, Any], parameters: Mapping[str, Parameter], group: str = ""
+) -> dict[str, Any]:
+    """Return the values with `openai` as `[openai]` where a list is expected.
+
+    Raises `ParameterError` with the nearest name for a parameter that does not exist, for a group that is no group of
+    values, and for a list that is none.
+    """
+    checked = dict(values)
     for name, value in values.items():
         path = f"{group}{name}"
-        if path not in is_group:
+        if path not in parameters:
             unknown = ".".join([path, *map(str, list(value)[:1])]) if isinstance(value, dict) else path
-            hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(is_group)))
+            hint = "".join(f"did you mean {near}? " for near in _nearest(unknown, list(parameters)))
             raise ParameterError(f"no parameter {unknown}: {hint}penumbra run {flow} --help lists them")
-        if is_group[path] and isinstance(value, dict):
-            _check_names(flow, value, parameters, f"{path}.")
-        elif is_group[path] and value is not None:
-            meant = f"{path}.name={value}" if f"{path}.name" in is_group else f"{path}.NAME={value}"
-            hint = f"did you mean {truncated(meant, WIDTH)}? penumbra run {flow} --help {path} lists them"
-            raise ParameterError(f"{path} is a group of parameters: {hint}")
-
-
-def _with_lists(values: Mapping[str, Any], parameters: Mapping[str, Parameter], group: str = "") -> dict[str, Any]:
-    """Return the values with `openai` as `[openai]` where a list is expected; refuse another value that is no list."""
-    checked: dict[str, Any] = {}
-    for name, value in values.items():
-        it = parameters[f"{group}{name}"]
-        checked[name] = value
+        it, shown = parameters[path], truncated(str(value), WIDTH)
+        is_list = get_origin(it.annotation) in (tuple, list)
         if it.is_group and isinstance(value, dict):
-            checked[name] = _with_lists(value, parameters, f"{it.path}.")
-        elif get_origin(it.annotation) in (tuple, list) and isinstance(value, str):
+            checked[name] = _checked(flow, value, parameters, f"{path}.")
+        elif it.is_group and value is not None:
+            meant = f"{path}.{'name' if f'{path}.name' in parameters else 'NAME'}={shown}"
+            hint = f"did you mean {meant}? penumbra run {flow} --help {path} lists them"
+            raise ParameterError(f"{path} is a group of parameters: {hint}")
+        elif is_list and isinstance(value, str):
             checked[name] = [value]
-        elif get_origin(it.annotation) in (tuple, list) and not isinstance(value, list | tuple | set):
-            example = f", as in {it.path}={json.dumps(it.default, default=str)}" if it.default else ""
-            raise ParameterError(f"{it.path}={value} is no list {type_name(it.annotation)}{example}")
+        elif is_list and not isinstance(value, list | tuple | set):
+            example = f", as in {path}={json.dumps(it.default, default=str)}" if it.default else ""
+            raise ParameterError(f"{path}={shown} is no list {type_name(it.annotation)}{example}")
     return checked
-
-
-def _check_preset(name: object) -> None:
-    """Raise `ParameterError` with the nearest names for a preset that does not exist."""
-    if not isinstance(name, str):
-        return
-    from penumbra.tasks.grounding.training.presets import presets
-
-    if name not in presets():
-        near = " or ".join(get_close_matches(name, presets(), 3, 0.4))
-        hint = f"did you mean {near}? " if near else ""
-        raise ParameterError(f"no preset {truncated(name, WIDTH)!r}: {hint}grounding/training/presets.yaml has all")
 
 
 def _nearest(unknown: str, paths: list[str]) -> list[str]:
