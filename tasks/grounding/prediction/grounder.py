@@ -72,32 +72,20 @@ class Watched:
     notes: tuple[str, ...] = ()
 
 
+@dataclass
 class Grounder:
-    """A run that predicts moments in any video.
+    """A run that predicts moments in any video."""
 
-    Args:
-        name: the run's name
-        model: its best model
-        settings: its settings
-        video_encoders: one for each source of video features, in the order in which the model takes them
-        text_encoder: the encoder of its text features
-        clip_length: seconds of a clip
+    name: str
+    model: nn.Module
+    settings: Settings
+    video_encoders: Sequence[Encoder]  # one for each source of video features, in the order of the model
+    text_encoder: TextEncoder
+    clip_length: float  # seconds
 
-    """
-
-    def __init__(
-        self,
-        name: str,
-        model: nn.Module,
-        settings: Settings,
-        video_encoders: Sequence[Encoder],
-        text_encoder: TextEncoder,
-        clip_length: float,
-    ) -> None:
-        self.name, self.settings, self.clip_length = name, settings, clip_length
-        self.video_encoders, self.text_encoder = video_encoders, text_encoder
-        self.device, self.system = device_of("auto"), system_of(settings)
-        self.model = model.eval().to(self.device)
+    def __post_init__(self) -> None:
+        self.device, self.system = device_of("auto"), system_of(self.settings)
+        self.model = self.model.eval().to(self.device)
 
     @classmethod
     def of_run(cls, run: str, dataset: str | None = None) -> "Grounder":
