@@ -5,7 +5,7 @@ penumbra ablation losses scenes
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from prefect import State
 from pydantic import Field
@@ -23,7 +23,7 @@ from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.devices import device_of
 from penumbra.tasks.features.extraction import FeaturesParameters
 from penumbra.tasks.features.video import videos_folder
-from penumbra.tasks.grounding.ablation import NEGATIVES, Results, RowPlan, SeededRun, plan, tabulate
+from penumbra.tasks.grounding.ablation import NEGATIVES, TRAINING, Grid, Results, RowPlan, SeededRun, plan, tabulate
 from penumbra.tasks.grounding.batches.inputs import Sources, named_sources, newest_of_encoder
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
@@ -55,7 +55,7 @@ def ablation(
     While the first rows train, each on its share of the cores, the inputs of later rows are made.
     """
     settings = {"model": model, "training": training, "inputs": inputs, "ranking": ranking}
-    grid, plans = plan(name, rows, dataset.name, preset, {**dict(negatives or {}), **dict(features or {}), **settings})
+    grid, plans = rows_of(dataset, name, rows, preset, negatives, features, **settings)
     materials, results = Materials(dataset), Results(grid, seeds)
     for row in plans:
         with failures_noted(results, row.row.label):
@@ -74,10 +74,22 @@ def ablation(
     artifact = tabulate(dataset.name, results)
     if results.failures:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in results.failures.items())
-        error = RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
-        error.artifact = artifact
-        raise error
+        raise RunError(f"{len(results.failures)} failed ({reasons}); the rest is in {artifact.path}")
     return completed_state(artifact, results.outcome)
+
+
+def rows_of(
+    dataset: Dataset,
+    name: str,
+    rows: tuple[str, ...],
+    preset: str | None,
+    negatives: NegativesParameters | None,
+    features: FeaturesParameters | None,
+    **settings: Any,
+) -> tuple[Grid, list[RowPlan]]:
+    """Return the grid and its chosen rows, each with all its parameters."""
+    groups = {**dict(negatives or {}), **dict(features or {}), **{name: settings[name] for name in TRAINING}}
+    return plan(name, rows, dataset.name, preset, groups)
 
 
 class Materials:

@@ -6,6 +6,7 @@ set in the UI. `prefect deploy --all` does none of the three.
 """
 
 import json
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -14,30 +15,26 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.events.schemas.automations import AutomationCore
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.utilities.callables import parameter_schema
-from prefect.workers.process import ProcessWorker
 
 from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.locations import PROJECT, data_folder
 from penumbra.flows.parameters import OWN_FILE, deployment_parameters, own_parameters
 from penumbra.flows.registry import ParameterError, deployments, flow_of, prefect_yaml
 from penumbra.flows.safe_console import write_error
+from penumbra.flows.serve import WORKERS
 from penumbra.tasks.data.dataset import Dataset, DatasetError
 
-POOLS = ("penumbra", "penumbra-gpu")
 SILENT_RUNS = PROJECT / "flows" / "silent-runs.yaml"
 
 
 def main() -> None:
     """Apply what is new or has changed."""
     with get_client(sync_client=True) as client:
-        for pool in POOLS:
-            try:
-                client.read_work_pool(pool)
-            except ObjectNotFound:
-                template = ProcessWorker.get_default_base_job_template()
-                client.create_work_pool(WorkPoolCreate(name=pool, type=ProcessWorker.type, base_job_template=template))
+        for pool in WORKERS:
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=pool, type="process"))  # its worker adds the template
         versions = {(known.flow_id, known.name): known.version for known in client.read_deployments(limit=200)}
         for deployment in map(without_idle_schedules, all_deployments()):
             flow_name = deployment["tags"][0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.tree import Tree
 
-from penumbra.flows.commands.terminal import DryRun, console, data_sets, print_line, print_removed, print_table
+from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
 
 if TYPE_CHECKING:
     from penumbra.artifacts.manifest import Artifact, Manifest
@@ -18,7 +18,7 @@ artifacts = typer.Typer(
     help="List artifacts, show their first rows and folder, verify them, and remove them.", no_args_is_help=True
 )
 Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
-OfDataset = Annotated[str | None, typer.Argument(autocompletion=data_sets, help="Only this data set's.")]
+OfDataset = Annotated[str | None, typer.Argument(help="Only this data set's.")]
 
 
 @artifacts.command("ls")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penumbra.flows.commands.terminal import data_sets, print_line, print_table
+from penumbra.flows.commands.terminal import print_line, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ def _make_splits(
     return [label for _, label in splits]
 
 
-def check(dataset: Annotated[str, typer.Argument(autocompletion=data_sets, help="A folder of PENUMBRA_DATA.")]) -> None:
+def check(dataset: Annotated[str, typer.Argument(help="A folder of PENUMBRA_DATA.")]) -> None:
     """Is this a data set? Rows, videos and lengths by split, and which rows would be rejected, and why.
 
     Exit 1 if no training query can be used.

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penumbra.flows.commands.terminal import data_sets, print_line, print_table, warn, write_text
+from penumbra.flows.commands.terminal import print_line, print_table, warn, write_text
 from penumbra.flows.safe_console import json_text
 
-WithNegatives = Annotated[str, typer.Argument(autocompletion=data_sets, help="A data set whose negatives are built.")]
+WithNegatives = Annotated[str, typer.Argument(help="A data set whose negatives are built.")]
 
 
 def browse(

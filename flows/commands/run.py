@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penumbra.flows.commands.terminal import data_sets, print_line, print_table, resumable
+from penumbra.flows.commands.terminal import print_line, print_table, resumable
 from penumbra.flows.registry import FLOWS
 from penumbra.flows.server import PORT
 
@@ -34,13 +34,8 @@ class RunCommand(TyperCommand):
 
 
 def run(
-    flow: Annotated[str, typer.Argument(metavar="FLOW", autocompletion=lambda: list(FLOWS), help=", ".join(FLOWS))],
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATASET", autocompletion=data_sets, help="charades-cg, scenes, your own …, or a preset"
-        ),
-    ],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help=", ".join(FLOWS))],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="charades-cg, scenes, your own …, or a preset")],
     param: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."),
@@ -105,29 +100,20 @@ def ablation(
     """
     from penumbra.flows.local_run import prepare, run_flow
     from penumbra.flows.parameters import parse_parameters
-    from penumbra.tasks.grounding.ablation import GROUPS, TRAINING, listing, plan, table_text
-    from penumbra.tasks.grounding.runs import RunError
+    from penumbra.tasks.grounding.ablation import listing, table_text
 
     changes = {**parse_parameters(param or []), "name": name, "rows": row or [], "seeds": seeds}
     _, _, values = prepare("ablation", dataset, changes)
-    groups = {**dict(values["negatives"] or {}), **dict(values["features"] or {}), **values}
-    given = {group: groups.get(group) for group in (*GROUPS, *TRAINING)}
-    grid, plans = plan(name, row or [], dataset, values["preset"], given)
+    from penumbra.flows.ablation import rows_of
+
+    grid, plans = rows_of(**values)
     if dry_run:
         print_table(("row", "changes", "model", "negatives"), listing(plans), grid.title)
         print_line(", ".join([f"{len(plans)} rows × {seeds} seeds", *(param or [])]))
         return
-    failed = None
-    try:
-        with resumable():
-            artifact = run_flow("ablation", dataset, changes)
-    except RunError as error:
-        if error.artifact is None:
-            raise
-        artifact, failed = error.artifact, error
+    with resumable():
+        artifact = run_flow("ablation", dataset, changes)
     sys.stdout.write(f"{table_text(artifact)}\n{artifact.path}\n")
-    if failed:
-        raise failed
 
 
 def serve(

@@ -9,12 +9,12 @@ import typer
 from rich.filesize import decimal
 
 from penumbra.flows.commands.artifacts import lineage, print_figures
-from penumbra.flows.commands.terminal import DryRun, console, data_sets, print_line, print_removed, print_table
+from penumbra.flows.commands.terminal import DryRun, console, print_line, print_removed, print_table
 from penumbra.flows.safe_console import write_error
 
 runs = typer.Typer(help="List trainings with their figures, show one, and remove it.", no_args_is_help=True)
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Its name, its key, or the key's first digits.")]
-OfDataset = Annotated[str | None, typer.Option("--dataset", autocompletion=data_sets, help="Only this data set's.")]
+OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only this data set's.")]
 
 
 @runs.command("ls")
@@ -82,7 +82,7 @@ def rm(
 
 
 def compare(
-    dataset: Annotated[str, typer.Argument(autocompletion=data_sets, help="The data set of both runs.")],
+    dataset: Annotated[str, typer.Argument(help="The data set of both runs.")],
     first: RunName,
     second: RunName,
     seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,

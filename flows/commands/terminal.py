@@ -60,14 +60,6 @@ def write_text(lines: Iterable[str], output: Path | None) -> None:
         stream.writelines(lines)
 
 
-def data_sets() -> list[str]:
-    """Return the names of data sets, for the completion of a shell."""
-    from penumbra.artifacts.locations import data_folder
-
-    folders = data_folder().iterdir() if data_folder().is_dir() else ()
-    return ["scenes", *sorted(folder.name for folder in folders if folder.is_dir() and folder.name[0] not in "._")]
-
-
 def end_at_once(number: int, _: object) -> None:
     """End the process without a traceback: a handler of Ctrl-C while there is nothing to report."""
     os.write(2, b"\n")

@@ -30,12 +30,7 @@ SETTINGS = "settings.json"  # the settings of a run, written before its first ep
 
 
 class RunError(PenumbraError):
-    """A training can't start or continue, or its files are missing or damaged.
-
-    `artifact` holds what was made nevertheless, such as the other rows of an ablation.
-    """
-
-    artifact: Artifact | None = None
+    """A training can't start or continue, or its files are missing or damaged."""
 
 
 # -- folders of checkpoints --------------------------------------------------------------------------------------------
