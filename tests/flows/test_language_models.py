@@ -27,11 +27,16 @@ from penumbra.flows.build_negatives import build_negatives
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.fills import SUBSTITUTED
+from penumbra.tasks.negatives.in_video_negatives import InVideoNegatives
 from penumbra.tasks.negatives.providers.answers import Answers
 from penumbra.tasks.negatives.providers.budget import BudgetError
 from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.questions import load_prompt
 from penumbra.tasks.negatives.providers.settings import Gemini, HostedSettings, OpenAI
+from penumbra.tasks.negatives.report import Rejected
+from penumbra.tasks.negatives.selection import ChosenNegatives
+from penumbra.tasks.stage import Stage, run
+from penumbra.tasks.text.embeddings import Embeddings
 from tests.hosted import PRICE, SLOT, asked_lines, lines_of, quick, running  # noqa: F401 (running is a fixture)
 from tests.protocol_server import ProtocolServer
 from tests.rows import first_videos
@@ -83,13 +88,14 @@ class Corner:
         self.made: list[Artifact] = []
 
     def cut_short(self) -> None:
-        def choose(*parents: Any) -> Artifact:
-            self.made = list(parents[4])
-            return self.made[0]
+        def run_until_fills(stage: Stage) -> Artifact | None:
+            if isinstance(stage, ChosenNegatives):
+                self.made = list(stage.fills)
+                return self.made[0]
+            return None if isinstance(stage, (Embeddings, InVideoNegatives, Rejected)) else run(stage)
 
-        self.patch.setattr("penumbra.flows.build_negatives.choose_negatives", choose)
-        for stage in ("embed", "pair", "gather_rejected", "quality_of"):
-            self.patch.setattr(f"penumbra.flows.build_negatives.{stage}", lambda *_: None)
+        self.patch.setattr("penumbra.flows.build_negatives.run", run_until_fills)
+        self.patch.setattr("penumbra.flows.build_negatives.quality_of", lambda *_: None)
         self.patch.setattr("penumbra.flows.build_negatives.report_negatives", lambda *_: "cut short")
 
     def filling(self, *providers: str, **settings: Any) -> Filling:
