@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penumbra.tasks.devices import fast_cpu_matmul
-from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
+from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.training.loop import TrainingStep, keep_memory, make_optimiser
 from penumbra.tasks.grounding.training.presets import Settings, layered
@@ -106,7 +106,7 @@ def made_up(sizes: Sizes) -> tuple[Examples, Features, Features]:
     ]
     negatives = {str(n): {level: f"{n} {level}" for level in (1, 2, 3)} for n in range(BATCH)}
     in_video = {qid: list(levels.values()) for qid, levels in negatives.items()}
-    return prepare(rows, negatives, videos, words, in_video=in_video), videos, words
+    return make_examples(rows, negatives, videos, words, in_video=in_video), videos, words
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:

@@ -30,7 +30,7 @@ from penumbra.tasks.grounding.evaluation.predictions import sources_of_run
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.loop import world_size
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings
-from penumbra.tasks.grounding.training.stage import for_clips_of, training_run
+from penumbra.tasks.grounding.training.stage import settings_for_clips, training_run
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.stage import Ahead, is_planned, logger, stages_ahead
@@ -154,7 +154,7 @@ def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead
         return started
     with failures_noted(results, row.row.label):
         sources = with_parts(materials.sources(row), row.settings)
-        fitted = for_clips_of(sources, row.settings, row.preset)
+        fitted = settings_for_clips(sources, row.settings, row.preset)
         for settings in (fitted.with_seed(first + number) for number in range(results.seeds)):
             started.append((sources, settings, ahead(training_run(sources, settings))))
     return started

@@ -51,7 +51,7 @@ def build_negatives(
 
 
 def queries_of(dataset: Dataset, settings: NegativesParameters) -> Queries:
-    """Return what is known of the queries before any negative is made."""
+    """Return the artifacts about the queries: annotations, tags, embeddings and in-video negatives."""
     annotations = read_annotations(dataset)
     tags = run(Tags(annotations, settings.tagging))
     embeddings = run(Embeddings(annotations, settings.encoding))
@@ -67,7 +67,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         return sentences_of(queries, dictionary, settings)
     masks = run(Masks(annotations, tags, settings.masking))
     unanswered = ask_hosted(annotations, tags, masks, dictionary, settings.filling)
-    with plan_if(settings.filling.dry_run):  # a dry run ends here: the price is in its report
+    with plan_if(settings.filling.dry_run):  # a dry run only reports the price
         fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding))

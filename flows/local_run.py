@@ -17,7 +17,7 @@ from penumbra.tasks.progress import prepare_log
 if TYPE_CHECKING:
     from prefect import Flow
 
-FAILS_FIRST = "first: "  # begins the reason why a planned stage can't be made
+FAILS_FIRST = "first: "  # prefix of the reason why a planned stage cannot be made
 
 
 def prepare(
@@ -28,7 +28,7 @@ def prepare(
     Args:
         name: of the flow
         dataset: name of a deployment, which is a data set's or a preset's, or of a data set without a deployment
-        layers: parameters on top of the deployment's; a later layer beats those before it
+        layers: parameters that override the deployment's; a later layer overrides the earlier ones
 
     Raises:
         ParameterError: there is no such flow or parameter, or a value does not fit
@@ -66,10 +66,10 @@ def run_flow(name: str, dataset: str, *layers: dict[str, Any]) -> Any:
 
 
 def plan_flow(name: str, dataset: str, *layers: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the stages of a flow in their order: name, whether it is there or would be made, and its key.
+    """Return the stages of a flow in their order: name, whether it exists or would be made, and its key.
 
-    The key of a stage may not be known yet; then the reason is in its place, and begins with `FAILS_FIRST` if the flow
-    would fail there. Nothing is made. Raises as `prepare` does.
+    If a key is not known yet, the reason is in its place; it begins with `FAILS_FIRST` if the flow would fail at this
+    stage. Nothing is made. Raises as `prepare` does.
     """
     from penumbra.tasks.stage import TO_MAKE, planning
 

@@ -15,7 +15,7 @@ from penumbra.tasks.grounding.batches.inputs import Sources, find_sources
 from penumbra.tasks.grounding.configs import Inputs, Ranking, Training
 from penumbra.tasks.grounding.report import report_training
 from penumbra.tasks.grounding.training.presets import OptionalModelConfig, Preset, Settings, with_preset
-from penumbra.tasks.grounding.training.stage import for_clips_of, train_model
+from penumbra.tasks.grounding.training.stage import settings_for_clips, train_model
 from penumbra.tasks.stage import run
 from penumbra.tasks.text.visual_dynamic_queries import VisualDynamicQueries
 
@@ -29,14 +29,14 @@ def train_grounding(
     inputs: Inputs | None = None,
     ranking: Ranking | None = None,
 ) -> State[Artifact]:
-    """Train a model, with or without SHINE's negatives; parameters that are set beat the preset."""
+    """Train a model, with or without SHINE's negatives; explicit parameters override the preset."""
     settings = with_preset(preset, {"model": model, "training": training, "inputs": inputs, "ranking": ranking})
     return completed_state(*train(find_sources(read_annotations(dataset), settings), settings, preset))
 
 
 def train(sources: Sources, settings: Settings, preset: str | None) -> tuple[Artifact, str]:
     """Train a model; return the run's metrics and its outcome. This is the flow's DAG."""
-    settings = for_clips_of(sources, settings, preset)
+    settings = settings_for_clips(sources, settings, preset)
     metrics = train_model(with_parts(sources, settings), settings)
     return metrics, report_training(metrics)
 

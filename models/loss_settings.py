@@ -56,7 +56,7 @@ class ShineLosses(LossSettings):
 
     `variant` chooses between SHINE's paper and the authors' released code where they differ. "paper" trains everything.
     "released" is what the released criterion computes: the saliency losses and the rankings alone. It never matches, so
-    decoder, anchors, span and class heads get no gradient, and what such a model localises is noise.
+    decoder, anchors, span and class heads get no gradient, and the windows of such a model are meaningless.
 
     Where the paper leaves something open, both follow the released code: the divergence of the fine ranking squashes
     saliency with a sigmoid and stops the gradient of its first argument (`losses.divergence`); a moment that covers the
@@ -131,7 +131,7 @@ class BMDETRLosses(LossSettings):
     """BM-DETR's losses: no auxiliary ones, GIoU before L1, and the pair hinge as frame margin loss.
 
     The published code adds the class error, a percentage without gradient, to the total; `class_error` 1 does the same.
-    It changes no weight and hides what the total does, so it is off. `negatives` and `without_negative` say which
+    It changes no gradient and obscures the total, so it is off. `negatives` and `without_negative` say which
     negative queries a step takes: those of other moments of the video, generated hard negatives, or either.
     """
 

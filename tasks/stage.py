@@ -34,19 +34,19 @@ from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
 from penumbra.tasks.progress import LOG, ProgressEvent, prepare_log, progress_scope
 
 REPORT_EVERY = 1.0  # seconds between two lines about progress
-FEW_ROWS = 4096  # are done before workers have started
-TASKS_A_WORKER = 4  # at least, if there are that many parts: a task costs Prefect as much time as some parts take
+FEW_ROWS = 4096  # the run makes a stage of so few rows before workers have started
+TASKS_A_WORKER = 4  # at least, if there are enough parts: a task costs Prefect as much time as some parts take
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
-PARTS_A_TASK = 8  # at most: the run learns of the parts when all of them are done
+PARTS_A_TASK = 8  # at most: the run receives the parts of a task together
 IS_THERE, TO_MAKE = "is there", "would be made"
-NO_TEMPLATE = str.maketrans("{}", "()")  # of the name of a task run
+NO_TEMPLATE = str.maketrans("{}", "()")  # Prefect would fill braces in the name of a task run
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class NotYetError(PenumbraError):
-    """A key depends on something that is not made yet; the message says on what."""
+    """A key depends on an artifact that is not made yet; the message names the artifact."""
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
@@ -110,7 +110,7 @@ class Stage(ABC):
 
     @cached_property
     def pieces(self) -> Sequence[Any]:
-        """What each part is made from; by default the number of a part of the first parent."""
+        """The input of each part; by default the number of a part of the first parent."""
         return range(len(Store().manifest(self.parents[0]).parts))
 
     @property
@@ -143,7 +143,7 @@ class Stage(ABC):
 
     @cached_property
     def work(self) -> Work:
-        """All that the key is a digest of; raises `NotYetError` if a parent's key is not known yet."""
+        """The values whose digest is the key; raises `NotYetError` if a parent's key is not known yet."""
         unknown = dict.fromkeys(parent.stage for parent in self.parents if not parent.key)
         if unknown:
             raise NotYetError(f"after {', '.join(unknown)}")
@@ -357,7 +357,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
 def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]:
     """Return the parts of each task, at least `each` tasks a worker if there are that many parts.
 
-    The parts of a task lie far apart, so that neighbouring parts with much to do are shared out.
+    The parts of a task are far apart, so that expensive neighbouring parts are divided among the tasks.
     """
     tasks = max(min(len(missing), each * workers), -(-len(missing) // PARTS_A_TASK))
     return [list(missing[first::tasks]) for first in range(tasks)]

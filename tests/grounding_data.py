@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from penumbra.tasks.grounding.batches.examples import Examples, Features, prepare
+from penumbra.tasks.grounding.batches.examples import Examples, Features, make_examples
 from penumbra.tasks.grounding.training.loop import Job
 from penumbra.tasks.grounding.training.presets import Settings
 
@@ -52,7 +52,7 @@ def texts(count: int) -> Features:
 
 def data(count: int = 24, levels: int = 3) -> Examples:
     found = rows(count)
-    return prepare(found, negatives(found, levels), videos(), texts(count))
+    return make_examples(found, negatives(found, levels), videos(), texts(count))
 
 
 def settings(training: dict[str, Any] | None = None, **groups: dict[str, Any]) -> Settings:

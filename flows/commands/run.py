@@ -40,13 +40,13 @@ def run(
         list[str] | None,
         typer.Option(help="NAME=VALUE, as in filling.candidates=4 or providers=\\[openai]; may be repeated."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of parameters; --param beats it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of parameters; --param overrides it.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="List what is there and what would be made, and what hosted models would cost; send nothing. "
-            "Exit 1 if the run would fail.",
+            help="List the artifacts that exist and those that would be made, and the cost of hosted models; send "
+            "nothing. Exit 1 if the run would fail.",
         ),
     ] = False,
 ) -> None:
@@ -95,8 +95,8 @@ def ablation(
 ) -> None:
     """Run a grid of trainings, a table of the papers, over a data set, and print the table.
 
-    Each row builds its negatives and features, trains, and is evaluated on every test split. What is there already is
-    not made again. If a row fails, the others go on, and the exit code is 1.
+    Each row builds its negatives and features, trains, and is evaluated on every test split. Artifacts that exist are
+    reused. If a row fails, the other rows continue, and the exit code is 1.
     """
     from penumbra.flows.local_run import prepare, run_flow
     from penumbra.flows.parameters import parse_parameters
@@ -119,7 +119,8 @@ def ablation(
 def serve(
     port: Annotated[int, typer.Option(help="Port of the server and its UI.")] = PORT,
     env: Annotated[
-        bool, typer.Option("--env", help="Print what another shell evaluates to reach the running server; start none.")
+        bool,
+        typer.Option("--env", help="Print the commands by which another shell uses the running server; start none."),
     ] = False,
 ) -> None:
     """Start server, work pools, workers and all deployments for one machine; Ctrl-C ends them all.

@@ -1,4 +1,4 @@
-"""The parameters of `filling`: which providers fill the masks, how often, and what that may cost.
+"""The parameters of `filling`: the providers that fill the masks, the number of candidates, and the cost limit.
 
 A provider of Penumbra is a class of `providers.settings`. A provider of another package is found by its entry point
 (see `penumbra.tasks.negatives.providers`), and its parameters are in `plugins`.
@@ -56,12 +56,12 @@ ProviderName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "s
 
 
 class Filling(Parameters):
-    """Which providers fill the masks, how often, and what that may cost."""
+    """The providers that fill the masks, the number of candidates, and the cost limit."""
 
     providers: list[ProviderName] = Field(
         ["corpus"],
         min_length=1,
-        description="Providers whose candidates are chosen from; a text that two of them give is the first one's. "
+        description="Providers of the candidates; if two of them give the same text, it is the first one's. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",
     )
@@ -90,7 +90,7 @@ class Filling(Parameters):
     gemini: Gemini = Gemini()
     llama: Llama = Llama()
     plugins: dict[str, dict[str, Any]] = Field(
-        {}, description="Parameters of other packages' providers by the provider's name, such as {echo: {place: 1}}."
+        {}, description="Parameters of other packages' providers by the provider's name, such as {fixed: {place: 1}}."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""All parameter groups of `build-negatives`, for the flows that do its work on the way."""
+"""All parameter groups of `build-negatives`, for the flows that include it."""
 
 from typing import Literal
 
@@ -18,15 +18,13 @@ class NegativeSource(Parameters):
 
     source: Literal["fills", "nearest", "imported"] = Field(
         "fills",
-        description="fills: chosen of what the providers filled; nearest: other training queries, a control; imported: "
-        "what others have made.",
+        description="fills: chosen from the providers' fills; nearest: other training queries, a control; imported: "
+        "negatives made elsewhere.",
     )
-    file: str = Field(
-        "", description="The file of `imported`: JSON lines, CSV or TSV; without one it is what was imported last."
-    )
+    file: str = Field("", description="The file of `imported`: JSON lines, CSV or TSV. Default: the newest import.")
     ranks: tuple[int, int, int] = Field(
         (1, 30, 300),
-        description="Of `nearest`: how many other queries are nearer than each level's, this one included. On "
+        description="Of `nearest`: the rank of each level's query among the other queries, by cosine. On "
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
 
@@ -52,7 +50,7 @@ class QualityConfig(Parameters):
 
 
 class NegativesParameters(Parameters):
-    """How the negatives are built: the groups of `build-negatives`."""
+    """The parameter groups of `build-negatives`."""
 
     sourcing: NegativeSource = NegativeSource()
     tagging: Tagging = Tagging()

@@ -1,7 +1,7 @@
-"""How natural a text reads: the mean natural log-probability of its tokens.
+"""The plausibility of a text: the mean natural log-probability of its tokens.
 
 Two Kneser-Ney trigram models, each of the training queries of one half of the videos, score every text, and the lower
-score counts: the sentence that a candidate was drawn from, which is in one half, can't vouch for it.
+score counts. So a candidate does not score high because its own sentence is in the model of one half.
 """
 
 from functools import cached_property

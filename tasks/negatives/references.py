@@ -17,7 +17,7 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class Negatives:
-    """All artifacts of a run; `outcome` says in one line how the run ended.
+    """All artifacts of a run; `outcome` describes the result of the run in one line.
 
     Negatives that are whole sentences have no masks and no fills.
     """

@@ -1,4 +1,4 @@
-"""The report of a run of `build-negatives`, and the stage `rejected`: one table of all that its stages refused."""
+"""The report of a run of `build-negatives`, and the stage `rejected`: a table of all rows that its stages rejected."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ LEVELS = 3
 
 @dataclass(frozen=True)
 class Rejected(Stage):
-    """The refusals of several stages, one part after the other."""
+    """The rejections of several stages, one part after the other."""
 
     name = "rejected"
     version = 1
@@ -35,12 +35,12 @@ class Rejected(Stage):
 
     @cached_property
     def pieces(self) -> Sequence[pa.Table]:
-        """The refusals of each part."""
+        """The rejections of each part."""
         store = Store()
         return [rows for artifact in self.stages for rows in store.rejected(artifact)]
 
     def part(self, piece: pa.Table) -> Part:
-        """Return the refusals of a part as they are."""
+        """Return the rejections of a part."""
         return Part(piece, len(piece), len(piece))
 
 
@@ -56,7 +56,7 @@ def report_negatives(made: Negatives) -> str:
 
 
 def outcome_line(store: Store, made: Negatives) -> str:
-    """Return how a run ended, in one line: negatives, what was filled by `corpus` instead, and what is missing."""
+    """Return the outcome of a run in one line: negatives, substitutes by `corpus`, rejected rows and missing levels."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
     if made.masks is None:
         return _sentence_outcome(store, made)
@@ -75,7 +75,7 @@ def outcome_line(store: Store, made: Negatives) -> str:
 
 
 def _sentence_outcome(store: Store, made: Negatives) -> str:
-    """Return the outcome for whole sentences: how many queries have any, and the commonest reason of a refusal."""
+    """Return the outcome for whole sentences: queries with negatives, and the most frequent reason of a rejection."""
     negatives = store.manifest(made.negatives)
     queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
     training = sum(part["split"].to_pylist().count("train") for part in store.parts(made.annotations, ["split"]))
@@ -87,7 +87,7 @@ def _sentence_outcome(store: Store, made: Negatives) -> str:
 
 
 def write_report(store: Store, made: Negatives) -> str:
-    """Return the report in markdown: outcome, examples, figures by level, stages and refusals."""
+    """Return the report in markdown: outcome, examples, figures by level, stages and rejections."""
     manifests = [store.manifest(artifact) for artifact in made.stages]
     names = {artifact.key: provider_name(store, artifact) for artifact in made.fills}
     refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())

@@ -1,9 +1,9 @@
-"""Stage `negatives`: one negative for each query and level, of the candidates of all providers.
+"""Stage `negatives`: one negative for each query and level, chosen from the candidates of all providers.
 
 A candidate must pass `penumbra.tasks.negatives.checks`. Of those that do, a query gets the first three, in the order of
 their providers, whose SentenceBERT cosine to the query falls from level to level, each level with the words of the
-level before; level 1 is no paraphrase of the query. A query that can't have all levels gets those that it can: SHINE's
-ranking losses then rank the levels that there are. Other criteria were tried (likeness to all queries, naturalness
+level before; level 1 is no paraphrase of the query. If no three candidates fit, the query gets as many levels as
+possible, and SHINE's ranking losses rank these levels. Other criteria were tried (likeness to all queries, naturalness
 beyond the provider's own, a floor), and models learned less from the negatives that they chose (docs/does-it-help.md).
 """
 
@@ -35,8 +35,8 @@ from penumbra.tasks.text.embeddings import Encoding, Vectors, encode, vectors_by
 
 STAGE = "negatives"
 LEVELS = (1, 2, 3)
-LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # as many levels as possible first
-MOST_CHAINS = 256  # considered at a time
+LEVEL_SETS = [levels for size in (3, 2, 1) for levels in combinations(LEVELS, size)]  # most levels first
+MOST_CHAINS = 256  # that are considered at a time
 NOT_FALLING = "no candidate keeps the level before and is further from the query than it"
 
 
@@ -76,14 +76,14 @@ class Candidate:
     rank: int = 0
 
 
-Chain = tuple[Candidate, ...]  # candidates, one for each of some levels
+Chain = tuple[Candidate, ...]  # one candidate for each of some levels
 
 
 class Candidates:
     """The candidates of a query at a level, in the order of the providers, each text once.
 
-    A candidate is checked when it is asked for: most queries take the first that passes. `refused` is the reason of the
-    first refusal.
+    A candidate is checked when it is needed, because most queries take the first one that passes. `refused` is the
+    reason of the first candidate that does not pass.
     """
 
     def __init__(self, fills: Iterable[Candidate], refusal: Callable[[Sequence[str], str], str]) -> None:
@@ -118,7 +118,7 @@ class Query:
         return all(level in self.candidates and self.candidates[level].first(1) for level in levels)
 
     def chains(self, levels: Sequence[int]) -> Iterator[Chain]:
-        """Yield the chains of candidates of these levels: of distinct texts, each with the words of the level before.
+        """Yield chains: one candidate for each level, with distinct texts, each keeping the words of the one before.
 
         Chains of the first candidate of each level come first, then those of the first two, of four, and so on.
         """
@@ -175,8 +175,8 @@ def choose(
 ) -> dict[str, Choice]:
     """Return the choice for each query by its id: of all levels if they go together, else of as many as do.
 
-    All queries try their first chain, those for which it does not hold their second, and so on. The levels of a chain
-    are compared one after the other, so that no text is encoded whose chain has failed before.
+    All queries try their first chain; queries whose chain fails try their second one, and so on. The levels of a chain
+    are compared one after the other, so that the texts after a failed level are not encoded.
 
     Args:
         queries: those of a part, with their candidates
@@ -262,7 +262,7 @@ class Chooser:
         queries = self._with_candidates(annotations, masked_queries(tags, masks), fills)
         encoder = partial(encode, encoding=self.encoding)
         choices = choose(queries, vectors_by_text(embeddings), encoder, self.choosing.ceiling)
-        natural = self._natural(choices.values())
+        plausibility = self._plausibilities(choices.values())
         rows, rejected, checks = list[dict[str, Any]](), [], [*self.checks.names, "ceiling", "falling"]
         for query in queries:
             choice = choices.get(query.masked.qid)
@@ -283,7 +283,7 @@ class Chooser:
                         "provider": candidate.provider,
                         "model": candidate.model,
                         "similarity": choice.cosines[place],
-                        "plausibility": natural[candidate.text] - natural[query.text],
+                        "plausibility": plausibility[candidate.text] - plausibility[query.text],
                         "checks": checks,
                     }
                 )
@@ -308,8 +308,8 @@ class Chooser:
             gathered[qid].candidates[level] = Candidates(several, refusal)
         return list(gathered.values())
 
-    def _natural(self, choices: Iterable[Choice]) -> dict[str, float]:
-        """Return how natural each query and each chosen candidate reads, by its text."""
+    def _plausibilities(self, choices: Iterable[Choice]) -> dict[str, float]:
+        """Return the plausibility of each query and each chosen candidate, by its text."""
         words: dict[str, list[str]] = {}
         for choice in choices:
             tokens = [token["text"].lower() for token in choice.query.masked.tokens]

@@ -24,7 +24,7 @@ from penumbra.tasks.grounding.evaluation.baselines import CONSTANT
 from penumbra.tasks.grounding.families.detr import QDDETRConfig
 from penumbra.tasks.grounding.runs import RunError, run_folder
 from penumbra.tasks.grounding.training.presets import with_preset
-from penumbra.tasks.grounding.training.stage import for_clips_of
+from penumbra.tasks.grounding.training.stage import settings_for_clips
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.parameters import NegativesParameters
 from tests.rows import first_videos
@@ -186,6 +186,6 @@ def test_a_preset_cuts_videos_after_the_same_seconds_for_any_clip_length(
     for features, own, cut in ((halves, None, 150), (videos, None, 75), (halves, 60, 60)):
         settings = with_preset(preset, {"inputs": Inputs(longest_video=own) if own else None})
         sources = Sources(videos, videos, (features,))
-        assert for_clips_of(sources, settings, preset).inputs.longest_video == cut
+        assert settings_for_clips(sources, settings, preset).inputs.longest_video == cut
     unlimited = with_preset("charades-cg-bm_detr", {})
-    assert for_clips_of(Sources(videos, videos, (halves,)), unlimited, "charades-cg-bm_detr") == unlimited
+    assert settings_for_clips(Sources(videos, videos, (halves,)), unlimited, "charades-cg-bm_detr") == unlimited

@@ -66,9 +66,10 @@ def length_groups(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 def apart(rows: Tensor, video: np.ndarray) -> Tensor:
-    """Return the rows of a batch in an order in which no row is followed by one of the same video, where there is one.
+    """Return the rows of a batch in an order in which, if possible, no row is followed by one of the same video.
 
-    A query's negative is the next query of the batch, the last one's the first. `video` is that of every query.
+    The negative of a query is the next query of the batch; that of the last query is the first one. `video` is the
+    video of every query.
     """
     videos = video[rows.numpy()]
     if (videos != np.roll(videos, -1)).all():

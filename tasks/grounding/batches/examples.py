@@ -220,7 +220,7 @@ def clip_range(start: float, end: float, clips: int, clip_length: float) -> tupl
     return min(int(start / clip_length), last), last
 
 
-def prepare(
+def make_examples(
     rows: Iterable[Mapping[str, Any]],
     negatives: Mapping[str, Mapping[int, str]],
     videos: Features,

@@ -15,8 +15,8 @@ from penumbra.tasks.grounding.batches.examples import (
     joined,
     load_features,
     load_patches,
+    make_examples,
     normalised,
-    prepare,
 )
 from penumbra.tasks.grounding.configs import BaseSettings, Inputs, ModelConfig
 from penumbra.tasks.negatives.references import Negatives
@@ -180,9 +180,9 @@ class Loaded:
         wanted = set(splits)
         return [row for row in self.rows if row["split"] in wanted]
 
-    def prepare(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
+    def examples_of(self, rows: Iterable[dict[str, Any]], stage: str) -> Examples:
         """Return examples of some rows."""
-        return prepare(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
+        return make_examples(rows, self.negatives, self.videos, self.texts, stage, self.in_video, self.parts)
 
 
 def load(sources: Sources, inputs: Inputs) -> Loaded:

@@ -140,7 +140,7 @@ def _own_figures(loaded: Loaded, model: nn.Module, system: System[Any], settings
     """
     train, validation = split_rows(loaded, settings)
     known = loaded.negatives.keys() | (loaded.in_video or {}).keys()
-    examples = loaded.prepare([row for row in validation if row["qid"] in known] or train, STAGE)
+    examples = loaded.examples_of([row for row in validation if row["qid"] in known] or train, STAGE)
     if not len(examples):
         return {}
     device = device_of("auto")

@@ -92,7 +92,7 @@ def predict_rows(
     loaded: Loaded, queries: Sequence[dict[str, Any]], model: Any, system: System[Any], split: str, run: str
 ) -> Part:
     """Predict rows of `annotations` with any text that has features; other rows are rejected with their reason."""
-    prepared = loaded.prepare(queries, STAGE)
+    prepared = loaded.examples_of(queries, STAGE)
     rows: list[dict[str, Any]] = []
     seconds = 0.0
     if len(prepared):

@@ -1,4 +1,4 @@
-"""Moment-DETR and QD-DETR, with SHINE's losses or without; and what BM-DETR shares with them."""
+"""Moment-DETR and QD-DETR, with SHINE's losses or without, and the base classes that BM-DETR shares."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -45,14 +45,14 @@ class DETROptions:
 
 @dataclass(frozen=True)
 class MomentDETROptions(DETROptions):
-    """The same of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
+    """Options of Moment-DETR; `alignment` is the width of its optional alignment of moment queries and words."""
 
     alignment: int = 0
 
 
 @dataclass(frozen=True)
 class QDDETROptions(DETROptions):
-    """The same of QD-DETR; "official" `text_attention` repeats the published mix-up of masks within a batch."""
+    """Options of QD-DETR; "official" `text_attention` repeats the published mix-up of masks within a batch."""
 
     text_attention: Literal["fixed", "official"] = "fixed"
 

@@ -25,7 +25,7 @@ from penumbra.tasks.features.reading import Float16Array
 from penumbra.tasks.features.simulated import SIMULATED
 from penumbra.tasks.features.text import TextEncoder, load_text_encoder
 from penumbra.tasks.features.video import notes_on
-from penumbra.tasks.grounding.batches.examples import Features, joined, normalised, prepare
+from penumbra.tasks.grounding.batches.examples import Features, joined, make_examples, normalised
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.runs import RunError
 from penumbra.tasks.grounding.training.presets import Settings
@@ -152,7 +152,7 @@ class Grounder:
         seconds = min(watched.duration, (inputs.longest_video or float("inf")) * clip)
         row = {"vid": VIDEO, "duration": seconds, "windows": []}
         rows = [{**row, "qid": str(number), "query": text} for number, text in enumerate(texts)]
-        examples = prepare(rows, {}, videos, text_features, "predict")
+        examples = make_examples(rows, {}, videos, text_features, "predict")
         if examples.rejected:
             raise RunError(f"the model can't predict this: {examples.rejected[0]['reason']}")
         predictions = self.system.predict(self.model, self.system.data(examples, videos, text_features, self.device))

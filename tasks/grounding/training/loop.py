@@ -71,7 +71,9 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def judge(predictions: list[Prediction], truth: dict[str, Windows], settings: Settings) -> dict[str, float]:
+def validation_metrics(
+    predictions: list[Prediction], truth: dict[str, Windows], settings: Settings
+) -> dict[str, float]:
     """Return the retrieval metrics of the validation queries, and "chosen_by", which chooses the best epoch."""
     known = {p.qid: p.windows.tolist() for p in predictions if truth.get(p.qid)}
     windows = align(known, {qid: truth[qid] for qid in known}).until(settings.ranking.truth_ends)
@@ -211,7 +213,8 @@ class Trainer:
         """Evaluate on the validation queries; return whether this epoch is the best so far, in every process."""
         answer = [False, self.best]
         if self.validation is not None and len(self.validation):
-            metrics = judge(self.system.predict(self.model, self.validation), self.job.truth, self.job.settings)
+            predictions = self.system.predict(self.model, self.validation)
+            metrics = validation_metrics(predictions, self.job.truth, self.job.settings)
             self._record("validation", metrics)
             answer = [metrics["chosen_by"] > self.best, max(self.best, metrics["chosen_by"])]
         elif self.validation is not None:

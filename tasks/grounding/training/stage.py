@@ -86,7 +86,7 @@ class TrainingRun(Stage):
     def part(self, piece: int) -> Part:
         """Train, and return the metrics."""
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
-        job, epoch = prepare(self.sources, self.settings, folder), last_epoch(folder)
+        job, epoch = load_job(self.sources, self.settings, folder), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
         logger().info("%s: on %s%s", name, device_name(device_of(self.settings.training.device)), resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
@@ -104,7 +104,7 @@ def training_run(sources: Sources, settings: Settings) -> TrainingRun:
     return TrainingRun(sources.read_by(settings.model), settings)
 
 
-def for_clips_of(sources: Sources, settings: Settings, preset: str | None) -> Settings:
+def settings_for_clips(sources: Sources, settings: Settings, preset: str | None) -> Settings:
     """Return the settings for the clip length of the features.
 
     A preset counts its longest video in clips of the length that it states, so that shorter clips need more of them.
@@ -135,14 +135,14 @@ def train_model(sources: Sources, settings: Settings) -> Artifact:
 @side_effect_task("share of a training")
 def _take_share(stage: TrainingRun) -> None:
     if not Store().has(stage.artifact):
-        train(prepare(stage.sources, stage.settings, run_folder(stage.artifact)))
+        train(load_job(stage.sources, stage.settings, run_folder(stage.artifact)))
 
 
-def prepare(sources: Sources, settings: Settings, folder: Path) -> Job:
-    """Read what a training needs; queries that can't be trained on are rejected with their reason."""
+def load_job(sources: Sources, settings: Settings, folder: Path) -> Job:
+    """Read the inputs of a training; queries that cannot be used are rejected with their reason."""
     loaded = load(sources, settings.inputs)
     train_rows, validation_rows = split_rows(loaded, settings)
-    training, validation = (loaded.prepare(rows, STAGE) for rows in (train_rows, validation_rows))
+    training, validation = (loaded.examples_of(rows, STAGE) for rows in (train_rows, validation_rows))
     if not len(training):
         reasons = Counter(row["reason"] for row in training.rejected).most_common(1)
         raise PenumbraError(f"no training query is left; most: {reasons[0][0] if reasons else 'there was none'}")

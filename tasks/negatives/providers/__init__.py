@@ -1,4 +1,4 @@
-"""The interface of providers: what fills the slots of masked queries.
+"""The interface of providers, which fill the slots of masked queries.
 
 A provider is asked for words, never for sentences, and chooses among the dictionary words of a slot's own primitive
 class and fine tag. So a fill cannot change an unmasked word or use a word from outside the dictionary.
@@ -143,11 +143,11 @@ class ProviderSettings(Parameters):
     """The parameters of a provider, which makes it; `provider` is the name that users type."""
 
     provider: ClassVar[str]
-    about: ClassVar[str]  # half a line that says what it is
-    free: ClassVar[bool] = False  # whether candidates cost next to nothing: then it gives `filling.candidates` of them
-    version: ClassVar[int] = 1  # to be raised by a change of its fills
-    by_workers: ClassVar[bool] = True  # whether each of several workers, on any host, may make one
-    on_device: ClassVar[bool] = False  # whether it takes a GPU or all cores: then only workers of a cluster make one
+    about: ClassVar[str]  # short description
+    free: ClassVar[bool] = False  # whether candidates cost almost nothing, so that `filling.candidates` are made
+    version: ClassVar[int] = 1  # increased by each change of its fills
+    by_workers: ClassVar[bool] = True  # whether every worker, on any host, may create its own provider
+    on_device: ClassVar[bool] = False  # whether it needs a GPU or all cores; of workers only a cluster's create it
 
     def determines(self, filling: SharedSettings) -> dict[str, Any]:
         """Return what its fills depend on besides masks, dictionary, seed and the number of candidates."""

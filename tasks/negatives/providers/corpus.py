@@ -1,8 +1,8 @@
-"""Provider `corpus`: words drawn from the training text's own statistics.
+"""Provider `corpus`: words drawn from the statistics of the training text.
 
 A slot's word is drawn given the two words on either side, under a Kneser-Ney trigram model of the training queries, and
-given the words that it stands in a relation with (`penumbra.tasks.text.relations`). A candidate starts from the query,
-fills the slots of the first level and goes on from there: each level keeps the words of the level before and adds its
+given the words that it is related to (`penumbra.tasks.text.relations`). A candidate starts from the query, fills the
+slots of the first level and then those of the next ones: each level keeps the words of the level before and adds its
 own. Where a level adds several slots, they are drawn in turn, several times over (Gibbs sampling). It needs no key, no
 network and no model.
 """
@@ -31,7 +31,7 @@ from penumbra.tasks.text.dictionary import Dictionary
 from penumbra.tasks.text.relations import CLASSES, Edge, Preferences, Relation, Tokens, edges, relations
 
 SWEEPS = 4  # rounds of Gibbs sampling where a level adds several slots
-DISTINCT = 20  # so many candidates begin with different words; the others may repeat one of them
+DISTINCT = 20  # candidates of a query whose first slot has different words; further ones may repeat a word
 MOST_SLOTS = 512  # a query has at most 256 words
 CHAINS_AT_ONCE = 128  # bounds the memory
 CELLS = 1 << 18  # scores computed at once: 2 MB a table stay in the processor's cache
@@ -88,8 +88,8 @@ class CorpusProvider:
 class Sightings:
     """How often each word was seen in each relation: a row for each relation and word in it, sorted by word.
 
-    A row has the number of the word's lemma, a key for what the word meets (the relation's other two words) and the
-    count as a multiple of the count that is expected from the word's share of the role and kind.
+    A row has the number of the word's lemma, a key of the relation's other two words, and the count as a multiple of
+    the count that is expected from the word's share of the role and kind.
     """
 
     def __init__(self, preferences: Preferences) -> None:

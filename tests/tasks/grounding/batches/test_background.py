@@ -12,7 +12,7 @@ import torch
 from penumbra.models.grounding import Inputs
 from penumbra.models.losses import Targets
 from penumbra.models.spans import to_windows
-from penumbra.tasks.grounding.batches.examples import Examples, prepare
+from penumbra.tasks.grounding.batches.examples import Examples, make_examples
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.bm_detr import BackgroundData, BMDETROptions, distinct_videos
 from penumbra.tasks.grounding.training.loop import Job
@@ -38,7 +38,7 @@ def in_video(count: int = COUNT) -> dict[str, list[str]]:
 def prepared(pairs: dict[str, list[str]] | None = None) -> Examples:
     found = rows(COUNT)
     pairs = in_video() if pairs is None else pairs
-    return prepare(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
+    return make_examples(found, negatives(found), videos(), texts(COUNT), in_video=pairs)
 
 
 def background(**changes: Any) -> BackgroundData:
@@ -122,7 +122,7 @@ def numbered(windows: list[list[float]], clips: int, clip_length: float, **chang
         "windows": windows,
         "saliency": changes.pop("saliency", None),
     }
-    examples = prepare([row], {}, video, texts(1))
+    examples = make_examples([row], {}, video, texts(1))
     return BackgroundData(
         examples, video, texts(1), CPU, batch_size=1, negatives="none", shifting=BMDETROptions(**changes)
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penumbra.tasks.features.errors import FeatureError
 from penumbra.tasks.grounding.batches.device_data import DeviceData, apart, draw_pairs, endpoint_features, length_groups
-from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, normalised, prepare
+from penumbra.tasks.grounding.batches.examples import Features, clip_range, joined, make_examples, normalised
 from tests.golden.reading import Golden, close, golden_files, read_golden
 from tests.grounding_data import data, features, negatives, rows, texts, videos
 
@@ -72,7 +72,7 @@ def test_inputs_and_labels_are_those_of_the_published_loader(path: Path) -> None
                 "saliency": [{"clip": c, "scores": s} for c, s in judged] or None,
             }
         )
-    found = DeviceData(prepare(annotations, {}, video, text), video, text, CPU)
+    found = DeviceData(make_examples(annotations, {}, video, text), video, text, CPU)
     batch, wanted = found.batch(torch.arange(len(annotations))), golden.targets()
     close(batch[0].video, golden.tensor("in.src_vid"), 1e-6)
     close(batch[0].text, golden.tensor("in.src_txt"), 1e-6)
@@ -154,7 +154,7 @@ def test_queries_without_usable_features_are_rejected_with_their_reason(fault: s
         video = features([f"v{n}" for n in range(7)], [0 if n == 1 else 6 for n in range(7)], 1, 2.0)
     else:
         chosen.values[place + 1, 3] = float(what.lower())
-    prepared = prepare(found, negatives(found), video, text)
+    prepared = make_examples(found, negatives(found), video, text)
     assert {row["qid"]: row["reason"] for row in prepared.rejected} == {"q1": reason}
     assert prepared.qids == tuple(f"q{n}" for n in (0, 2, 3, 4, 5, 6, 7))
 
@@ -162,7 +162,7 @@ def test_queries_without_usable_features_are_rejected_with_their_reason(fault: s
 def test_a_negative_without_features_counts_as_missing() -> None:
     text, found = texts(3), rows(3)
     del text.index["text 1 2"]
-    prepared = prepare(found, negatives(found), videos(), text)
+    prepared = make_examples(found, negatives(found), videos(), text)
     assert prepared.notes == {"query with 2 of 3 hard negatives": 1}
     assert prepared.hard_present.tolist() == [[True, True, True], [True, False, True], [True, True, True]]
     assert prepared.hard[1, 1] == text.index["text 1"]
@@ -192,7 +192,7 @@ def test_a_window_has_at_least_one_clip_inside_the_video(
 def test_spans_are_fractions_of_all_clips_and_not_clamped() -> None:
     found = rows(2)
     found[0]["windows"], found[1]["windows"] = [[6.0, 15.0]], [[0.0, 14.0]]
-    whole = DeviceData(prepare(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
+    whole = DeviceData(make_examples(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
     spans = whole.batch(torch.arange(2))[1].spans[:, 0]
     torch.testing.assert_close(spans, torch.tensor([[10.5 / 12, 9 / 12], [0.5, 1.0]]))
 
@@ -200,7 +200,7 @@ def test_spans_are_fractions_of_all_clips_and_not_clamped() -> None:
 def test_of_many_windows_five_are_drawn_anew() -> None:
     found = rows(2)
     found[0]["windows"] = [[float(n), n + 1.0] for n in range(8)]
-    many = DeviceData(prepare(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
+    many = DeviceData(make_examples(found, {}, videos(), texts(2)), videos(), texts(2), CPU)
     torch.manual_seed(0)
     drawn = set()
     for _ in range(20):

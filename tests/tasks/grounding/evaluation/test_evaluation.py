@@ -19,7 +19,7 @@ from penumbra.tasks.grounding.metrics import (
     retrieval_scores,
     score_queries,
 )
-from penumbra.tasks.grounding.training.loop import judge
+from penumbra.tasks.grounding.training.loop import validation_metrics
 from penumbra.tasks.grounding.training.presets import Settings
 
 PREDICTED = {"a": [[0, 5, 0.9], [0, 10, 0.8]], "b": [[20, 30, 0.7]]}
@@ -47,7 +47,7 @@ def test_true_windows_end_where_a_video_is_cut() -> None:
     assert score_queries(cut).iou.tolist() == [0.75, 0.5]
     assert average_precision(cut, (0.5, 0.75))[:, 0].tolist() == [1, 1]
     found = [Prediction(qid, np.array(rows, np.float64), np.zeros(1)) for qid, rows in predicted.items()]
-    assert judge(found, true, Settings(ranking=Ranking(truth_ends=8)))["mIoU"] == 62.5
+    assert validation_metrics(found, true, Settings(ranking=Ranking(truth_ends=8)))["mIoU"] == 62.5
 
 
 @pytest.mark.parametrize(

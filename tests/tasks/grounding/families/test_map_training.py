@@ -130,7 +130,7 @@ def test_videos_shorter_and_longer_than_the_map_with_one_sentence(tmp_path: Path
     videos = features(["v"], [clips], seed=3, clip_length=2.0)
     row = {**rows(1)[0], "vid": "v", "duration": 2.0 * clips, "windows": [[0.0, 1.0]]}
     texts = grounding_data.texts(1)
-    prepared = grounding_data.prepare([row], negatives([row]), videos, texts)
+    prepared = grounding_data.make_examples([row], negatives([row]), videos, texts)
     work = Job(settings({"epochs": 1}), prepared, prepared, {"q0": row["windows"]}, videos, texts, tmp_path)
     history = train(work)
     assert np.isfinite([entry["value"] for entry in history]).all()

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from penumbra.tasks.features.clip import Clip, load
 from penumbra.tasks.features.errors import FeatureError
-from penumbra.tasks.grounding.batches.examples import prepare
+from penumbra.tasks.grounding.batches.examples import make_examples
 from penumbra.tasks.grounding.configs import Training
 from penumbra.tasks.grounding.families import system_of
 from penumbra.tasks.grounding.families.vdi import ClipText, VDIConfig, VDILossConfig, token_ids
@@ -60,7 +60,7 @@ def job(folder: Path, chosen: Settings) -> Job:
     generator = torch.Generator().manual_seed(0)
     videos = replace(videos, values=torch.randn(len(videos.values), width, generator=generator))
     parts = {row["qid"]: ("a person", f"opens {number}") for number, row in enumerate(found[:-1])}
-    prepared = prepare(
+    prepared = make_examples(
         found, grounding_data.negatives(found), videos, grounding_data.texts(8), parts={**parts, "q7": ("text 7",) * 2}
     )
     assert prepared.notes["query that has no static and dynamic part"] == 1
