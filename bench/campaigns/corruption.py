@@ -85,6 +85,12 @@ def cut(path: Path, to: float = 0.5) -> None:
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * to)])
 
 
+def stray(path: Path, name: str) -> None:
+    """Copy a part to another name in its artifact's folder."""
+    (path.parent / name).parent.mkdir(exist_ok=True)
+    shutil.copyfile(path, path.parent / name)
+
+
 def link(path: Path, target: Path) -> None:
     """Move a file and leave a link to it."""
     shutil.move(path, target)
@@ -157,12 +163,8 @@ def of_parts() -> Iterator[Kind]:
     yield Kind("a part deleted", lambda p: part(p, "negatives", 1).unlink())
     yield Kind("all parts deleted", lambda p: [part(p, "tags").unlink() for _ in range(4)])
     yield Kind("an extra part", lambda p: extra(p, "masks"))
-    yield Kind(
-        "a stray Parquet file", lambda p: shutil.copy(part(p, "masks"), part(p, "masks").with_name("more.parquet"))
-    )
-    yield Kind(
-        "a stray folder", lambda p: shutil.copytree(part(p, "masks").parent, part(p, "masks").parent / "level=2")
-    )
+    yield Kind("a stray Parquet file", lambda p: stray(part(p, "masks"), "more.parquet"))
+    yield Kind("a stray folder", lambda p: stray(part(p, "masks"), "level=2/more.parquet"))
     yield Kind("a part that is a link elsewhere", lambda p: link(part(p, "masks"), p.folder / "elsewhere.parquet"))
     yield Kind("rejected rows: a bit flipped", lambda p: flip(file_of(p, "negatives", "_rejected/part-*.parquet")))
     yield Kind("rejected rows deleted", lambda p: file_of(p, "negatives", "_rejected/part-*.parquet").unlink())
