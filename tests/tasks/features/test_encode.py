@@ -8,12 +8,17 @@ import pytest
 import torch
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.tasks.features.clip import FOLDER, Clip, Encoder, load, preprocess
 from penumbra.tasks.features.decoders import Decoder
 from penumbra.tasks.features.encode import encode_video
 from penumbra.tasks.features.errors import VideoError
 from penumbra.tasks.features.frames import Picture, VideoSummary, resize
 from penumbra.tasks.features.reading import Float16Array
+from penumbra.tasks.features.video import VideoFeatures, Videos
+from penumbra.tasks.stage import build as run_stage
+from tests.films import film
+from tests.rows import annotation, build
 
 pytestmark = pytest.mark.slow
 
@@ -94,3 +99,17 @@ def test_a_video_that_fails_halfway_has_only_a_reason(encoder: Encoder) -> None:
     frame = resize(picture(9, 9, 0), encoder.processing.resizing)
     video = encode_video(encoder, Frames([frame] * 9, "decoder failed"), Path("a"), "a", 2)
     assert (video.vid, video.reason, video.features) == ("a", "decoder failed", None)
+
+
+def test_a_video_that_changes_before_it_is_encoded_is_refused(store: Store, tmp_path: Path) -> None:
+    annotations = build(store, "annotations", [annotation("a1", "a person runs.", vid="a", duration=2.0)])
+    clip, path = Clip(encoder="tiny-clip", device="cpu"), film(tmp_path / "a.mp4")
+    stage = VideoFeatures(annotations, tmp_path, clip, Videos(workers=1))
+    assert stage.work.inputs["videos"]
+    film(path, 25)
+    with pytest.raises(ArtifactError, match=r"a\.mp4 was changed while it was read"):
+        run_stage(stage)
+    assert not list(Path(stage.artifact.path).rglob("*.npz")), "no draft of the other content is kept"
+    artifact = run_stage(VideoFeatures(annotations, tmp_path, clip, Videos(workers=1)))
+    assert artifact != stage.artifact
+    assert store.manifest(artifact).notes == {}
