@@ -1,4 +1,4 @@
-"""Charts as SVG that needs no other file and no script: bars, dots with intervals, spans of time, and lines.
+"""Charts as SVG that needs no other file and no script: lines in panels, text and photographs.
 
 The Prefect UI empties inline SVG; it shows an image with a `data:` address. All text from data is escaped.
 """
@@ -17,8 +17,7 @@ GREY, INK, RULE, SHADE = "#6b7280", "#3f4856", "#d5d9e0", "#f6d98a"
 COLOURS = ("#3b82f6", "#8b5cf6", "#e0669a", "#64748b", "#c26a07", "#0d9488")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 3", "5 5")  # lines differ in black and white, too
 CHARACTER = 6.2  # average width of a character of 12 pixels
-LABELS, LONGEST_LABELS, WIDE, LINE, TOP, NOTE = 230, 420, 470, 24, 22, 60  # pixels of charts with one line a row
-WIDTH = LABELS + WIDE + NOTE
+WIDTH, LINE = 760, 24  # pixels of a drawing and of a line of text
 MARGIN, HEAD, FOOT, GAP = 46, 24, 34, 14  # pixels around the axes of a panel
 NO_TITLE = re.compile(r"[\[\]()`\\!<>\s]+")  # characters that would end the title of a markdown image
 Points = Sequence[tuple[float, float]]
@@ -47,17 +46,6 @@ class Drawing:
         """Return the picture as a markdown image."""
         title = NO_TITLE.sub(" ", printable(self.title)).strip()
         return f"![{title}](data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()})"
-
-
-class Bar(NamedTuple):
-    """A row of a chart: label, value, an interval [low, high], the quartiles, and the index of its colour."""
-
-    label: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    colour: int = 0
-    quartiles: tuple[float, float] | None = None
 
 
 class Line(NamedTuple):
@@ -127,37 +115,6 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= about + 1e-9)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(number * step, 10) for number in range(first, last + 1)]
-
-
-def dots(title: str, several: Sequence[Bar], low: float, high: float, step: float) -> Drawing:
-    """Return a chart of a dot for each row, its interval as a line and its quartiles as a box.
-
-    The axis goes from `low` to `high` in steps, and further if values or intervals lie outside.
-    """
-    ends = [end for bar in several for end in (bar.value, bar.low, bar.high) if end is not None and math.isfinite(end)]
-    first, last = math.floor(round(min([low, *ends]) / step, 6)), math.ceil(round(max([high, *ends]) / step, 6))
-    low, high = first * step, last * step
-    left = min(max(LABELS, 22 + CHARACTER * max((len(bar.label) for bar in several), default=0)), LONGEST_LABELS)
-    bottom = TOP + LINE * len(several) + 4
-
-    def x(value: float) -> float:
-        return left + WIDE * (min(max(value, low), high) - low) / ((high - low) or 1.0)
-
-    marks = [number * step for number in range(first, last + 1)]
-    body = [line([(x(it), TOP - 6), (x(it), bottom)]) for it in marks]
-    body += [text(x(it), bottom + 15, f"{round(it, 6):g}", "middle", GREY) for it in marks]
-    for number, bar in enumerate(several):
-        y, colour = TOP + LINE * (number + 0.5), COLOURS[bar.colour % 6]
-        body.append(text(left - 10, y + 4, bar.label, "end", room=left - 20))
-        if bar.quartiles:
-            start, end = map(x, bar.quartiles)
-            body.append(box(start, y - 8, max(1.5, end - start), LINE - 8, colour, 0.35))
-        if bar.low is not None and bar.high is not None:
-            body.append(line([(x(bar.low), y), (x(bar.high), y)], colour, 2))
-        body.append(line([(x(bar.value), y)], colour, 9))
-        body.append(text(left + WIDE + 12, y + 4, f"{bar.value:.2f}", colour=GREY))
-    description = "; ".join(f"{bar.label}: {bar.value:.2f}" for bar in several)
-    return Drawing(title, round(left) + WIDE + NOTE, bottom + 22, body, description)
 
 
 def panels(title: str, several: Sequence[Panel], columns: int, height: int = 150, legend: bool = False) -> Drawing:

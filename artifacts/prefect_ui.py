@@ -138,13 +138,13 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 
 
 class LiveArtifact:
-    """An artifact of the UI that changes while work goes on, and is deleted when the work ends.
+    """A page of the UI that changes while work goes on, and is deleted when the work ends.
 
     If the server has no pages or can't be reached, it is not shown and the work goes on.
     """
 
-    def __init__(self, kind: str, dataset: str, name: str) -> None:
-        self.kind, self.key, self.name = kind, artifact_key("progress", dataset, name), name
+    def __init__(self, dataset: str, name: str) -> None:
+        self.key, self.name = artifact_key("progress", dataset, name), name
         self._id: UUID | None = None
 
     def __enter__(self) -> Self:
@@ -154,13 +154,13 @@ class LiveArtifact:
         if self._id is not None:
             self._call(lambda client: client.delete_artifact(self._id))
 
-    def show(self, data: str | float) -> None:
-        """Show the text of a page, or a percentage."""
+    def show(self, data: str) -> None:
+        """Show a page of markdown."""
         if self._id is not None:
             self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
         elif has_pages():
             runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
-            new = ArtifactCreate(type=self.kind, key=self.key, description=f"{self.name} goes on", data=data, **runs)
+            new = ArtifactCreate(type="markdown", key=self.key, description=f"{self.name} goes on", data=data, **runs)
             self._call(lambda client: setattr(self, "_id", client.create_artifact(new).id))
 
     def _call(self, request: Callable[[Any], Any]) -> None:

@@ -59,7 +59,7 @@ def ignore(progress: Progress) -> None:
 def progress_shown(settings: Settings, folder: Path, dataset: str, run: str) -> Iterator[Observer]:
     """Yield an observer that writes a line to the log, curves to the Prefect UI, and scalars to `training.log`."""
     with ExitStack() as stack:
-        page = stack.enter_context(LiveArtifact("markdown", dataset, FLOW))
+        page = stack.enter_context(LiveArtifact(dataset, FLOW))
         writers = [stack.enter_context(LOGS[name](settings, folder, dataset, run)) for name in settings.training.log]
         written, published = 0, -PUBLISH_EVERY
 
