@@ -77,7 +77,7 @@ TABLES = {
     ),
     "dictionary": _table(
         "a word of one primitive class and one fine tag, counted over the training split",
-        primitive=Column(TEXT, "`verb`, `noun`, `adjective`, `preposition` or `adverb`"),
+        primitive=Column(TEXT, "`verb`, `noun`, `adjective`, `preposition`, `adverb`; `subject` for a verb's subject"),
         tag=Column(TEXT, "fine part-of-speech tag"),
         word=Column(TEXT, "the word as the queries write it"),
         lemma=Column(TEXT, "the word's lemma"),

@@ -96,7 +96,7 @@ class Checks:
     dictionary: Dictionary
     synonyms: Mapping[str, Collection[str]]  # word → words that mean nearly the same
     names: Sequence[str]  # of the checks, as in the table `negatives`
-    _offered: dict[tuple[str, str, str, str, str], bool] = field(default_factory=dict)
+    _offered: dict[tuple[Any, str], bool] = field(default_factory=dict)
 
     def results(
         self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str
@@ -141,7 +141,7 @@ class Checks:
 
     def _is_on_offer(self, slot: Slot, word: str) -> bool:
         """Return whether a slot may take a word; computed once for each kind of slot."""
-        key = (slot.primitive, slot.tag, slot.word, slot.lemma, word)
+        key = (slot.kind, word)
         if key not in self._offered:
             self._offered[key] = slot.may_take(word, self.dictionary)
         return self._offered[key]

@@ -51,7 +51,8 @@ def masked_queries(tags: pa.Table, masks: pa.Table) -> list[MaskedQuery]:
     queries = []
     for qid, tokens in zip(tags["qid"].to_pylist(), tags["tokens"].to_pylist(), strict=True):
         if qid in levels:
-            slots = tuple(tuple(Slot(**s, lemma=tokens[s["token"]]["lemma"]) for s in level) for level in levels[qid])
+            about = [{"lemma": token["lemma"], "is_subject": token["is_subject"]} for token in tokens]
+            slots = tuple(tuple(Slot(**slot, **about[slot["token"]]) for slot in level) for level in levels[qid])
             queries.append(MaskedQuery(qid, tokens, slots))
     return queries
 

@@ -1,6 +1,7 @@
 """Stage `dictionary`: how often each word occurs in the training split, by primitive class and fine tag.
 
-A slot may be filled only with words of the dictionary that have its primitive class and fine tag.
+A slot may be filled only with words of the dictionary that have its primitive class and fine tag. Nouns that are a
+verb's subject more often than not ("man", not "door") are also of the class `subject`: only they fill a subject's slot.
 """
 
 import re
@@ -16,8 +17,12 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.stage import Stage, zip_parts
+from penumbra.tasks.text.relations import NOUNS, VERBS
+from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "dictionary"
+SUBJECT = "subject"  # the class of the nouns that may fill a subject's slot
+RAREST = 5_000  # a noun that is fewer than one in so many subjects is no subject: mostly it is a typing error
 COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
 OFFERED = re.compile(r"[a-z']*[a-z][a-z']*\Z")
@@ -35,23 +40,46 @@ NEAREST = {
     "VBP": ("VB",),
 }
 
+Entry = tuple[str, str, str, str]  # primitive, tag, word, lemma
+
 
 def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     """Return the dictionary: the primitives of the training queries in lower case, the most frequent ones first.
 
     `tagged` yields annotations and tags of each part.
     """
-    counts = Counter[tuple[str, ...]]()
+    counts, subjects = Counter[Entry](), Counter[Entry]()
     for annotations, tags in tagged:
-        tokens = pc.list_flatten(tags.filter(pc.equal(annotations["split"], "train"))["tokens"].combine_chunks())
-        words = pa.table([pc.struct_field(tokens, name) for name in COLUMNS], COLUMNS).drop_null()
-        for row in words.group_by(COLUMNS).aggregate([([], "count_all")]).to_pylist():
-            counts[row["primitive"], row["tag"], row["text"].lower(), row["lemma"]] += row["count_all"]
+        queries = tags.filter(pc.equal(annotations["split"], "train"))["tokens"].combine_chunks()
+        words = pa.table([pc.struct_field(queries.flatten(), name) for name in COLUMNS], COLUMNS)
+        words = words.append_column("is_subject", _subjects_of_verbs(queries)).drop_null()
+        for row in words.group_by(COLUMNS).aggregate([([], "count_all"), ("is_subject", "sum")]).to_pylist():
+            entry = row["primitive"], row["tag"], row["text"].lower(), row["lemma"]
+            counts[entry] += row["count_all"]
+            subjects[entry] += row["is_subject_sum"]
+    others = Counter[str]()  # occurrences of each word that are of another class
+    for (primitive, _, word, _), count in counts.items():
+        others[word] += count if primitive != "noun" else 0
+    for (primitive, *entry), count in subjects.items():
+        is_frequent = RAREST * count >= subjects.total()
+        if primitive == "noun" and is_frequent and 2 * count > counts["noun", *entry] > others[entry[1]]:
+            counts[SUBJECT, *entry] = count
     rows = [
         {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
         for (primitive, tag, word, lemma), count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
     ]
     return Part(table_of(STAGE, rows), len(rows), len(rows))
+
+
+def _subjects_of_verbs(queries: pa.ListArray) -> pa.Array:
+    """Return whether each token of these parsed queries is a noun and the subject of a verb."""
+    tokens = queries.flatten()
+    pos = pc.struct_field(tokens, "pos")
+    starts = queries.offsets.to_numpy()[pc.list_parent_indices(queries).to_numpy()] - queries.offsets[0].as_py()
+    heads = pa.array(starts + pc.struct_field(tokens, "head").to_numpy())
+    is_subject = pc.is_in(pc.struct_field(tokens, "dep"), pa.array(sorted(SUBJECT_ARCS)))
+    is_noun = pc.is_in(pos, pa.array(NOUNS))
+    return pc.and_(pc.and_(is_noun, is_subject), pc.is_in(pos.take(heads), pa.array(VERBS)))
 
 
 class Offer(NamedTuple):
@@ -73,7 +101,7 @@ class Dictionary:
         self.lemmas: dict[tuple[str, str, str], str] = {}
         self.forms: dict[str, set[str]] = {}
         self._related: dict[tuple[str, str, str], set[str]] = defaultdict(set)  # words by primitive, tag and lemma
-        self._choices: dict[tuple[str, str, str, str], tuple[str, Offer, tuple[int, ...]]] = {}
+        self._choices: dict[tuple[str, str, str, str, bool], tuple[tuple[str, str], Offer, tuple[int, ...]]] = {}
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for row in sorted(table.to_pylist(), key=lambda row: (row["count"], row["lemma"])):
             primitive, tag, word, lemma = row["primitive"], row["tag"], row["word"], row["lemma"]
@@ -92,22 +120,27 @@ class Dictionary:
         """Return the words for a slot; an empty offer if the training split has none."""
         return self.offers.get((primitive, tag), Offer([], {}, 0))
 
-    def choice(self, primitive: str, tag: str, word: str, lemma: str) -> tuple[str, Offer, tuple[int, ...]]:
-        """Return what a slot is offered: a fine tag, its words, and the indices of those that the slot must not take.
+    def choice(
+        self, primitive: str, tag: str, word: str, lemma: str, is_subject: bool = False
+    ) -> tuple[tuple[str, str], Offer, tuple[int, ...]]:
+        """Return what a slot is offered: a class and tag, their words, and the indices of those that it must not take.
 
         The slot must not take its own word and inflections of it. The tag is its own, or the nearest if its own has no
         other word: such a tag is rare (a participle in a tiny data set) or an error of the tagger, and without this
-        rule the slot, and therefore the query's level, could not be filled.
+        rule the slot, and therefore the query's level, could not be filled. A subject's slot is offered subjects of its
+        own tag (but any noun by a dictionary of an older version, which has no subjects).
         """
-        key = (primitive, tag, word.lower(), lemma)
+        key = (primitive, tag, word.lower(), lemma, is_subject)
         if key not in self._choices:
             totals = {other: offer.total for (kind, other), offer in self.offers.items() if kind == primitive}
-            commonest = max(sorted(totals), key=totals.__getitem__, default=tag)
-            for near in (tag, *NEAREST.get(tag, ()), commonest):
+            tags = [tag, *NEAREST.get(tag, ()), max(sorted(totals), key=totals.__getitem__, default=tag)]
+            if is_subject and any(kind == SUBJECT for kind, _ in self.offers):
+                primitive, tags = SUBJECT, [tag]
+            for near in tags:
                 offer, own = self.offer(primitive, near), set[int]()
                 for form in self.forms.get(word.lower(), set()) | {lemma, word.lower()}:
                     own.update(map(offer.places.__getitem__, self._related.get((primitive, near, form), ())))
-                self._choices[key] = near, offer, tuple(sorted(own))
+                self._choices[key] = (primitive, near), offer, tuple(sorted(own))
                 if len(offer.words) > len(own):
                     break
         return self._choices[key]
@@ -118,7 +151,7 @@ class WordCounts(Stage):
     """The number of occurrences of each primitive in the training split."""
 
     name = STAGE
-    version = 1
+    version = 2
     unit = "word"
     pieces = (0,)
 

@@ -21,17 +21,26 @@ from penumbra.tasks.text.relations import Tokens
 
 @dataclass(frozen=True)
 class Slot:
-    """A masked token: its index among the query's tokens, its primitive class and fine tag, its word and lemma."""
+    """A masked token: its index among the query's tokens, its primitive class and fine tag, its word and lemma.
+
+    `is_subject` says that it is the query's subject, which takes only nouns that are subjects of verbs.
+    """
 
     token: int
     primitive: str
     tag: str
     word: str
     lemma: str
+    is_subject: bool = False
+
+    @property
+    def kind(self) -> tuple[str, str, str, str, bool]:
+        """All that determines what the slot may take."""
+        return self.primitive, self.tag, self.word, self.lemma, self.is_subject
 
     def choice(self, dictionary: Dictionary) -> tuple[Offer, tuple[int, ...]]:
         """Return the words on offer, and the indices among them of the slot's own word and its inflections."""
-        return dictionary.choice(self.primitive, self.tag, self.word, self.lemma)[1:]
+        return dictionary.choice(*self.kind)[1:]
 
     def may_take(self, word: str, dictionary: Dictionary) -> bool:
         """Return whether a word is on offer for the slot and is no form of its own word."""
@@ -40,15 +49,16 @@ class Slot:
 
     def no_word_problem(self) -> str:
         """Return the problem of a slot for which the training split has no other word."""
-        return f"no other {self.primitive} than {self.word!r} in the training split"
+        role = " that is a verb's subject" if self.is_subject else ""
+        return f"no other {self.primitive} than {self.word!r}{role} in the training split"
 
     def surface(self, word: str) -> str:
         """Return the word as it is written in the slot, with the capital of the word that it replaces."""
         return word.capitalize() if self.word[:1].isupper() else word
 
     def offered_class(self, dictionary: Dictionary) -> tuple[str, str]:
-        """Return the primitive class and fine tag of the words on offer; the tag is nearly always the slot's own."""
-        return self.primitive, dictionary.choice(self.primitive, self.tag, self.word, self.lemma)[0]
+        """Return the class and fine tag of the words on offer; the tag is nearly always the slot's own."""
+        return dictionary.choice(*self.kind)[0]
 
 
 @dataclass(frozen=True)

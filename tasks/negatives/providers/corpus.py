@@ -9,6 +9,7 @@ network and no model.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,17 +68,18 @@ class CorpusProvider:
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the distinct fills of each level; fewer than `candidates` where a level has no more."""
         fillable: list[MaskedQuery] = []
-        for query in queries:
-            for chain in query.chains():
-                problem = ""
-                for slot in chain.levels[-1]:
+        for chain in (chain for query in queries for chain in query.chains()):
+            problem, levels = "", 0  # levels that can be filled
+            for level, slots in enumerate(chain.levels, chain.first):
+                for slot in slots:
                     offer, own = slot.choice(self.dictionary)
-                    if len(offer.words) == len(own):
-                        problem = problem or slot.no_word_problem()
+                    problem = problem or (slot.no_word_problem() if len(offer.words) == len(own) else "")
                 if problem:
-                    yield from (Fill(chain.qid, chain.first + i, (), problem) for i in range(len(chain.levels)))
+                    yield Fill(chain.qid, level, (), problem)
                 else:
-                    fillable.append(chain)
+                    levels += 1
+            if levels:
+                fillable.append(replace(chain, levels=chain.levels[:levels]))
         for start in range(0, len(fillable), CHAINS_AT_ONCE):
             chains = fillable[start : start + CHAINS_AT_ONCE]
             sampler = Sampler(self, chains, candidates)
@@ -139,18 +141,17 @@ class ScoredOffer:
         picked = spans(starts, sizes)
         self.met = Rows(seen.keys[picked], np.repeat(np.arange(len(words)), sizes), seen.values[picked], len(words))
         self.totals = find(seen.distinct_keys, seen.totals, self.met.keys, 0.0)
-        self.kinds: dict[tuple[str, str, str, str], int] = {}
+        self.kinds: dict[tuple[str, str, str, str, bool], int] = {}
         self.allowed: list[NDArray[np.bool_]] = []  # the words that each kind of slot may take
 
     def kind_of(self, slot: Slot) -> int:
         """Return the number of the slot's kind: slots of the same word may take the same words."""
-        key = (slot.primitive, slot.tag, slot.word, slot.lemma)
-        if key not in self.kinds:
-            self.kinds[key] = len(self.kinds)
+        if slot.kind not in self.kinds:
+            self.kinds[slot.kind] = len(self.kinds)
             offer, own = slot.choice(self.dictionary)
             self.allowed.append(np.ones(len(offer.words), dtype=bool))
             self.allowed[-1][list(own)] = False
-        return self.kinds[key]
+        return self.kinds[slot.kind]
 
     def scores(self, states: Ids) -> Floats:
         """Return scores (states, words) of all words in each state, as `Sampler._states` describes it."""

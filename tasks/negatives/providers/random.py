@@ -42,7 +42,7 @@ class RandomProvider:
 
     def __init__(self, dictionary: Dictionary, seed: int) -> None:
         self.dictionary, self.seed = dictionary, seed
-        self._choices: dict[tuple[str, str, str, str], list[str]] = {}
+        self._choices: dict[tuple[str, str, str, str, bool], list[str]] = {}
 
     def fill(self, queries: Sequence[MaskedQuery], candidates: int) -> Iterator[Fill]:
         """Yield the fills in the queries' order; a candidate keeps a slot's word from level to level."""
@@ -55,11 +55,10 @@ class RandomProvider:
                     yield Fill(chain.qid, level, () if empty else tuple(words[slot] for slot in slots), problem)
 
     def _choice(self, slot: Slot) -> list[str]:
-        key = (slot.primitive, slot.tag, slot.word, slot.lemma)
-        if key not in self._choices:
+        if slot.kind not in self._choices:
             offer, own = slot.choice(self.dictionary)
-            self._choices[key] = [word for index, word in enumerate(offer.words) if index not in own]
-        return self._choices[key]
+            self._choices[slot.kind] = [word for index, word in enumerate(offer.words) if index not in own]
+        return self._choices[slot.kind]
 
     def _words(self, chain: MaskedQuery, candidate: int) -> dict[Slot, str]:
         """Return a word for each slot that has any."""

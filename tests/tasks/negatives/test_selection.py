@@ -275,8 +275,8 @@ def test_the_first_chain_that_holds_is_chosen_and_no_text_is_encoded_for_nothing
 
 SENTENCES = [
     *("person washes the cup.", "person washes the mug.", "person fills the cup.", "person fills the mug."),
-    *("person drops the cup.", "person washes the plate in the sink.", "person reads the book on the sofa."),
-    *("person reads the letter on the sofa.", "person opens the book.", "person opens the letter."),
+    *("man drops the cup.", "person washes the plate in the sink.", "woman reads the book on the sofa."),
+    *("person reads the letter on the sofa.", "man opens the book.", "person opens the letter."),
 ]
 
 

@@ -1,6 +1,7 @@
 """The dictionary: training words only, each offered to slots of its own class and tag, no word to itself."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penumbra.artifacts.schemas import table_of
@@ -14,8 +15,14 @@ THE: Word = ("the", None, "DT", "the")
 
 def tagged(*queries: tuple[str, list[Word]]) -> tuple[pa.Table, pa.Table]:
     """A part of annotations, and its tags: (split, words) for each query."""
-    names = ("text", "primitive", "tag", "lemma")
-    tokens = [[dict(zip(names, word, strict=True)) for word in words] for _, words in queries]
+    tokens = []
+    for _, words in queries:  # the last word is the root, a verb
+        columns = ({"text": text, "primitive": kind, "tag": tag, "lemma": lemma} for text, kind, tag, lemma in words)
+        tokens.append([token | {"pos": "X", "dep": "dep", "head": len(words) - 1} for token in columns])
+        tokens[-1][-1]["pos"] = "VERB"
+        for token, follower in zip(tokens[-1], tokens[-1][1:], strict=False):
+            if token["primitive"] == "noun" and follower["primitive"] == "verb":
+                token |= {"pos": "NOUN", "dep": "nsubj"}
     return pa.table({"split": [split for split, _ in queries]}), pa.table({"tokens": tokens})
 
 
@@ -57,8 +64,23 @@ def test_only_training_words_that_are_primitives_count() -> None:
     ]
 
 
+def test_nouns_that_are_a_verbs_subject_more_often_than_not_may_fill_a_subjects_slot() -> None:
+    man, call, calls = (("man", "noun", "NN", "man"), ("call", "noun", "NN", "call"), ("call", "verb", "VB", "call"))
+    subjects: list[list[Word]] = [[man, OPENS], [DOOR, OPENS], [call, OPENS]]
+    others: list[list[Word]] = [[DOOR, THE, OPENS], [DOOR, THE, OPENS], [calls], [calls]]
+    part = dictionary_part([tagged(*[("train", words) for words in (*subjects, *others)])])
+    words = Dictionary(part.rows)
+    assert words.offer("subject", "NN").words == ["man"], "a door is seldom a subject, and call is rather a verb"
+    assert words.offer("noun", "NN").words == ["call", "door", "man"]
+    key, offer, own = words.choice("noun", "NN", "person", "person", is_subject=True)
+    assert (key, offer.words, own) == (("subject", "NN"), ["man"], ())
+    assert words.choice("noun", "NN", "man", "man", is_subject=True)[2] == (0,), "nothing is left for it"
+    older = Dictionary(part.rows.filter(pc.not_equal(part.rows["primitive"], "subject")))
+    assert older.choice("noun", "NN", "man", "man", is_subject=True)[0] == ("noun", "NN")
+
+
 def test_the_table_has_the_commonest_first_within_class_and_tag() -> None:
-    words: list[Word] = [DOOR, ("box", "noun", "NN", "box"), DOOR, ("arm", "noun", "NN", "arm"), OPENS]
+    words: list[Word] = [OPENS, DOOR, ("box", "noun", "NN", "box"), DOOR, ("arm", "noun", "NN", "arm")]
     part = dictionary_part(iter([tagged(("train", words))]))
     rows = [(row["primitive"], row["word"], row["count"]) for row in part.rows.to_pylist()]
     assert rows == [("noun", "door", 2), ("noun", "arm", 1), ("noun", "box", 1), ("verb", "opens", 1)]
@@ -118,7 +140,7 @@ def test_a_word_is_related_by_any_of_its_lemmas() -> None:
 def test_a_slot_is_offered_its_own_tag_and_the_nearest_only_where_that_has_no_word(
     primitive: str, tag: str, word: str, lemma: str, offered: str
 ) -> None:
-    assert VERBS.choice(primitive, tag, word, lemma)[0] == offered
+    assert VERBS.choice(primitive, tag, word, lemma)[0] == (primitive, offered)
     assert list(allowed(VERBS, primitive, tag, word, lemma)) == VERBS.offer(primitive, offered).words
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from spacy.language import Language
 
@@ -73,6 +74,31 @@ def test_every_level_is_filled_from_its_slots_own_offer(
                     assert word in dictionary.offer(*slot.offered_class(dictionary)).words
                     assert word != slot.word.lower()
                     assert not dictionary.forms[word] & (dictionary.forms.get(slot.word.lower(), frozenset()))
+
+
+def test_a_subjects_slot_takes_subjects_of_verbs_alone(provider: Provider, queries: list[MaskedQuery]) -> None:
+    words = by_place(provider.fill(queries, 8))
+    subjects = {
+        word
+        for query in queries
+        for level, slots in enumerate(query.levels, 1)
+        for several in words[query.qid, level]
+        for slot, word in zip(slots, several, strict=True)
+        if slot.is_subject
+    }
+    assert subjects == {"man", "woman"}
+
+
+@pytest.mark.parametrize("name", ["corpus", "random"])
+def test_a_level_whose_subject_has_no_other_word_is_rejected_and_no_other_level(nlp: Language, name: str) -> None:
+    texts = ["person opens the door.", "person closes the box."]
+    annotations = table_of("annotations", [annotation(text, text) for text in texts])
+    tagged = annotations, tag_part(annotations, nlp).rows
+    provider = make_provider(name, Dictionary(dictionary_part([tagged]).rows), [tagged], Filling())
+    part = fill_part(tagged[1], mask_part(*tagged, (0.25, 0.5, 0.75)).rows, provider, 1)
+    reason = f"{name}: no other noun than 'person' that is a verb's subject in the training split"
+    assert [(row["reason"], row["value"]) for row in part.rejected] == [(reason, "level 3")] * 2
+    assert set(part.rows.filter(pc.equal(part.rows["status"], "filled"))["level"].to_pylist()) == {1, 2}
 
 
 def test_the_same_seed_gives_the_same_fills_whatever_the_chunk(provider: Provider, queries: list[MaskedQuery]) -> None:
