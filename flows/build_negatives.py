@@ -71,7 +71,7 @@ def negatives_of(dataset: Dataset, settings: NegativesParameters) -> Negatives:
         fills = fill(annotations, tags, masks, dictionary, settings.filling, unanswered)
         parents = annotations, tags, masks, dictionary, fills, embeddings
         chosen = run(ChosenNegatives(*parents, settings.choosing, settings.encoding))
-        quality = quality_of(chosen, fills, queries, settings)
+        quality = quality_of(chosen, queries, settings)
         rejected = run(Rejected((annotations, tags, masks, *fills, chosen)))
         result = Negatives(annotations, tags, dictionary, masks, fills, embeddings, chosen, in_video, rejected, quality)
         return replace(result, outcome=report_negatives(result))
@@ -85,21 +85,19 @@ def sentences_of(queries: Queries, dictionary: Artifact, settings: NegativesPara
     sentences = make_sentence_negatives(
         annotations, tags, dictionary, embeddings, settings.sourcing, settings.choosing, settings.encoding
     )
-    quality = quality_of(sentences, (), queries, settings)
+    quality = quality_of(sentences, queries, settings)
     rejected = run(Rejected((annotations, tags, sentences)))
     result = Negatives(annotations, tags, dictionary, None, (), embeddings, sentences, in_video, rejected, quality)
     return replace(result, outcome=report_negatives(result))
 
 
-def quality_of(
-    negatives: Artifact, fills: tuple[Artifact, ...], queries: Queries, settings: NegativesParameters
-) -> Artifact | None:
+def quality_of(negatives: Artifact, queries: Queries, settings: NegativesParameters) -> Artifact | None:
     """Return the quality report on the negatives, if the parameters ask for one."""
     if not settings.judging.judge:
         return None
     from penumbra.tasks.negatives.quality.report import report_quality
 
-    return report_quality(negatives, fills, queries.annotations, queries.tags, settings.encoding, settings.judging)
+    return report_quality(negatives, queries.annotations, queries.tags, settings.encoding, settings.judging)
 
 
 def ask_hosted(

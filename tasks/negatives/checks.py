@@ -134,10 +134,7 @@ class Checks:
 
     def refusal(self, query: MaskedQuery, level: int, queries: Collection[str], words: Sequence[str], text: str) -> str:
         """Return the reason of the first refusal, or ''; for the arguments see `results`."""
-        for _, reason in self.results(query, level, queries, words, text):
-            if reason:
-                return reason
-        return ""
+        return next((reason for _, reason in self.results(query, level, queries, words, text) if reason), "")
 
     def _is_on_offer(self, slot: Slot, word: str) -> bool:
         """Return whether a slot may take a word; computed once for each kind of slot."""

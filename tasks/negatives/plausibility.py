@@ -8,7 +8,6 @@ from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penumbra.tasks.negatives.providers.kneser_ney import KneserNey, Trigrams
 from penumbra.tasks.text.relations import Tokens
@@ -34,6 +33,5 @@ class Plausibility:
         """Return the mean log-probability of the tokens of each text, rounded; `texts` has the lower-cased tokens."""
         if not texts:
             return {}
-        words = list(texts.values())
-        least: NDArray[np.float64] = np.min([model.log_probability(words) for model in self.models], axis=0)
-        return dict(zip(texts, map(float, least.round(4)), strict=True))
+        least = np.min([model.log_probability([*texts.values()]) for model in self.models], axis=0).round(4)
+        return dict(zip(texts, map(float, least), strict=True))

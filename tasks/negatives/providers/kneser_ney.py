@@ -107,18 +107,15 @@ class KneserNey:
 
     def log_probability(self, sentences: Sequence[Sequence[str]]) -> Floats:
         """Return the mean natural log-probability of a token of each sentence, the end of the sentence included."""
-        sums, sizes = self.log_probabilities(sentences)
-        return sums / sizes
-
-    def log_probabilities(self, sentences: Sequence[Sequence[str]]) -> tuple[Floats, Floats]:
-        """Return each sentence's natural log-probability and number of tokens, the end of the sentence included."""
+        if not sentences:
+            return np.zeros(0)
         sizes = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
-        ends = np.cumsum(sizes)
         ids = np.array([i for words in sentences for i in (1, 1, *self.ids(words), 2)], dtype=np.int64)
+        ends = np.cumsum(sizes)
         starts = ends - sizes + 2 * np.arange(len(sizes))  # two <s> stand before each sentence
         places = np.delete(np.arange(len(ids)), np.concatenate([starts, starts + 1]))
-        sums = np.add.reduceat(np.log(self.trigram(ids[places - 2], ids[places - 1], ids[places])), ends - sizes)
-        return (sums if len(sizes) else np.zeros(0)), sizes.astype(np.float64)
+        logs = np.log(self.trigram(ids[places - 2], ids[places - 1], ids[places]))
+        return np.asarray(np.add.reduceat(logs, ends - sizes) / sizes)
 
 
 class Rows:

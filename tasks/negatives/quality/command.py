@@ -58,14 +58,13 @@ def evaluate_reference(reference: str, dataset: str | None, settings: Mapping[st
     except ValidationError as error:
         first = error.errors()[0]
         raise NegativesError(f"{first['loc'][0]}: {first['msg']} (was {first['input']!r})") from None
-    store, fills = Store(), list[Artifact]()
+    store = Store()
     negatives = find_negatives(store, reference)
     if isinstance(negatives, FileNegatives):
         data = dataset_named(store, dataset) if dataset else dataset_of_file(store, negatives)
     else:
         data = dataset_named(store, dataset) if dataset else negatives.dataset()
-        fills = negatives.fills if negatives.artifact.stage == "negatives" else []
-    artifact = make_quality(negatives, fills, data, Encoding(), config)
+    artifact = make_quality(negatives, data, Encoding(), config)
     tables = figure_tables(figures_by_name(store.table(artifact).to_pylist()))
     return QualityTables(artifact, page_of(store, artifact), tables, list(store.manifest(artifact).notes))
 

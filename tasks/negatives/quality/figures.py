@@ -29,7 +29,7 @@ from penumbra.tasks.negatives.quality.negatives import Negative
 from penumbra.tasks.negatives.quality.reference import Reference, Tokens, words_of
 from penumbra.tasks.text.relations import Relation, relations
 
-ALL, AS_DRAWN, CONTROL, QUERIES = "all", "as drawn: ", "control: ", "originals"
+ALL, CONTROL, QUERIES = "all", "control: ", "originals"
 EVERY_LEVEL = 0  # the level of a figure that belongs to no single level
 TOTALS = ("false_negatives", "copies", "leaks", "held_out")  # are numbers of rows, not shares
 PARAPHRASE = 0.90
@@ -93,7 +93,7 @@ class Places:
         A control is never put together with others.
         """
         alone: list[tuple[str, int | None]] = sorted((name, code) for code, name in enumerate(self.providers))
-        if any(name == QUERIES or name.startswith((CONTROL, AS_DRAWN)) for name in self.providers):
+        if any(name == QUERIES or name.startswith(CONTROL) for name in self.providers):
             return alone
         return [(ALL, None), *(alone if len(alone) > 1 else [])]
 

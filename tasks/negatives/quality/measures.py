@@ -15,7 +15,7 @@ from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.negatives.checks import normal_form
 from penumbra.tasks.negatives.quality.negatives import AnnotatedDataset, ArtifactNegatives, Negative
 from penumbra.tasks.negatives.quality.reference import Reference, fills_of, read_reference, words_of
-from penumbra.tasks.stage import Stage, is_planned, work_of
+from penumbra.tasks.stage import Stage
 
 STAGE = "measures"
 
@@ -70,13 +70,6 @@ class Measures(Stage):
 
     negatives: ArtifactNegatives
     data: AnnotatedDataset
-
-    @property
-    def label(self) -> str:
-        """The provider whose fills are measured, or `negatives`."""
-        artifact = self.negatives.artifact
-        made = work_of(artifact) if is_planned() else self.negatives.store.manifest(artifact)
-        return f"{self.name}: {made.parameters.get('provider') or artifact.stage}"
 
     @property
     def dataset(self) -> str:

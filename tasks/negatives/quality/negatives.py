@@ -80,11 +80,6 @@ class ArtifactNegatives:
         return ancestors
 
     @property
-    def fills(self) -> list[Artifact]:
-        """The fills that the negatives were chosen from, or the artifact itself if it holds fills."""
-        return [self.artifact] if self.artifact.stage == "fills" else self.ancestors.get("fills", [])
-
-    @property
     def masks(self) -> Artifact | None:
         """The masks; None for negatives that are whole sentences."""
         return next(iter(self.ancestors.get("masks", ())), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 from penumbra.artifacts.manifest import Manifest
 from penumbra.artifacts.markdown import code, markdown_table, plain
-from penumbra.tasks.negatives.quality.figures import ALL, AS_DRAWN, CONTROL, EVERY_LEVEL, QUERIES, is_total
+from penumbra.tasks.negatives.quality.figures import ALL, CONTROL, EVERY_LEVEL, QUERIES, is_total
 
 FiguresByName = dict[tuple[int, str, str], float]  # by level, provider and metric
 Table = tuple[Sequence[str], list[tuple[str, ...]]]  # a header, and rows
@@ -29,10 +29,9 @@ MEASURES = {
     "blind_auc.characters": "blind AUC, character n-grams",
     "plausibility": "plausibility",
     "attested_relations": "attested relations",
-    "yield": "yield",
 }
 SHARES: tuple[str, ...] = ("hierarchy", "template_kept", "closed_vocabulary", "same_slot_class", "equal_to_original")
-SHARES += ("paraphrases", "attested_relations", "yield")
+SHARES += ("paraphrases", "attested_relations")
 
 
 def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
@@ -43,7 +42,7 @@ def figures_by_name(rows: Iterable[Mapping[str, Any]]) -> FiguresByName:
 def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
     """Return a figure with its interval, a share in per cent and a count as a whole number; a dash if there is none."""
     value, low, high = (figures.get((level, provider, f"{metric}{end}")) for end in ("", ".low", ".high"))
-    is_count = metric == "rows" or metric.startswith("refused: ") or is_total(metric)
+    is_count = metric == "rows" or is_total(metric)
     form = ".1%" if metric in SHARES else ",.0f" if is_count else ".3f"
     if value is None:
         return "–"
@@ -54,7 +53,7 @@ def cell(figures: FiguresByName, level: int, provider: str, metric: str) -> str:
 def provider_table(figures: FiguresByName, provider: str) -> Table:
     """Return all figures of a provider: a row for each measure, a column for each level."""
     names = {(level, metric) for level, name, metric in figures if name == provider}
-    others = {m for _, m in names if m.startswith(("refused: ", "leaks.")) and not m.endswith((".low", ".high"))}
+    others = {m for _, m in names if m.startswith("leaks.") and not m.endswith((".low", ".high"))}
     measures = MEASURES | {metric: metric for metric in sorted(others - MEASURES.keys())}
     levels = sorted({level for level, metric in names if metric in measures}, key=lambda it: (it == EVERY_LEVEL, it))
     rows = [
@@ -66,12 +65,11 @@ def provider_table(figures: FiguresByName, provider: str) -> Table:
 
 
 def figure_tables(figures: FiguresByName) -> list[tuple[str, Table]]:
-    """Return a table for `all`, each provider if there are several, the controls, and the fills as they were drawn."""
+    """Return a table for `all`, for each provider if there are several, and for the controls."""
     providers = {provider for _, provider, metric in figures if metric in ("rows", "attested_relations")}
-    drawn = sorted(provider for provider in providers if provider.startswith(AS_DRAWN))
     controls = sorted(provider for provider in providers if provider.startswith(CONTROL) or provider == QUERIES)
-    makers = sorted(providers - {ALL, *controls, *drawn})
-    chosen = [ALL, *(makers if len(makers) > 1 else []), *controls, *drawn]
+    makers = sorted(providers - {ALL, *controls})
+    chosen = [ALL, *(makers if len(makers) > 1 else []), *controls]
     return [(provider, provider_table(figures, provider)) for provider in chosen]
 
 

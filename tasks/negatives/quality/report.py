@@ -7,7 +7,6 @@ evaluated by the same measures: random fills of the same masks.
 
 import heapq
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,12 +22,10 @@ from penumbra.artifacts.prefect_ui import publish_report
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.resampling import Resamples
-from penumbra.tasks.negatives.fills import FILLED, provider_name
 from penumbra.tasks.negatives.parameters import QualityConfig
 from penumbra.tasks.negatives.providers.random import row_seed, uniform
 from penumbra.tasks.negatives.quality.figures import (
     ALL,
-    AS_DRAWN,
     CONTROL,
     EVERY_LEVEL,
     QUERIES,
@@ -36,7 +33,6 @@ from penumbra.tasks.negatives.quality.figures import (
     Figures,
     Places,
     put_blind_auc,
-    put_equalities,
     put_measures,
     put_plausibility,
     put_relations,
@@ -55,7 +51,6 @@ SEED = 0
 MOST_QUERIES = 10_000  # for blind AUC by words and for plausibility
 CONTROL_DIVISOR = 3  # random fills are parsed for a third of the sample: their figures are far from others
 RANDOM = f"{CONTROL}random fills"
-LEVEL = re.compile(r"level ([123])(?:[:,]|$)")  # how the value of a refusal begins that is of one level
 Source = ArtifactNegatives | FileNegatives
 
 
@@ -164,43 +159,17 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
     return notes
 
 
-def yields(negatives: ArtifactNegatives) -> list[dict[str, Any]]:
-    """Return the rows `yield` and `refused: REASON` of each provider's fills, and of the negatives themselves."""
-    store, asked = negatives.store, Counter[int]()
-    for part in store.parts(negatives.masks, ["level"]) if negatives.masks else ():
-        asked.update(part["level"].to_pylist())
-    made = {provider_name(store, fills): fills for fills in negatives.fills}
-    if negatives.artifact.stage == "negatives":
-        made[ALL] = negatives.artifact
-    rows: list[dict[str, Any]] = []
-    for provider, artifact in made.items():
-        filled: set[tuple[str, int]] = set()
-        status = ["status"] if artifact.stage == "fills" else []
-        for part in store.parts(artifact, ["qid", "level", *status]):
-            rows_filled = part.filter(pc.equal(part["status"], FILLED)) if status else part
-            filled.update(zip(rows_filled["qid"].to_pylist(), rows_filled["level"].to_pylist(), strict=True))
-        counts = Counter(level for _, level in filled)
-        figures = [(level, "yield", counts[level] / count) for level, count in sorted(asked.items())]
-        refused: Counter[tuple[int, str]] = Counter()
-        for row in chain.from_iterable(part.to_pylist() for part in store.rejected(artifact)):
-            level = LEVEL.match(row["value"])
-            refused[int(level[1]) if level else EVERY_LEVEL, row["reason"]] += 1
-        figures += [(level, f"refused: {reason}", count) for (level, reason), count in sorted(refused.items())]
-        rows += [{"level": at, "provider": provider, "metric": m, "value": float(v)} for at, m, v in figures]
-    return rows
-
-
 @dataclass(frozen=True)
 class Quality(Stage):
     """The figures of negatives, an artifact's or a file's."""
 
     name = STAGE
-    version = 4
+    version = 5
     unit = "figure"
     pieces = (0,)
 
     negatives: Source
-    measures: tuple[Artifact, ...]  # of the negatives, then of the fills of each provider
+    measures: Artifact | None  # None for a file, whose rows are measured at once
     data: AnnotatedDataset
     encoding: Encoding
     judging: QualityConfig
@@ -214,7 +183,7 @@ class Quality(Stage):
     def parents(self) -> tuple[Artifact, ...]:
         """The negatives, and what they are evaluated against, if they are artifacts."""
         own = [self.negatives.artifact] if isinstance(self.negatives, ArtifactNegatives) else []
-        return tuple(it for it in (*own, *self.measures, self.data.annotations, self.data.tags) if it)
+        return tuple(it for it in (*own, self.measures, self.data.annotations, self.data.tags) if it)
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings and the sentence encoder."""
@@ -233,23 +202,18 @@ class Quality(Stage):
         return {**digests, **encoder_inputs("sentence model", self.encoding.sentence_model)}
 
     def part(self, piece: int) -> Part:
-        """Evaluate the negatives: the report is one part. Of the providers' fills only equalities are counted."""
-        human, data, config, drawn = read_human(self.data.annotated), self.data, self.judging, list[pa.Table]()
-        if isinstance(self.negatives, FileNegatives):
-            parsed = {row.query for row in self.negatives.rows}
-            reference = read_reference(data.name, data.annotated, parsed, human)
-            measures = measure_all(self.negatives.rows, reference)
-        else:
+        """Evaluate the negatives: the report is one part."""
+        human, data, config = read_human(self.data.annotated), self.data, self.judging
+        if self.measures:
             reference = read_reference(data.name, data.annotated, human=human)
-            measures, *drawn = (Store().table(artifact) for artifact in self.measures)
-        vids = chain.from_iterable(table["vid"].unique().to_pylist() for table in (measures, *drawn))
-        videos = {vid: number for number, vid in enumerate(dict.fromkeys(vids))}
+            measures = Store().table(self.measures)
+        else:
+            rows = list(chain.from_iterable(self.negatives.parts()))
+            reference = read_reference(data.name, data.annotated, {row.query for row in rows}, human)
+            measures = measure_all(rows, reference)
+        videos = {vid: number for number, vid in enumerate(measures["vid"].unique().to_pylist())}
         figures = Figures(videos, Resamples(len(videos), config.resamples, SEED))
         columns = put_measures(measures, reference, figures)
-        for table in drawn:
-            names = pc.binary_join_element_wise(pa.scalar(AS_DRAWN), table["provider"], "")
-            renamed = table.set_column(table.schema.get_field_index("provider"), "provider", names)
-            put_equalities(renamed, reference, figures)
         known = measures.filter(measures["similarity"].is_valid())
         if len(known):
             put_similarity(known["qid"].to_pylist(), known["similarity"].to_numpy(), Places(known, videos), figures)
@@ -261,7 +225,6 @@ class Quality(Stage):
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
-        figures.rows += yields(self.negatives) if isinstance(self.negatives, ArtifactNegatives) else []
         part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
         notes = _notes(reference, measures, columns, len(known) or sampled, {most, config.sample} - {0})
         part.notes.update(dict.fromkeys(notes, 1))
@@ -270,35 +233,23 @@ class Quality(Stage):
 
 def make_quality(
     negatives: Source,
-    fills: Sequence[Artifact],
     data: AnnotatedDataset,
     encoding: Encoding,
     config: QualityConfig,
     make: Callable[[Stage], Artifact] = build,
 ) -> Artifact:
-    """Return the report on negatives and on the fills that they were chosen from.
-
-    `make` makes a stage, by default now and without Prefect.
-    """
-    measures: tuple[Artifact, ...] = ()
-    if isinstance(negatives, ArtifactNegatives):
-        drawn = (ArtifactNegatives(negatives.store, artifact) for artifact in fills)
-        measures = tuple(make(Measures(each, data)) for each in (negatives, *drawn))
+    """Return the report on negatives; `make` makes a stage, by default now and without Prefect."""
+    measures = make(Measures(negatives, data)) if isinstance(negatives, ArtifactNegatives) else None
     return make(Quality(negatives, measures, data, encoding, config))
 
 
 def report_quality(
-    negatives: Artifact,
-    fills: Sequence[Artifact],
-    annotations: Artifact,
-    tags: Artifact,
-    encoding: Encoding,
-    config: QualityConfig,
+    negatives: Artifact, annotations: Artifact, tags: Artifact, encoding: Encoding, config: QualityConfig
 ) -> Artifact:
     """Evaluate the negatives of a run, and publish the report."""
     store = Store()
     data = AnnotatedDataset(store, negatives.dataset, annotations, tags)
-    quality = make_quality(ArtifactNegatives(store, negatives), fills, data, encoding, config, run)
+    quality = make_quality(ArtifactNegatives(store, negatives), data, encoding, config, run)
     _publish(quality)
     return quality
 
@@ -310,5 +261,4 @@ def _publish(quality: Artifact) -> None:
 
 def page_of(store: Store, quality: Artifact) -> str:
     """Return the report as a page in markdown."""
-    manifest = store.manifest(quality)
-    return write_page(store.table(quality).to_pylist(), manifest, quality.path)
+    return write_page(store.table(quality).to_pylist(), store.manifest(quality), quality.path)
