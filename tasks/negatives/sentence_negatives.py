@@ -118,13 +118,9 @@ class SentenceNegatives(Stage):
     def sentences(
         self, piece: int, queries: Sequence[Row], videos: Mapping[str, set[str]]
     ) -> tuple[list[Sentence], Rows]:
-        """Return a part's sentences, query by query with rising levels, and its refusals.
+        """Return the sentences of part `piece`, query by query with rising levels, and its refusals.
 
-        Args:
-            piece: the number of the part
-            queries: the annotations of its training queries
-            videos: the lemmatised queries of each of its videos
-
+        `queries` are the annotations of its training queries, `videos` the lemmatised queries of each of its videos.
         """
 
     def part(self, piece: int) -> Part:
@@ -137,8 +133,18 @@ class SentenceNegatives(Stage):
         pairs = zip(tags["qid"].to_pylist(), tags["tokens"], strict=True)
         tokens = {qid: parsed.as_py() for qid, parsed in pairs if qid in queries}
         rows = [self._row(queries[it.qid], tokens[it.qid], it, videos[queries[it.qid]["vid"]]) for it in sentences]
-        self._add_similarity(rows)
-        self._add_plausibility(rows, tokens)
+        fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
+        vectors = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
+        words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
+        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
+        natural, last = self.chooser.plausibility.score(words), dict[str, float]()
+        for row in rows:
+            # rounded: the last bits depend on the machine and must not decide
+            cosine = round(float(np.dot(vectors[row["query"]], vectors[row["negative"]])), 4)
+            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
+            row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
+            last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
+            row |= {"similarity": cosine, "plausibility": natural[row["negative"]] - natural[row["query"]]}
         return Part(table_of(STAGE, rows), len(rows) + len(rejected), len(rows), rejected)
 
     def _row(self, query: Row, tokens: Tokens, sentence: Sentence, queries: set[str]) -> Row:
@@ -146,37 +152,10 @@ class SentenceNegatives(Stage):
         masked = MaskedQuery(sentence.qid, list(tokens), (slots,) * sentence.level)  # type: ignore[arg-type]
         results = self.chooser.checks.results(masked, sentence.level, queries, words, sentence.text)
         passed = [name for name, reason in results if not reason]
-        return {
-            "qid": sentence.qid,
-            "level": sentence.level,
-            "query": query["query"],
-            "negative": sentence.text,
-            "words": list(words),
-            "provider": self.sourcing.source,
-            "model": sentence.model,
-            "checks": passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS],
-        }
-
-    def _add_similarity(self, rows: Sequence[Row]) -> None:
-        """Add the cosine of each row, and whether it is below the ceiling and falls from level to level."""
-        fresh = sorted({text for row in rows for text in (row["negative"], row["query"])} - self.vectors.keys())
-        known = self.vectors | dict(zip(fresh, encode(fresh, self.encoding), strict=True))
-        last: dict[str, float] = {}
-        for row in rows:
-            # rounded: the last bits depend on the machine and must not decide
-            cosine = round(float(np.dot(known[row["query"]], known[row["negative"]])), 4)
-            row["similarity"] = cosine
-            row["checks"] += ["ceiling"] if cosine <= self.choosing.ceiling else []
-            row["checks"] += ["falling"] if cosine < last.get(row["qid"], np.inf) else []
-            last[row["qid"]] = min(cosine, last.get(row["qid"], np.inf))
-
-    def _add_plausibility(self, rows: Sequence[Row], tokens: Mapping[str, Tokens]) -> None:
-        """Add how much more natural than its query each negative reads: a difference of mean log-probabilities."""
-        words = {row["negative"]: [token.lower_ for token in self.tokeniser(row["negative"])] for row in rows}
-        words |= {row["query"]: [token["text"].lower() for token in tokens[row["qid"]]] for row in rows}
-        natural = self.chooser.plausibility.score(words)
-        for row in rows:
-            row["plausibility"] = natural[row["negative"]] - natural[row["query"]]
+        about = {"qid": sentence.qid, "level": sentence.level, "query": query["query"], "negative": sentence.text}
+        checks = passed if "template" in passed else [name for name in passed if name not in SLOT_CHECKS]
+        made = {"words": list(words), "provider": self.sourcing.source, "model": sentence.model}
+        return {**about, **made, "checks": checks}
 
 
 def changed_slots(tokens: Tokens, others: Sequence[str]) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
@@ -201,16 +180,10 @@ class Candidates:
     vectors: Vectors
 
     def ranked(self, cosines: Vectors, forbidden: set[str], ceiling: float, ranks: tuple[int, ...]) -> list[str]:
-        """Return the negatives of a query, one for each rank that there is.
+        """Return the negatives of a query, one for each rank that there is; `cosines` are to every candidate.
 
-        Two texts with the same lemmas count once, so that the levels differ in meaning.
-
-        Args:
-            cosines: of the query to every candidate
-            forbidden: lemmatised texts that are left out
-            ceiling: the highest cosine
-            ranks: how many candidates are at least as near as the negative of each level
-
+        Candidates above the ceiling and with `forbidden` lemmas are left out. Two texts with the same lemmas count
+        once, so that the levels differ in meaning.
         """
         chosen: list[str] = []
         seen, rank, last = set(forbidden), 0, np.inf
