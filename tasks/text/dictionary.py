@@ -60,10 +60,10 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     others = Counter[str]()  # occurrences of each word that are of another class
     for (primitive, _, word, _), count in counts.items():
         others[word] += count if primitive != "noun" else 0
-    for (primitive, *entry), count in subjects.items():
+    for (primitive, tag, word, lemma), count in subjects.items():
         is_frequent = RAREST * count >= subjects.total()
-        if primitive == "noun" and is_frequent and 2 * count > counts["noun", *entry] > others[entry[1]]:
-            counts[SUBJECT, *entry] = count
+        if primitive == "noun" and is_frequent and 2 * count > counts["noun", tag, word, lemma] > others[word]:
+            counts[SUBJECT, tag, word, lemma] = count
     rows = [
         {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
         for (primitive, tag, word, lemma), count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
