@@ -161,8 +161,8 @@ def test_a_failed_training_affects_only_its_seed(
 
 
 def command_line_parameters(dataset: Dataset) -> dict[str, Any]:
-    said = {name: group.model_dump(exclude_unset=True) for name, group in PARAMETERS.items()}
-    return {**said, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
+    groups = {name: group.model_dump(exclude_unset=True) for name, group in PARAMETERS.items()}
+    return {**groups, "dataset": dataset.model_dump(), "name": "llms", "rows": ["base"], "seeds": 2}
 
 
 def test_a_row_names_missing_features_before_any_row_trains(

@@ -62,8 +62,8 @@ def make_videos(folder: Path) -> dict[str, float]:
     cut(film(folder / "broken.mp4", 40, options={"movflags": "faststart"}), 0.5)
     film(folder / "short.mp4", 10)
     film(folder / "ribbon.mkv", 2, size=(2, 400), codec="ffv1")
-    told = dict.fromkeys((*GOOD, *BAD), 2.0)
-    return told | {"good": 2.3, "single": 0.1, "pixel": 0.5, "large": 0.1, "broken": 4.0, "short": 9.0}
+    durations = dict.fromkeys((*GOOD, *BAD), 2.0)
+    return durations | {"good": 2.3, "single": 0.1, "pixel": 0.5, "large": 0.1, "broken": 4.0, "short": 9.0}
 
 
 def write_annotations(folder: Path, durations: dict[str, float]) -> None:
@@ -159,13 +159,13 @@ def test_a_second_run_does_nothing(made: tuple[Store, Artifact], folder: Path) -
 def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Path) -> None:
     store, artifact = made
     videos = {"folder": str(folder / "videos"), "clip_length": 0.5}
-    said = {"dataset": {"folder": str(folder)}, "clip": TINY.model_dump(), "videos": videos}
+    parameters = {"dataset": {"folder": str(folder)}, "clip": TINY.model_dump(), "videos": videos}
     texts = store.newest("films", "text_features").key
-    of_annotations, *found = plan_flow("extract-features", "films", said)
+    of_annotations, *found = plan_flow("extract-features", "films", parameters)
     assert of_annotations[1] == IS_THERE
     assert found == [("text_features", IS_THERE, texts), ("video_features", IS_THERE, artifact.key)]
-    said["videos"] = {**videos, "clip_length": 2.0, "patches": True}
-    assert [row[:2] for row in plan_flow("extract-features", "films", said)][2:] == [
+    parameters["videos"] = {**videos, "clip_length": 2.0, "patches": True}
+    assert [row[:2] for row in plan_flow("extract-features", "films", parameters)][2:] == [
         ("video_features", TO_MAKE),
         ("patch_features", TO_MAKE),
     ]
@@ -248,9 +248,9 @@ def test_killed_in_the_middle_no_finished_video_is_decoded_again(prefect_server:
     assert 12 <= len(finished) < 40
     begun = len(log.read_text().split())
     assert start(root, log).wait() == 0
-    told = log.read_text().split()
-    assert finished.isdisjoint(told[begun:]), "a finished video was decoded again"
-    decoded = Counter(told)
+    lines = log.read_text().split()
+    assert finished.isdisjoint(lines[begun:]), "a finished video was decoded again"
+    decoded = Counter(lines)
     assert decoded.keys() == set(vids)
     assert start(undisturbed, tmp_path / "other log").wait() == 0
     assert tree(root) == tree(undisturbed)

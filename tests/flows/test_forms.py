@@ -104,10 +104,10 @@ def test_unchanged_it_trains_the_preset(server: str, page: Page) -> None:
     assert settings_of(Form(server, page).submit()) == layered(PRESET)
 
 
-def test_a_field_of_the_model_changed_to_its_default_is_said(server: str, page: Page) -> None:
+def test_a_field_of_the_model_changed_to_its_default_is_explicitly_set(server: str, page: Page) -> None:
     form = Form(server, page)
     form.choose("model", "QDDETR")
     form.fill("Hidden", "256")
-    said = form.submit()
-    assert said["model"] == {"name": "qd_detr", "hidden": 256}, "nothing that nobody touched is posted"
-    assert settings_of(said) == layered(PRESET, {"model": {"hidden": 256}})
+    posted = form.submit()
+    assert posted["model"] == {"name": "qd_detr", "hidden": 256}, "nothing that nobody touched is posted"
+    assert settings_of(posted) == layered(PRESET, {"model": {"hidden": 256}})

@@ -261,16 +261,16 @@ def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
     world: Path, trained: Artifact, evaluated: Artifact
 ) -> None:
     groups = {"dataset": dataset(world), "model": QDDETRConfig(**SMALL, losses=LossConfig(shine=True))}
-    said = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
+    parameters = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
     there = len(Store().find())
-    found = list(plan_flow("train-grounding", "tiny", {**said, "training": TRAINING}))
+    found = list(plan_flow("train-grounding", "tiny", {**parameters, "training": TRAINING}))
     stages = ["annotations", "negatives", "text_features", "video_features", "metrics"]
     assert [(stage, state) for stage, state, _ in found] == [(stage, IS_THERE) for stage in stages]
     assert found[-1] == ("metrics", IS_THERE, trained.key)
-    *_, (stage, state, key) = plan_flow("train-grounding", "tiny", {**said, "training": {**TRAINING, "seed": 77}})
+    *_, (stage, state, key) = plan_flow("train-grounding", "tiny", {**parameters, "training": {**TRAINING, "seed": 77}})
     assert (stage, state) == ("metrics", TO_MAKE)
     assert key != trained.key
-    judged = {"dataset": said["dataset"], "choice": {"run": trained.key}}
+    judged = {"dataset": parameters["dataset"], "choice": {"run": trained.key}}
     *_, predictions, evaluation = plan_flow("evaluate-grounding", "tiny", judged)
     assert predictions[:2] == ("predictions", IS_THERE)
     assert evaluation == ("evaluation", IS_THERE, evaluated.key)

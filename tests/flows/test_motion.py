@@ -37,7 +37,7 @@ SMALL = {"clips": 8, "segments": 16, "counts": (3, 2), "proposal": 8, "kernel": 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("motion")
     (folder / "videos").mkdir()
-    told = {
+    videos = {
         vid: {
             "sentences": ["a person opens the door.", f"a person puts the {vid} cup down."],
             "timestamps": [[0, 0.5], [0.4, 0.9]],
@@ -48,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for vid, frames in LENGTHS.items():
         film(folder / "videos" / f"{vid}.mp4", frames)
     (folder / "videos" / "broken.mp4").write_text("no video")
-    (folder / "train.json").write_text(json.dumps(told))
-    (folder / "test_trivial.json").write_text(json.dumps({"a": told["a"]}))
+    (folder / "train.json").write_text(json.dumps(videos))
+    (folder / "test_trivial.json").write_text(json.dumps({"a": videos["a"]}))
     return folder
 
 
@@ -97,8 +97,8 @@ def test_patches_are_clips_own_to_half_a_step_and_a_bad_video_has_a_reason(store
     rows = {row["vid"]: row for row in store.table(artifact).to_pylist()}
     refused = [(row["qid"], row["reason"]) for part in store.rejected(artifact) for row in part.to_pylist()]
     assert (set(rows), refused) == (set(LENGTHS), [("broken", "file can't be opened as a video")])
-    told = for_display(store.table(artifact))["patches"].to_pylist()
-    assert told == [f"{len(row['patches'])} bytes" for row in rows.values()]  # for people
+    shown = for_display(store.table(artifact))["patches"].to_pylist()
+    assert shown == [f"{len(row['patches'])} bytes" for row in rows.values()]  # for people
     encoder = load(TINY)
     side, width = patch_sizes(encoder)
     for vid, row in rows.items():

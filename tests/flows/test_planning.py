@@ -151,8 +151,8 @@ def rows() -> list[tuple[str, str]]:
 def test_a_row_of_a_grid_is_planned_as_it_is_made(
     name: str, label: str, corner: Dataset, features: FeaturesParameters, negatives: NegativesParameters, kept: Store
 ) -> None:
-    said = {**dict(negatives), **dict(features), "training": QUICK}
-    grid, [row] = plan(name, (label,), "corner", "scenes-qd_detr", said)
+    changes = {**dict(negatives), **dict(features), "training": QUICK}
+    grid, [row] = plan(name, (label,), "corner", "scenes-qd_detr", changes)
     settings = Settings(model=small(row.settings.model), training=QUICK)
     shrunk = replace(row, settings=settings)
     results = Results(grid, 1)

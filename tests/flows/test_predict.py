@@ -63,10 +63,10 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FILMS:
         videos = json.loads((SHIPPED / f"{name}.json").read_text())
         some = dict(list(videos.items())[: FILMS[name]])
-        for told in some.values():
-            told["sentences"], told["timestamps"] = told["sentences"][:4], told["timestamps"][:4]
+        for video in some.values():
+            video["sentences"], video["timestamps"] = video["sentences"][:4], video["timestamps"][:4]
             if name != "train":
-                told["sentences"] = [f"{HOSTILE} {text}" for text in told["sentences"]]
+                video["sentences"] = [f"{HOSTILE} {text}" for text in video["sentences"]]
         (folder / f"{name}.json").write_text(json.dumps(some))
         wanted |= some.keys()
     (folder / "videos").mkdir()
@@ -80,11 +80,11 @@ def world(films: Path, prefect_server: None, tmp_path_factory: pytest.TempPathFa
     """The films' features, by CLIP, and negatives of the training queries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENUMBRA_ARTIFACTS", str(tmp_path_factory.mktemp("artifacts")))
-        told = json.loads((films / "train.json").read_text())
+        annotated = json.loads((films / "train.json").read_text())
         usual = {"words": [], "provider": "random", "model": "", "similarity": 0.5, "plausibility": None, "checks": []}
         rows = [
             usual | {"qid": f"{vid}_train_{n}", "level": level, "query": text, "negative": f"{text} {level}"}
-            for vid, video in told.items()
+            for vid, video in annotated.items()
             for n, text in enumerate(video["sentences"])
             for level in (1, 2, 3)
         ]
@@ -203,9 +203,9 @@ def test_a_lost_server_does_not_stop_the_training(
 def test_the_command_prints_rows_json_and_a_picture(world: Path, trained: Artifact, tmp_path: Path) -> None:
     film, picture = str(next((world / "videos").glob("*.mp4"))), tmp_path / "found.svg"
     command = ["predict", film, HOSTILE, "a person waves.", "--run", trained.key, "--output", str(picture)]
-    told = CliRunner().invoke(app, [*command, "--top", "2"])
-    assert told.exit_code == 0, told.output
-    assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", told.stdout)) == 4
+    done = CliRunner().invoke(app, [*command, "--top", "2"])
+    assert done.exit_code == 0, done.output
+    assert len(re.findall(r"\d+\.\d\d .*\d+\.\d\d .*0\.\d{3}", done.stdout)) == 4
     drawing = ElementTree.parse(picture).getroot()
     names = [node.tag.rpartition("}")[2] for node in drawing.iter()]
     assert names.count("image") == 8
@@ -236,9 +236,9 @@ def test_faults_are_reported(
     file = next((world / "videos").glob("*.mp4")) if film == "good" else world / film
     given = {"run": trained.key, **options}
     arguments = [part for name, value in given.items() for part in (f"--{name}", value)]
-    told = CliRunner().invoke(app, ["predict", str(file), query, *arguments])
-    assert isinstance(told.exception, PenumbraError)
-    assert re.search(message, str(told.exception))
+    done = CliRunner().invoke(app, ["predict", str(file), query, *arguments])
+    assert isinstance(done.exception, PenumbraError)
+    assert re.search(message, str(done.exception))
 
 
 def test_weights_of_another_run_are_refused_and_reported(base: Artifact, trained: Artifact, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Served:
     environment: dict[str, str]
     log: Path
     before: dict[str, bytes]
-    told: dict[str, str] = field(default_factory=dict)  # to other shells
+    exported: dict[str, str] = field(default_factory=dict)  # to other shells
 
     @property
     def url(self) -> str:
@@ -57,7 +57,7 @@ class Served:
 
     @property
     def credential(self) -> str:
-        return self.told["PREFECT_API_AUTH_STRING"]
+        return self.exported["PREFECT_API_AUTH_STRING"]
 
     def api(self, path: str, body: dict[str, Any] | None = None, known: bool = True) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -105,7 +105,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.5)
         lines = served.shell("env -0").stdout.split("\0")
-        served.told = dict(line.split("=", 1) for line in lines if line.startswith("PREFECT_API_"))
+        served.exported = dict(line.split("=", 1) for line in lines if line.startswith("PREFECT_API_"))
         yield served
     finally:
         if process.poll() is None:
@@ -137,11 +137,11 @@ def test_folders_do_not_depend_on_where_a_process_starts(monkeypatch: pytest.Mon
 
 
 def test_it_says_little_and_that_once(served: Served) -> None:
-    said = served.log.read_text()
-    assert len(said[: said.index("Ctrl-C ends it")].splitlines()) <= 10, said
-    assert said.count(served.credential) == 1
-    assert f"{served.url}/artifacts\n" in said, "which no menu of the page names"
-    assert f'eval "$(penumbra serve --env --port {served.port})"' in said
+    output = served.log.read_text()
+    assert len(output[: output.index("Ctrl-C ends it")].splitlines()) <= 10, output
+    assert output.count(served.credential) == 1
+    assert f"{served.url}/artifacts\n" in output, "which no menu of the page names"
+    assert f'eval "$(penumbra serve --env --port {served.port})"' in output
 
 
 def test_another_user_gets_nothing(served: Served) -> None:
@@ -201,9 +201,9 @@ def test_interrupted_it_ends_cleanly_with_all_it_started(served: Served) -> None
     served.process.send_signal(signal.SIGINT)
     assert served.process.wait(60) == 0
     assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]
-    said = served.log.read_text()
-    assert "Ending workers and server" in said
-    assert "penumbra: " not in said, "an error of ours"
-    assert "flows/serve.py" not in said, "a traceback of ours"
+    output = served.log.read_text()
+    assert "Ending workers and server" in output
+    assert "penumbra: " not in output, "an error of ours"
+    assert "flows/serve.py" not in output, "a traceback of ours"
     assert content(served.home / ".prefect") == served.before, "the user's own Prefect was touched"
     assert "no `penumbra serve` runs on port" in served.shell("true").stderr

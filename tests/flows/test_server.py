@@ -155,7 +155,7 @@ from penumbra.flows.server import some_server, start_early
 
 @flow
 def waits():
-    print("told", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
+    print("server", PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value(), flush=True)
     time.sleep(600)
 
 start_early()
@@ -171,7 +171,7 @@ def test_a_run_s_server_is_locked_and_ends_when_the_run_is_killed(tmp_path: Path
     )
     try:
         assert process.stdout is not None
-        _, address, credential = next(line for line in process.stdout if line.startswith("told")).split()
+        _, address, credential = next(line for line in process.stdout if line.startswith("server")).split()
         server = Guarded(int(address.split(":")[2].split("/")[0]), credential)
         started = psutil.Process(process.pid).children(recursive=True)
         assert any("penumbra.flows.server" in child.cmdline() for child in started)
@@ -216,7 +216,7 @@ if __name__ == "__main__":
         thread.start()
         thread.join()
         started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    print("told", theirs == ours, threads == [ours], len([it for it in started if "server" in it]))
+    print("server", theirs == ours, threads == [ours], len([it for it in started if "server" in it]))
     print("left", bool(get_settings_context().settings.api.url))
 """
 
@@ -228,11 +228,11 @@ def test_what_a_run_starts_asks_the_run_s_server_and_starts_none_without_a_lock(
     ended = subprocess.run(
         [sys.executable, tmp_path / "several.py"], env=environment, capture_output=True, text=True, check=True
     )
-    assert ended.stdout.splitlines()[-2:] == ["told True True 1", "left False"]
+    assert ended.stdout.splitlines()[-2:] == ["server True True 1", "left False"]
     assert "temporary server" not in ended.stdout + ended.stderr
 
 
-def test_a_run_without_the_credential_and_a_taken_port_are_told(guarded: Guarded) -> None:
+def test_a_run_without_the_credential_and_a_taken_port_are_reported(guarded: Guarded) -> None:
     settings = {PREFECT_API_URL: f"{guarded.url}/api", PREFECT_API_AUTH_STRING: ""}
     with temporary_settings(settings), pytest.raises(PenumbraError, match="credential: set PREFECT_API_AUTH_STRING"):
         check_server()
@@ -240,7 +240,7 @@ def test_a_run_without_the_credential_and_a_taken_port_are_told(guarded: Guarded
         listen(guarded.port)
 
 
-def test_a_server_that_ends_while_it_starts_is_told_at_once(tmp_path: Path) -> None:
+def test_a_server_that_ends_while_it_starts_is_reported_at_once(tmp_path: Path) -> None:
     listener = listen(0)
     port, broken = listener.getsockname()[1], {**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": "nonsense://"}
     process = start_server(listener, "a:b", broken, str(tmp_path))

@@ -75,8 +75,8 @@ def test_clusters_give_the_same_bytes(
     host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     assert host.run("queries", str(corner)) == expected
     assert len([place for place in expected if place.startswith("masks/")]) > 2
-    said = (host.folder / "errors").read_text()
-    assert "parts by" in said, "workers made them"
+    log = (host.folder / "errors").read_text()
+    assert "parts by" in log, "workers made them"
 
 
 def test_hosts_that_share_only_a_bucket_and_a_port(corner: Path, expected: dict[str, str], new_host: NewHost) -> None:
@@ -125,7 +125,7 @@ def test_features_are_made_by_a_cluster_s_gpus(
     assert ": on the CPU" not in (flow.folder / "errors").read_text(), "the run's own host loads no encoder"
 
 
-def tellings(folder: Path, piece: int) -> list[int]:
+def makers(folder: Path, piece: int) -> list[int]:
     """The processes that have made a piece."""
     path = folder / "toys" / f"piece {piece}"
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
@@ -156,7 +156,7 @@ def running(host: Host, folder: Path) -> "subprocess.Popen[str]":
     return run
 
 
-def said(run: "subprocess.Popen[str]") -> dict[str, str]:
+def result(run: "subprocess.Popen[str]") -> dict[str, str]:
     found: dict[str, str] = json.loads(run.communicate(timeout=PATIENCE)[0].splitlines()[-1])
     return found
 
@@ -167,10 +167,10 @@ def test_the_parts_of_a_killed_worker_are_made_by_another(
 ) -> None:
     host = new_host("host", PENUMBRA_ENGINE=engine, PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     run = running(host, tmp_path)
-    os.kill(tellings(tmp_path, finished(tmp_path)[0])[0], signal.SIGKILL)
+    os.kill(makers(tmp_path, finished(tmp_path)[0])[0], signal.SIGKILL)
     there = finished(tmp_path)
-    assert said(run) == digests
-    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there), "no finished part is made twice"
+    assert result(run) == digests
+    assert all(len(makers(tmp_path, piece)) == 1 for piece in there), "no finished part is made twice"
 
 
 def test_a_killed_scheduler_is_reported_and_the_next_run_continues(
@@ -182,13 +182,13 @@ def test_a_killed_scheduler_is_reported_and_the_next_run_continues(
     flow = new_host("flow", **dask_at(port), PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     run = running(flow, tmp_path)
     os.killpg(scheduler.pid, signal.SIGKILL)
-    assert "the same command goes on from the parts that are done" in said(run)["error"]
+    assert "the same command goes on from the parts that are done" in result(run)["error"]
     there = finished(tmp_path)
     assert len(there) < PARTS
     cluster.scheduler(port)
     cluster.worker(port)
     assert flow.run("toys", "1") == digests
-    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
+    assert all(len(makers(tmp_path, piece)) == 1 for piece in there)
 
 
 @pytest.mark.parametrize("engine", ["processes", "dask", "ray"])
@@ -202,7 +202,7 @@ def test_the_next_run_continues_if_the_flow_s_process_was_killed(
     time.sleep(10)  # its workers end
     there = finished(tmp_path)
     assert host.run("toys", "1") == digests
-    assert all(len(tellings(tmp_path, piece)) == 1 for piece in there)
+    assert all(len(makers(tmp_path, piece)) == 1 for piece in there)
 
 
 @pytest.mark.parametrize("engine", ["processes", "dask"])
@@ -216,6 +216,6 @@ def test_a_worker_without_memory_is_reported_and_the_next_run_continues(
     there = finished(tmp_path)
     assert there
     hungry.unlink()
-    before = {piece: tellings(tmp_path, piece) for piece in there}
+    before = {piece: makers(tmp_path, piece) for piece in there}
     assert host.run("toys", "1") == digests
-    assert {piece: tellings(tmp_path, piece) for piece in there} == before
+    assert {piece: makers(tmp_path, piece) for piece in there} == before

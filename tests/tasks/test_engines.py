@@ -60,12 +60,12 @@ class Toy(Stage):
 
     @cached_property
     def shared(self) -> str:
-        told("shared", str(os.getpid()))
-        return "told by all"
+        note("shared", str(os.getpid()))
+        return "shared by all"
 
     def part(self, piece: Any) -> Part:
         time.sleep(self.toys.seconds)
-        told(piece, str(os.getpid()))
+        note(piece, str(os.getpid()))
         index = int(piece.rpartition(" ")[2])
         if index == self.toys.breaks:
             raise ValueError(f"{piece} is broken")
@@ -73,7 +73,7 @@ class Toy(Stage):
             eat()
         row = {"qid": piece, "stage": "toy", "reason": self.shared, "value": str(self.toys.number)}
         refused = [rejection(piece, "toy", f"reason {index % 2}", "")]
-        return Part(table_of("rejected", [row]), 2, 1, refused, Counter({"told": 1}), measured={"seconds": 0.5})
+        return Part(table_of("rejected", [row]), 2, 1, refused, Counter({"noted": 1}), measured={"seconds": 0.5})
 
 
 def eat() -> None:
@@ -85,12 +85,12 @@ def eat() -> None:
     bytearray(1 << 30)
 
 
-def told(what: str, value: str) -> None:
+def note(what: str, value: str) -> None:
     with Path(os.environ["TOYS"], what).open("a") as stream:
         stream.write(value + "\n")
 
 
-def tellings(what: str) -> list[str]:
+def notes(what: str) -> list[str]:
     path = Path(os.environ["TOYS"], what)
     return path.read_text().splitlines() if path.exists() else []
 
@@ -118,7 +118,7 @@ def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_serve
     pytest.importorskip({Engine.dask: "prefect_dask", Engine.ray: "prefect_ray"}.get(engine, "prefect"))
     here = made(Engine.here, Toys())
     expected, manifest = digests(here), store.manifest(here)
-    assert {*tellings("shared")} == {str(os.getpid())}
+    assert {*notes("shared")} == {str(os.getpid())}
     store.remove(here)
     there = made(engine, Toys())
     assert there == here
@@ -127,10 +127,10 @@ def test_workers_make_the_same_bytes(engine: Engine, store: Store, prefect_serve
     again = store.manifest(there)
     assert (again.taken, again.kept, again.rejected) == (manifest.taken, manifest.kept, manifest.rejected)
     assert again.measured == manifest.measured == {"seconds": PARTS * 0.5}
-    makers = {tellings(f"piece {index}")[-1] for index in range(PARTS)}
+    makers = {notes(f"piece {index}")[-1] for index in range(PARTS)}
     assert len(makers) == 2
     assert str(os.getpid()) not in makers
-    assert sorted(tellings("shared")) == sorted([str(os.getpid()), *makers]), "once a process, not once a part"
+    assert sorted(notes("shared")) == sorted([str(os.getpid()), *makers]), "once a process, not once a part"
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_a_killed_worker_is_reported_and_finished_parts_stay(store: Store, prefe
     def kill() -> None:
         while not any(store.record(artifact, 0) for artifact in store.folders()):
             time.sleep(0.05)
-        os.kill(int(tellings("piece 0")[0]), signal.SIGKILL)
+        os.kill(int(notes("piece 0")[0]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_a_killed_worker_is_reported_and_finished_parts_stay(store: Store, prefe
     made(Engine.processes, Toys(seconds=1.0))
     assert store.verify(artifact) == []
     for index in finished:
-        assert len(tellings(f"piece {index}")) == 1
+        assert len(notes(f"piece {index}")) == 1
 
 
 SCRIPT = """
@@ -174,7 +174,7 @@ def test_a_script_without_a_guard_is_not_run_again_by_each_worker(
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("made") == 1
-    assert [len(tellings(f"piece {index}")) for index in range(PARTS)] == [1] * PARTS
+    assert [len(notes(f"piece {index}")) for index in range(PARTS)] == [1] * PARTS
 
 
 def test_a_single_part_and_a_plan_start_no_workers(store: Store, prefect_server: None) -> None:
@@ -195,7 +195,7 @@ def test_a_single_part_and_a_plan_start_no_workers(store: Store, prefect_server:
     assert again(workers_before=False) is False
     lost.unlink()
     again(workers_before=True)
-    here, again_here, by_worker = tellings("piece 4")
+    here, again_here, by_worker = notes("piece 4")
     assert by_worker != here == again_here, "they are there, and have loaded what it takes"
     with planning(), use_engine(Engine.processes):
         run(Toy(Toys(number=1)))

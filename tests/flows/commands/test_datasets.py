@@ -66,17 +66,17 @@ def test_a_csv_becomes_a_data_set_that_build_negatives_takes(tmp_path: Path) -> 
     assert "annotations" in planned.output
 
 
-def test_check_tells_what_is_rejected_with_an_example(tmp_path: Path) -> None:
+def test_check_shows_an_example_of_each_rejection(tmp_path: Path) -> None:
     backwards = {**ROWS[0], "text": "a person sits down.", "t0": 20, "t1": 3}
     unread = {**ROWS[0], "text": "a person stands up.", "t1": "?"}
     shared = {**ROWS[3], "clip": "v0", "t1": 99}
     run("init", "mine", "--from", table(tmp_path, [*ROWS, backwards, unread, shared]))
-    told = " ".join(run("check", "mine").output.split())
-    assert "window ends before it begins" in told
-    assert "[[20.0, 3.0]] of 30.0 s" in told
-    assert "window is not two finite numbers" in told
-    assert "window clipped to the video's end: 1 rows" in told
-    assert "1 videos of test are also in train" in told
+    output = " ".join(run("check", "mine").output.split())
+    assert "window ends before it begins" in output
+    assert "[[20.0, 3.0]] of 30.0 s" in output
+    assert "window is not two finite numbers" in output
+    assert "window clipped to the video's end: 1 rows" in output
+    assert "1 videos of test are also in train" in output
 
 
 def test_check_loads_no_prefect_and_no_torch(tmp_path: Path) -> None:
@@ -208,15 +208,15 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
     }
     taken = prepare("build-negatives", "mine")[2]
     assert (taken["masking"].ratios, taken["filling"].candidates) == ((0.1, 0.2, 0.9), 4)
-    said = prepare("build-negatives", "mine", {"candidates": 8})[2]
-    assert (said["masking"].ratios, said["filling"].candidates) == ((0.1, 0.2, 0.9), 8)
+    parameters = prepare("build-negatives", "mine", {"candidates": 8})[2]
+    assert (parameters["masking"].ratios, parameters["filling"].candidates) == ((0.1, 0.2, 0.9), 8)
     assert run("init", "mine", "--from", table(tmp_path), "--force").exit_code == 0
     assert "candidates: 4" in own.read_text(), "what was edited stays"
     assert DEPLOYMENTS.read_bytes() == prefect
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("build-negative:\n  candidates: 4\n", "no flow 'build-negative'; there is: build-negatives, "),
         ("build-negatives:\n  candidate: 4\n", "did you mean filling.candidates?"),
@@ -224,14 +224,14 @@ def test_a_data_set_has_parameters_and_deployments_of_its_own(tmp_path: Path) ->
         ("build-negatives: [1\n", "is no YAML"),
     ],
 )
-def test_a_mistake_in_a_data_set_s_own_file_is_told(
-    tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_in_a_data_set_s_own_file_is_reported(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("init", "mine", "--from", table(tmp_path)).exit_code == 0
     own = tmp_path / "data" / "mine" / "penumbra.yaml"
     own.write_text(text)
     done = run("run", "build-negatives", "mine", "--dry-run")
     assert str(own) in str(done.exception)
-    assert told in str(done.exception)
+    assert message in str(done.exception)
     assert "mine" not in {one["name"] for one in all_deployments()}
-    assert told in capsys.readouterr().err, "and the others are served"
+    assert message in capsys.readouterr().err, "and the others are served"
