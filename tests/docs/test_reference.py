@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from penumbra.flows.commands import app
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 
@@ -59,6 +61,18 @@ def test_the_page_lists_every_command(reference: Any) -> None:
     assert "    penumbra run FLOW DATASET\n" in page
     assert "## penumbra artifacts path\n" in page
     assert "`--dry-run`" in page
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/extending.md", "CONTRIBUTING.md"])
+def test_commands_and_options_on_the_pages_exist(page: str) -> None:
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    for line in re.findall(r"(?<![\w/.-])penumbra (?!penumbra)([a-z][a-z-]+(?: [^\n`#|]*)?)", text):
+        command, words = typer.main.get_command(app), line.split()
+        while words and (commands := getattr(command, "commands", None)):
+            assert words[0] in commands, line
+            command = commands[words.pop(0)]
+        known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        assert {word.rstrip(')"') for word in words if word.startswith("--")} <= known, line
 
 
 @pytest.mark.parametrize("name", ["presets", "deployments", "grids"])
