@@ -187,9 +187,10 @@ class Training(Parameters):
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 keeps the weights of start_from.")
-    batch_size: int = Field(32, ge=1, description="Queries a step, over all devices; of MMN and VDI videos.")
+    batch_size: int = Field(32, ge=1, description="Queries in a step, over all devices; for MMN and VDI, videos.")
     group_by_length: bool = Field(
-        False, description="Batches of videos of like length, so that little is padded (Moment-DETR and QD-DETR)."
+        False,
+        description="Put videos of similar length into one batch, so that little is padded (Moment-DETR and QD-DETR).",
     )
     learning_rate: float = Field(1e-4, gt=0, description="Learning rate at the start.")
     milestones: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
@@ -198,11 +199,11 @@ class Training(Parameters):
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW's decay rates of both moments.")
     weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all weights.")
-    clip_norm: float = Field(0.1, gt=0, description="Gradients are scaled down to this norm.")
-    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast.")
+    clip_norm: float = Field(0.1, gt=0, description="Largest norm of the gradients; larger gradients are scaled down.")
+    precision: Literal["float32", "bf16"] = Field("float32", description="`bf16` trains with autocast to bfloat16.")
     device: str = Field(
         "auto",
-        description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one. A launcher's processes choose.",
+        description="`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one. Under a launcher each process has its own.",
     )
     evaluate_every: int = Field(5, ge=1, description="Epochs between two evaluations.")
     patience: int = Field(10, ge=1, description="Evaluations without improvement after which training stops.")

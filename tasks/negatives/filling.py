@@ -61,7 +61,7 @@ class Filling(Parameters):
     providers: list[ProviderName] = Field(
         ["corpus"],
         min_length=1,
-        description="Providers of the candidates; if two of them give the same text, it is the first one's. "
+        description="Providers of the candidates; a text that two of them give counts as the first one's. "
         + "; ".join(f"{settings.provider}: {settings.about}" for settings in BUILT_IN)
         + ".",
     )

@@ -21,10 +21,12 @@ class NegativeSource(Parameters):
         description="fills: chosen from the providers' fills; nearest: other training queries, a control; imported: "
         "negatives made elsewhere.",
     )
-    file: str = Field("", description="The file of `imported`: JSON lines, CSV or TSV. Default: the newest import.")
+    file: str = Field(
+        "", description="For `imported`: the file, as JSON lines, CSV or TSV. Default: the newest import."
+    )
     ranks: tuple[int, int, int] = Field(
         (1, 30, 300),
-        description="Of `nearest`: the rank of each level's query among the other queries, by cosine. On "
+        description="For `nearest`: the rank of each level's query among the other queries, by cosine. On "
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
 

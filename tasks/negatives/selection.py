@@ -51,7 +51,7 @@ class Choosing(Parameters):
     )
     guard: Literal["compositions", "queries", "all"] = Field(
         "compositions",
-        description="What of the test splits is kept out of the negatives. queries: their queries, except those that "
+        description="Parts of the test splits that no negative may repeat. queries: their queries, except those that "
         "are training queries as well; compositions: also what the novel splits hold out; all: also the training "
         "queries that are test queries, although their absence gives negatives away.",
     )

@@ -59,7 +59,7 @@ class BMDETRConfig(DETRConfig):
 
     network, options, loss_options = BMDETR, BMDETROptions, BMDETRLosses
 
-    name: Literal["bm_detr"] = Field("bm_detr", description="Which model.")
+    name: Literal["bm_detr"] = Field("bm_detr", description="Name of the model.")
     as_published: Literal["corrected", "paper", "released"] = Field(
         "corrected",
         description="The authors' released code without its faults, or as it is; or the paper, whose decoder sees "

@@ -98,7 +98,7 @@ class MomentDETRConfig(ShineDETRConfig):
 
     network, options, loss_options = MomentDETR, MomentDETROptions, MomentDETRLosses
 
-    name: Literal["moment_detr"] = Field("moment_detr", description="Which model.")
+    name: Literal["moment_detr"] = Field("moment_detr", description="Name of the model.")
 
 
 class QDDETRConfig(ShineDETRConfig):
@@ -106,7 +106,7 @@ class QDDETRConfig(ShineDETRConfig):
 
     network, options, loss_options = QDDETR, QDDETROptions, QDDETRLosses
 
-    name: Literal["qd_detr"] = Field("qd_detr", description="Which model.")
+    name: Literal["qd_detr"] = Field("qd_detr", description="Name of the model.")
 
     @property
     def published_changes(self) -> dict[str, Any]:

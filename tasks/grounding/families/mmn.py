@@ -70,7 +70,7 @@ class MapConfig(HardNegativeModel):
 class MMNConfig(MapConfig):
     """MMN (Wang et al., AAAI 2022)."""
 
-    name: Literal["mmn"] = Field("mmn", description="Which model.")
+    name: Literal["mmn"] = Field("mmn", description="Name of the model.")
     hidden: int = Field(512, ge=1, description="Width of clips and of the map.")
 
 

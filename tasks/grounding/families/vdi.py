@@ -49,7 +49,7 @@ class VDIConfig(MapConfig):
 
     options, loss_options = VDIOptions, VDILosses
 
-    name: Literal["vdi"] = Field("vdi", description="Which model.")
+    name: Literal["vdi"] = Field("vdi", description="Name of the model.")
     clip_encoder: str = Field(
         "openai/clip-vit-base-patch32",
         description="CLIP whose text encoder is trained, the same as that of the video features.",
