@@ -189,8 +189,7 @@ class Training(Parameters):
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 keeps the weights of start_from.")
     batch_size: int = Field(32, ge=1, description="Queries in a step, over all devices; for MMN and VDI, videos.")
     group_by_length: bool = Field(
-        False,
-        description="Put videos of similar length into one batch, so that little is padded (Moment-DETR and QD-DETR).",
+        False, description="Batches of videos of similar length, which are padded little (Moment-DETR and QD-DETR)."
     )
     learning_rate: float = Field(1e-4, gt=0, description="Learning rate at the start.")
     milestones: Annotated[int, Field(ge=1)] | tuple[int, ...] = Field(
