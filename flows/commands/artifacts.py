@@ -128,7 +128,9 @@ def verify(
             print_line(f"{artifact.path}: {line}")
     print_line(f"{finished} artifacts, {len(faults)} faults, {len(folders) - finished} not finished")
     if faults:
-        print_line("The flow that made an artifact makes damaged parts again; penumbra artifacts rm removes them.")
+        print_line(
+            "The flow that made an artifact makes damaged parts again, and all of it after penumbra artifacts rm."
+        )
         raise typer.Exit(1)
 
 

@@ -1,15 +1,10 @@
 """Text of unknown origin is escaped in markdown."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from penumbra.artifacts.manifest import Part, Work, rejection
 from penumbra.artifacts.markdown import Markdown, bold, code, markdown_table, plain, printable
-from penumbra.artifacts.prefect_ui import stage_page
-from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
 from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 TEXTS = [
@@ -47,13 +42,3 @@ def test_markdown_is_not_escaped_again() -> None:
     rows = markdown_table(("a",), [(Markdown("**b**"),), ("**c**",)]).splitlines()[2:]
     assert rows == ["| **b** |", "| \\*\\*c\\*\\* |"]
     assert markdown_table(("R1@0.5",), [("a_b",)], cell=str).splitlines()[::2] == ["| R1@0.5 |", "| a_b |"]
-
-
-def test_the_page_of_a_stage_escapes_reasons_names_and_parameters(store: Store) -> None:
-    work = Work("scenes", "masks", 1, {"name": "`" + HOSTILE[:-1]}, inputs={HOSTILE[:-1]: "ab" * 32})
-    part = Part(table_of("masks", []), 1, 0, [rejection("r", "masks", HOSTILE[:-1])], Counter({HOSTILE[:-1]: 2}))
-    artifact = store.build(work, [lambda: part])
-    page = stage_page(artifact, store.manifest(artifact))
-    assert kinds(page).keys() <= HARMLESS
-    assert columns(page) == {(2,)}
-    assert page.count("alert(1)") == 4

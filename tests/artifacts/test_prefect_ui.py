@@ -11,7 +11,7 @@ from penumbra.artifacts.markdown import bold
 from penumbra.artifacts.prefect_ui import first_rows, publish_stage, stage_page
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import Store
-from tests.markup import HOSTILE, kinds
+from tests.markup import HARMLESS, HOSTILE, columns, kinds
 
 BAD = HOSTILE[:-1]  # no lone surrogate, which no table holds
 
@@ -75,6 +75,16 @@ def test_the_rows_and_the_page_of_a_stage_are_published(store: Store, monkeypatc
         "rows-scenes-masks": f"First 50 of 90 rows. All: `{artifact.path}`",
         "stage-scenes-masks": "masks: 124 in, 120 out",
     }
+
+
+def test_the_page_of_a_stage_escapes_reasons_names_and_parameters(store: Store) -> None:
+    work = Work("scenes", "masks", 1, {"name": "`" + BAD}, inputs={BAD: "ab" * 32})
+    part = Part(table_of("masks", []), 1, 0, [rejection("r", "masks", BAD)], Counter({BAD: 2}))
+    artifact = store.build(work, [lambda: part])
+    page = stage_page(artifact, store.manifest(artifact))
+    assert kinds(page).keys() <= HARMLESS
+    assert columns(page) == {(2,)}
+    assert page.count("alert(1)") == 4
 
 
 def test_the_page_of_a_stage_shows_counts_reasons_and_parents(store: Store) -> None:
