@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("artifacts", "flows", "models", "prompts", "tasks", "penumbra")
-OUTSIDE = ("tests", "bench", "workshop")  # are counted apart
+OUTSIDE = ("tests", "bench", "workshop")  # counted separately
 START, LOSSES = "models/qd_detr.py", ("models/losses.py",)
 SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
 

@@ -1,10 +1,10 @@
-"""`make bench`: `build-negatives` on one core, by workers, and on clusters of this machine, side by side.
+"""Measure `build-negatives` on one core, by workers, and on clusters of this machine.
 
     python -m bench.engines [DATASET] [--queries 4600] [--engines here,processes,dask,ray]
 
-Each engine gets the command line of a user and an empty store; `here` has a single core. A stage's ratio is the seconds
-of `here` over its own. At the end all Parquet files must be the same, and the last store is asked again (all found
-done) and planned (`--dry-run`). The first training queries make the data set; `--queries 0` takes all.
+Each engine runs a user's command with an empty store; `here` has a single core. The ratio of a stage is the seconds of
+`here` over its own. All Parquet files must be equal. Finally the command runs with all artifacts present, and is
+planned (`--dry-run`). The data set has the first training queries; `--queries 0` takes all.
 """
 
 import argparse
@@ -27,7 +27,7 @@ FLOW = (*RUN, "build-negatives")
 
 
 def smaller(dataset: str, queries: int, folder: Path) -> Path:
-    """A folder of data sets that holds this one (in the form of Charades-CG's), with so many training queries."""
+    """Write this data set with its first training queries to a folder; return the folder."""
     (folder / dataset).mkdir(parents=True)
     for file in (data_folder() / dataset).glob("*.json"):
         videos, left = json.loads(file.read_text(encoding="utf-8")), queries or sys.maxsize
@@ -38,7 +38,7 @@ def smaller(dataset: str, queries: int, folder: Path) -> Path:
 
 
 def run(command: Sequence[str], variables: dict[str, str], cores: set[int] | None = None) -> tuple[float, float]:
-    """Wall and CPU seconds of a command and all that it starts, on these cores or all."""
+    """Return the wall and CPU seconds of a command and its processes, on these cores or on all."""
     begin: Callable[[], None] | None = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     before, start = os.times(), time.perf_counter()
     subprocess.run(
@@ -55,12 +55,12 @@ def run(command: Sequence[str], variables: dict[str, str], cores: set[int] | Non
 
 
 def content(store: Store, dataset: str) -> dict[str, Any]:
-    """The digests of all Parquet files, by their place."""
+    """Return the digests of all Parquet files by path."""
     return {f"{manifest.stage}/{manifest.key}": manifest.digests for manifest in store.find(dataset)}
 
 
 def main() -> None:
-    """Print a line an engine."""
+    """Print a line for each engine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", nargs="?", default="charades-cg")
     parser.add_argument("--queries", type=int, default=4600)

@@ -1,13 +1,12 @@
-"""`build-negatives` at a million queries, as far as it need be run to be measured.
+"""Measure `build-negatives` with a million queries, of which only some parts are made.
 
     python -m bench.million [--queries 1000000] [--parts 50] [--folder FOLDER]
 
-The training queries are those of eight parts of Charades-CG, again and again under new qids and video ids. Their
-negatives are made once. Of each stage that is made in parts, all parts but those in the middle are written as copies of
-these, under the key that the million's own has. Then the command line of a user makes the parts in the middle, and all
-stages that are made of everything at once: annotations, the dictionary, refusals, quality, the report's counts. A
-stage's rate and memory are those from its fifth part in the middle to its last. At the end the same command finds
-everything done, twice, and is planned.
+The data set repeats the training queries of eight parts of Charades-CG under new qids and video ids. Their negatives
+are made once. All parts of a stage except some in the middle are written as copies of the eight, with the large data
+set's key. Then a user's command makes the parts in the middle, and the stages that have a single part: annotations,
+dictionary, rejections, quality, and the counts of the report. The rate and memory of a stage are those from its fifth
+part in the middle to its last one. Finally the same command runs twice with all artifacts present, and is planned.
 """
 
 import argparse
@@ -39,12 +38,12 @@ SOURCE, ONCE, MANY = "charades-cg", "eight-parts", "a-million"
 PARTS = 8  # of Charades-CG's training queries
 IDS = ("qid", "vid", "negative_qid")
 IN_PARTS = ("tags", "embeddings", "in_video_negatives", "masks", "fills", "negatives", "measures")
-SETTLED = 5  # parts in the middle after which a stage's rate and memory are taken
+SETTLED = 5  # parts in the middle before the rate and memory of a stage are measured
 POLL = 0.5  # seconds
 
 
 def first_parts(videos: dict[str, Any]) -> dict[str, Any]:
-    """The first videos, that fill eight parts to the last row; raises `ValueError` where there are too few."""
+    """Return the first videos, which fill eight parts; raise `ValueError` if there are too few."""
     taken, rows, parts = dict[str, Any](), 0, 0
     for vid, video in videos.items():
         if rows >= ROWS_A_PART:
@@ -57,12 +56,11 @@ def first_parts(videos: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefix(copy: int) -> str:
-    """What the ids of a copy begin with."""
     return f"{copy:04d}-"
 
 
 def write_datasets(folder: Path, queries: int) -> int:
-    """Write both data sets; return how many copies the larger one has."""
+    """Write both data sets; return the number of copies in the larger one."""
     source = data_folder() / SOURCE
     videos = first_parts(json.loads((source / "train.json").read_text(encoding="utf-8")))
     copies = -(-queries // sum(len(video["sentences"]) for video in videos.values()))
@@ -80,7 +78,6 @@ def write_datasets(folder: Path, queries: int) -> int:
 
 
 def planned(dataset: str) -> dict[Artifact, Work]:
-    """The stages of a run, by their artifacts."""
     from penumbra.flows.local_run import prepare
     from penumbra.tasks.stage import planning
 
@@ -91,7 +88,7 @@ def planned(dataset: str) -> dict[Artifact, Work]:
 
 
 def renamed(rows: pa.Table, copy: int) -> pa.Table:
-    """The rows of the first copy with the ids of another."""
+    """Return the rows of the first copy with the ids of another one."""
     for name in set(IDS) & set(rows.column_names):
         ids = pc.replace_substring_regex(rows[name], f"^{prefix(0)}", prefix(copy))
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), ids)
@@ -100,7 +97,7 @@ def renamed(rows: pa.Table, copy: int) -> pa.Table:
 
 @dataclass
 class Replica:
-    """The parts of a stage's artifact of the large data set that are copies of the small one's."""
+    """The parts of an artifact of the large data set that are copies of the small one's parts."""
 
     store: Store
     once: Artifact
@@ -108,7 +105,7 @@ class Replica:
     copies: int
 
     def write(self, left_out: range) -> None:
-        """Write all parts but some."""
+        """Write all parts except some."""
         refusals = self.store.rejected(self.once)
         for source, record in enumerate(self.store.manifest(self.once).parts):
             rows, refused = self.store.part(self.once, source), next(refusals) if record.rejected else None
@@ -120,7 +117,7 @@ class Replica:
                     self.store.write(self.many, index, part)
 
     def _places(self, source: int) -> list[tuple[int, int]]:
-        """The numbers that a part has in the large data set, with the copy that each is of."""
+        """Yield the index of each copy of a part in the large data set, and the number of the copy."""
         if source < PARTS:
             return [(copy * PARTS + source, copy) for copy in range(self.copies)]
         return [((self.copies - 1) * PARTS + source, 0)]
@@ -128,14 +125,16 @@ class Replica:
 
 @dataclass
 class Watched:
-    """A command, and the memory that it and each of its workers held, in bytes, by time."""
+    """A command, and the bytes of memory of its process and of each worker over time."""
 
     command: tuple[str, ...]
     seconds: float = 0.0
-    held: list[tuple[float, int, int]] = field(default_factory=list)  # time, the run's own, the largest worker's
+    held: list[tuple[float, int, int]] = field(
+        default_factory=list
+    )  # time, memory of the run, memory of the largest worker
 
     def run(self) -> "Watched":
-        """Run it to its end; raises `RuntimeError` with the end of what it said."""
+        """Run the command; raise `RuntimeError` with the end of its output if it fails."""
         start = time.perf_counter()
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(self.command, stdout=said, stderr=subprocess.STDOUT)
@@ -164,12 +163,11 @@ class Watched:
             time.sleep(POLL)
 
     def between(self, start: float, end: float) -> list[tuple[float, float]]:
-        """The gigabytes of the run and of its largest worker in a span of time."""
+        """Return the gigabytes of the run and of its largest worker between two times."""
         return [(own / 1e9, worker / 1e9) for at, own, worker in self.held if start <= at <= end]
 
 
 def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], middle: range) -> Iterator[str]:
-    """A line a stage."""
     for artifact in works:
         manifest = store.manifest(artifact)
         held = watched.between(manifest.started.timestamp(), manifest.ended.timestamp()) or [(0.0, 0.0)]
@@ -188,7 +186,7 @@ def stage_lines(store: Store, watched: Watched, works: dict[Artifact, Work], mid
 
 
 def main() -> None:
-    """Print a line a stage."""
+    """Print a line for each stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=1_000_000)
     parser.add_argument("--parts", type=int, default=50, help="parts in the middle that are really made")
@@ -199,7 +197,7 @@ def main() -> None:
 
 
 def measure(folder: Path, queries: int, parts: int) -> None:
-    """Make the data sets, all that is copied, and the rest by the command that a user types."""
+    """Make the data sets and the copied parts, then the other parts by a user's command."""
     copies = write_datasets(folder / "data", queries)
     os.environ |= {
         "PENUMBRA_DATA": str(folder / "data"),

@@ -1,9 +1,9 @@
-"""`make pictures`: the pictures of docs/pictures, taken by a headless Chromium of what `make demo` has made.
+"""Take the pictures of docs/pictures with a headless Chromium, after `make demo`.
 
     python -m bench.pictures [browse] [demo-app] [ui]
 
-The pages are those that users see: `penumbra browse`, `penumbra demo-app`, and Prefect's UI under `penumbra serve`,
-where build-negatives/scenes is run. Its pages show where artifacts lie: PENUMBRA_ARTIFACTS.
+The pages are those of `penumbra browse`, `penumbra demo-app`, and Prefect's UI under `penumbra serve` after a run of
+build-negatives/scenes. They show the paths of artifacts, which PENUMBRA_ARTIFACTS determines.
 """
 
 import base64
@@ -33,9 +33,9 @@ PATIENCE = 900.0  # seconds
 
 
 def take(tab: Page, name: str, height: int, width: int = WIDTH) -> None:
-    """Write what is in the tab to docs/pictures."""
+    """Write a picture of the tab to docs/pictures."""
     tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-    time.sleep(2)  # fonts, and what moves in
+    time.sleep(2)  # until fonts are loaded and animations have ended
     picture = tab.call("Page.captureScreenshot", format="png")["data"]
     (PICTURES / f"{name}.png").write_bytes(base64.b64decode(picture))
     sys.stdout.write(f"{PICTURES / name}.png\n")
@@ -43,14 +43,14 @@ def take(tab: Page, name: str, height: int, width: int = WIDTH) -> None:
 
 @contextmanager
 def tab(height: int) -> Iterator[Page]:
-    place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # what a browser leaves may still be written
+    place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # the browser may still write files
     with place as folder, browser(Path(folder), f"{WIDTH},{height}") as page:
         yield page
 
 
 @contextmanager
 def started(pattern: str, *arguments: str, **variables: str) -> Iterator[str]:
-    """A command of `penumbra` in a process of its own; what it prints that fits the pattern."""
+    """Run a command of `penumbra` in a process; yield the part of its output that matches the pattern."""
     command = ending_with_us(PENUMBRA, *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}) as process:
         assert process.stdout
@@ -62,7 +62,7 @@ def started(pattern: str, *arguments: str, **variables: str) -> Iterator[str]:
 
 
 def take_browse() -> None:
-    """The page of the sample, with a run where there is one."""
+    """Take the page of the shipped data set, with a run if there is one."""
     with tempfile.TemporaryDirectory(dir=PROJECT / "build") as folder, tab(760) as page:
         file = Path(folder) / "scenes.html"
         run("browse", "scenes", "--output", str(file))
@@ -72,7 +72,7 @@ def take_browse() -> None:
 
 
 def take_demo_app() -> None:
-    """A sentence's moment in a video that no one trained on."""
+    """Take the page of `demo-app` with a sentence and a video that is in no training set."""
     app = started(r"http://127\.0\.0\.1:\d+", "demo-app", "--port", "0")
     with app as address, tab(760) as page:
         page.open(address)
@@ -87,7 +87,7 @@ def take_demo_app() -> None:
 
 
 def take_ui() -> None:
-    """Prefect's pages: the deployments, a run of build-negatives, one of its stages, its report."""
+    """Take Prefect's pages: the deployments, a run of build-negatives, one of its stages, and its report."""
     with tempfile.TemporaryDirectory() as home:
         served = {"XDG_DATA_HOME": home, "PENUMBRA_AUTH": "penumbra:pictures", "PENUMBRA_ARTIFACTS": Store().root}
         with started(r"is served: (http://\S+)", "serve", "--port", "4299", **served) as address:
@@ -110,12 +110,12 @@ def take_ui() -> None:
                 for path, name, height in pages:
                     page.open(f"{address}/{path}")
                     page.text("scenes")
-                    time.sleep(5)  # the graph is drawn when it has its size
+                    time.sleep(5)  # until the graph is drawn
                     take(page, name, height)
 
 
 def api(address: str, credential: str) -> Callable[..., Any]:
-    """What asks the server: a path, and a body to be posted."""
+    """Return a function that sends a request to the server, with a path and a body."""
 
     headers = {
         "Content-Type": "application/json",
@@ -139,7 +139,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def run(*arguments: str, module: str = PENUMBRA, **variables: str) -> str:
-    """What a command of `penumbra` prints, or another program of the project."""
+    """Return the output of a command of `penumbra`, or of another program of the project."""
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True).stdout
 

@@ -1,6 +1,6 @@
-"""`make bench`: how long `build-negatives` takes beside the libraries it can't do without, as JSON, in one run.
+"""Measure `build-negatives` and the libraries that it needs, and print the times as JSON.
 
-    python -m bench.pipeline [DATASET]      default: charades-cg where its files are, else scenes
+    python -m bench.pipeline [DATASET]      default: charades-cg if its files exist, otherwise scenes
 
 `pure` are the times of spaCy's `nlp.pipe` over the distinct queries and of SentenceBERT's `encode` over the distinct
 queries and negatives; `overhead_seconds` is everything else that the flow takes.
@@ -22,7 +22,7 @@ LATER = ("rejected", "in_video_negatives")
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds of a call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -1,11 +1,11 @@
-"""Seconds a training step at Charades size and at the study's, beside the bare matrix products of the same step.
+"""Measure training steps at the papers' sizes and at the study's, and the matrix products of the same steps alone.
 
-python -m bench.training [--steps 7] [--threads 2] [--device cpu]
+    python -m bench.training [--steps 7] [--threads 2] [--device cpu]
 
 Random features: 32 videos of 75 clips × 1024 (+2), texts of 32 tokens × 512, three hard negatives a query; hidden 256,
 the default dropouts; the whole step with batch gathering, forward, losses, backward, clipping and AdamW. BM-DETR has
 three and three layers, a negative query beside each query, and temporal shifting. The study's size is that of the
-preset charades-cg-simulated, on one thread, as several of its trainings run side by side: 31 clips × 256, texts of
+preset charades-cg-simulated, on one thread, because several of its trainings run concurrently: 31 clips × 256, texts of
 12 tokens × 384.
 """
 
@@ -36,7 +36,7 @@ CASES = (("moment_detr", False), ("qd_detr", False), ("qd_detr", True), ("moment
 
 
 class Sizes(NamedTuple):
-    """Clips and words of the longest, and the widths of their features."""
+    """The largest numbers of clips and words, and the widths of their features."""
 
     clips: int
     video: int
@@ -48,7 +48,7 @@ CHARADES, STUDY = Sizes(75, 1024, 32, 512), Sizes(31, 256, 12, 384)
 
 
 class Products(TorchDispatchMode):
-    """Notes the operands of every matrix product that runs under it."""
+    """Records the operands of every matrix product inside its context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Products(TorchDispatchMode):
         return sum(2.0 * a.numel() * b.shape[-1] for a, b in self.found)
 
     def run(self) -> None:
-        """The products alone, each into memory that is there."""
+        """Compute only the products, into existing memory."""
         for (a, b), out in zip(self.found, self.outs, strict=True):
             torch.matmul(a, b, out=out)
 
@@ -110,7 +110,7 @@ def made_up(sizes: Sizes) -> tuple[Examples, Features, Features]:
 
 
 def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
-    """Median time of a call."""
+    """Return the median time of a call."""
     times = []
     for _ in range(steps + 2):
         start = time.perf_counter()
@@ -122,7 +122,6 @@ def seconds(work: Callable[[], Any], steps: int, device: torch.device) -> float:
 
 
 def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
-    """The papers' sizes."""
     deeper = {"encoder_layers": 3, "decoder_layers": 3, "shifting": True} if model == "bm_detr" else {}
     losses = {"losses": {"shine": True}} if shine else {}
     return Settings.model_validate(
@@ -135,13 +134,12 @@ def settings_of(model: str, shine: bool, bf16: bool) -> Settings:
 
 
 def settings_of_study(shine: bool, grouped: bool) -> Settings:
-    """The study's, of QD-DETR; where batches have few shapes, oneDNN multiplies on some CPUs (`fast_cpu_matmul`)."""
+    """Return the study's settings of QD-DETR; if grouped, oneDNN multiplies on some CPUs (`fast_cpu_matmul`)."""
     changes = {"model": {"losses": {"shine": shine}}, "training": {"group_by_length": grouped}}
     return layered("charades-cg-simulated", changes)
 
 
 def measure(name: str, settings: Settings, sizes: Sizes, options: argparse.Namespace) -> None:
-    """Print one line."""
     device = torch.device(options.device)
     torch.manual_seed(0)
     system = system_of(settings)

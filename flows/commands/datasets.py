@@ -50,7 +50,7 @@ def init(
 
     _dataset(name)
     if name == "scenes":
-        raise DatasetError(f"scenes is the shipped sample, in {SHIPPED}: choose another name")
+        raise DatasetError(f"scenes is the shipped data set, in {SHIPPED}: choose another name")
     folder = data_folder() / name
     check_free(folder, force)
     table = read_table(file.expanduser())

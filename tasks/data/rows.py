@@ -140,7 +140,7 @@ MAX_EXAMPLE = 120  # characters
 
 @dataclass
 class Split:
-    """What one split holds: its rows, how many of them can be used, and figures of these."""
+    """A split: the number of its rows and of its usable rows, and figures of the usable rows."""
 
     name: str
     file: str
@@ -170,7 +170,7 @@ class Split:
 
 @dataclass
 class CheckedDataset:
-    """What a data set holds; each reason of rejection has its number of rows and the first one as an example."""
+    """The content of a data set; each reason of rejection has a number of rows and an example."""
 
     splits: list[Split]
     rejected: dict[str, tuple[int, str]]

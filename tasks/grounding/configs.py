@@ -183,7 +183,7 @@ def _changed(options: Any) -> dict[str, Any]:
 
 
 class Training(Parameters):
-    """How a model is trained, with AdamW."""
+    """Parameters of the training, with AdamW."""
 
     seed: int = Field(2018, ge=0, description="Seed of weights, data order and dropout.")
     epochs: int = Field(200, ge=0, description="Passes over the training queries; 0 keeps the weights of start_from.")

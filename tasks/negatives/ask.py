@@ -34,7 +34,7 @@ SLOT_TOKENS = 6  # of an answer: quotes, number, colon, letter, comma
 
 
 class Requests:
-    """What one run asks the hosted models about one data set's masks."""
+    """The questions of one run to the hosted models about the masks of a data set."""
 
     def __init__(
         self, annotations: Artifact, tags: Artifact, masks: Artifact, dictionary: Artifact, filling: Filling

@@ -39,7 +39,7 @@ class NegativeSource(Parameters):
 
 
 class QualityConfig(Parameters):
-    """How the negatives are evaluated; docs/results/negatives.md says what is measured."""
+    """The quality report on the negatives; docs/results/negatives.md describes the measures."""
 
     judge: bool = Field(True, description="Whether a run ends with a quality report.")
     sample: int = Field(

@@ -26,7 +26,7 @@ MIN_WITHOUT_SUBJECT = 3  # primitives; with fewer, the subject may be masked, to
 
 
 class Masking(Parameters):
-    """How much of a query each level masks."""
+    """The words that each level masks."""
 
     ratios: tuple[float, float, float] = Field(
         (0.25, 0.50, 0.75), description="Share of a query's primitives that levels 1, 2 and 3 mask."

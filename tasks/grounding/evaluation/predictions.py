@@ -28,7 +28,7 @@ SECONDS, QUERIES = "seconds of prediction", "queries predicted"  # measured, and
 
 @dataclass(frozen=True)
 class Predictions(Stage):
-    """What a run predicts for every query of some splits, a part each; by default of all but the training split."""
+    """The predictions of a run for every query of some splits, a part each; default: all but the training split."""
 
     name = STAGE
     version = 1

@@ -110,7 +110,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     ("name", "changes", "arguments", "message"),
     [
         ("Mine", {}, [], "'Mine' is no name of a data set"),
-        ("scenes", {}, [], "scenes is the shipped sample"),
+        ("scenes", {}, [], "scenes is the shipped data set"),
         ("mine", {"set": "exam"}, ["--split", "set"], "does not hold train, val or test: "),
         ("mine", {"len": None}, [], "rows have no duration, and there is no folder "),
         ("mine", {"set": "test"}, [], "no query is of split 'train'"),
