@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from prefect import Flow, State, flow
 from prefect.states import Completed
 
+from penumbra.tasks.progress import clean_console_log
 from penumbra.tasks.stage import data_set_in_use
 
 PRICED = "nothing was sent or made: the report dry-run has the price of the questions"
@@ -22,6 +23,7 @@ def named_flow(name: str) -> Callable[[Callable[P, State[T]]], Flow[P, T]]:
     def decorate(function: Callable[P, State[T]]) -> Flow[P, T]:
         @wraps(function)
         def hold_data_set(*arguments: P.args, **options: P.kwargs) -> State[T]:
+            clean_console_log()  # also in the process that a worker of Prefect starts for a run
             dataset = signature(function).bind(*arguments, **options).arguments["dataset"]
             with data_set_in_use(dataset.name):
                 return function(*arguments, **options)

@@ -113,11 +113,17 @@ def prepare_log() -> None:
     from prefect.logging.configuration import setup_logging
 
     setup_logging()  # as the flow would, so that the handlers exist
+    clean_console_log()
     for handler in _console_handlers():
-        handler.addFilter(_without_controls)
         handler.addFilter(_shown_in_terminal)
     for logger in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(logger).addFilter(_without_traceback)
+
+
+def clean_console_log() -> None:
+    """Replace the control characters in all lines of the log that this process writes to a terminal."""
+    for handler in _console_handlers():
+        handler.addFilter(_without_controls)
 
 
 def _console_handlers() -> list[logging.Handler]:

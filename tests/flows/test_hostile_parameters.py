@@ -1,5 +1,7 @@
 """Hostile parameters end in one line, and text of unknown origin does not steer the terminal."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +34,22 @@ def test_hostile_parameters_are_accepted_or_refused_with_one_line(store: Store) 
 
 def test_no_escape_sequence_reaches_a_terminal() -> None:
     assert set(escapes_shown().values()) == {0}
+
+
+def test_prefects_own_log_lines_are_cleaned() -> None:
+    """Lines of a run that a worker of Prefect started, in whose process no command of ours runs."""
+    program = (
+        "import logging\nfrom penumbra.flows.import_negatives import import_negatives\n"
+        "from prefect.logging.configuration import setup_logging\nsetup_logging()\n"
+        "try:\n    import_negatives.fn(None)\nexcept Exception:\n    pass\n"
+        "try:\n    raise ValueError('\\x1b]0;x\\x07')\n"
+        "except ValueError:\n    logging.getLogger('prefect.flow_runs').exception('model %s', '\\x9b31m')"
+    )
+    alone = {**os.environ, "PREFECT_LOGGING_TO_API_ENABLED": "false"}
+    done = subprocess.run([sys.executable, "-c", program], env=alone, capture_output=True, text=True, check=True)
+    assert "model \N{REPLACEMENT CHARACTER}31m" in done.stderr
+    assert "ValueError" in done.stderr
+    assert not CONTROLS.search(done.stderr)
 
 
 @pytest.mark.parametrize(
