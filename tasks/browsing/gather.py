@@ -31,21 +31,13 @@ REFUSING = ("annotations", "tags", "masks", "fills", "negatives", "predictions")
 WINDOWS = 5  # of a query
 STEPS = digits + ascii_letters + "-_"  # 64 steps from the least saliency of a query to its greatest
 NOTHING: Row = {"vid": "", "split": "", "query": "", "duration": 0.0, "windows": [], "novel": []}  # refused at the door
-AT_A_LEVEL = re.compile(r"level (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
+AT_A_LEVEL = re.compile(r"\Alevel (\d+)(?:: )?")  # how stages that refuse a query at a level begin its value
 
 
 def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[str], folder: Path) -> Column:
-    """Return all data of a data set that the page shows.
+    """Return the data of the page that lies in `folder`: the negatives of providers, and the predictions of runs.
 
-    Args:
-        store: where the artifacts are
-        dataset: its name
-        providers: whose negatives are shown side by side; none: the newest negatives as they were chosen
-        runs: runs, by key or name, whose newest predictions are shown side by side
-        folder: where the page will lie, from which its links to videos lead
-
-    Raises `ArtifactError` where the data set has neither negatives nor a run that was asked for.
-
+    Without providers, these are the newest negatives. Raise `ArtifactError` if there are neither negatives nor runs.
     """
     negatives: dict[str, Artifact] = {}
     for provider in providers:
@@ -74,14 +66,12 @@ def gather(store: Store, dataset: str, providers: Sequence[str], runs: Sequence[
 
 def _origin(store: Store, made: Sequence[Artifact]) -> tuple[Artifact, list[Artifact]]:
     """Return the queries that these artifacts were made from, and all their ancestors."""
-    involved, annotations = list(made), list[Artifact]()
-    for artifact in made:
-        ancestors = store.ancestors(artifact)
-        if "annotations" not in ancestors:
+    ancestors = [store.ancestors(artifact) for artifact in made]
+    for artifact, stages in zip(made, ancestors, strict=True):
+        if "annotations" not in stages:
             raise ArtifactError(f"{artifact.path} does not name its annotations: build it again")
-        annotations += ancestors["annotations"]
-        involved += chain.from_iterable(ancestors.values())
-    return annotations[0], list(dict.fromkeys(involved))
+    involved = chain(made, *(chain.from_iterable(stages.values()) for stages in ancestors))
+    return ancestors[0]["annotations"][0], list(dict.fromkeys(involved))
 
 
 def _rows(parts: Iterable[pa.Table]) -> list[Row]:
@@ -95,16 +85,14 @@ def of_provider(store: Store, dataset: str, provider: str) -> Artifact:
     """
     known = set[str]()
     for manifest in reversed(store.find(dataset, "negatives")):
-        artifact = store.reference(manifest)
-        columns = [part["provider"] for part in store.parts(artifact, ["provider"])]
-        of_these = {name for column in columns for name in column.unique().to_pylist()}
-        if of_these == {provider}:
-            return artifact
-        known |= of_these
+        providers = set(store.table(store.reference(manifest), ["provider"])["provider"].unique().to_pylist())
+        if providers == {provider}:
+            return store.reference(manifest)
+        known |= providers
     for manifest in reversed(store.find(dataset, "fills")):
-        known.add(str(manifest.parameters.get("provider")))
         if manifest.parameters.get("provider") == provider:
             return store.reference(manifest)
+        known.add(str(manifest.parameters.get("provider")))
     if not known:
         raise store.missing(dataset, "negatives")
     raise ArtifactError(f"no negatives of {dataset} are by {provider!r}: {what_there_is(provider, sorted(known))}")
@@ -150,18 +138,14 @@ def negative_columns(store: Store, artifact: Artifact, places: Mapping[str, int]
 def refused_columns(refused: Iterable[Row], rows: Sequence[Row], places: Mapping[str, int]) -> Column:
     """Return the refusals with their reasons; level 0 is the query itself. A value equal to the query is left out."""
     count, known = by_query(refused, places)
-    values = []
-    for row in known:
-        level = AT_A_LEVEL.match(row["value"])
-        value = row["value"][level.end() :] if level else row["value"]
-        repeats = value.strip() == rows[places[row["qid"]]]["query"]
-        values.append((int(level[1]) if level else 0, "" if repeats else value))
+    values = [AT_A_LEVEL.sub("", row["value"]) for row in known]
+    queries = [rows[places[row["qid"]]]["query"] for row in known]
     return {
         "count": count,
-        "level": [level for level, _ in values],
+        "level": [int(at[1]) if (at := AT_A_LEVEL.match(row["value"])) else 0 for row in known],
         "stage": coded(row["stage"] for row in known),
         "reason": coded(row["reason"] for row in known),
-        "value": coded(value for _, value in values),
+        "value": coded("" if it.strip() == query else it for it, query in zip(values, queries, strict=True)),
     }
 
 

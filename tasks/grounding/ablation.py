@@ -250,10 +250,8 @@ def marks_of(first: Mapping[str, SplitScores], other: Mapping[str, SplitScores])
     marks: Cells = {}
     for split, after in other.items():
         before = first.get(split)
-        if before is None or before.qids != after.qids:
-            continue
-        for metric in METRICS:
-            if metric in before.scores and metric in after.scores:
+        for metric in METRICS if before and before.qids == after.qids else ():
+            if before and metric in before.scores and metric in after.scores:
                 difference = paired_bootstrap(before.scores[metric], after.scores[metric], after.videos)
                 if difference.low > 0 or difference.high < 0:
                     marks[split, metric] = BETTER if difference.low > 0 else WORSE
