@@ -43,7 +43,7 @@ def test_prefects_own_log_lines_are_cleaned() -> None:
         "from prefect.logging.configuration import setup_logging\nsetup_logging()\n"
         "try:\n    import_negatives.fn(None)\nexcept Exception:\n    pass\n"
         "try:\n    raise ValueError('\\x1b]0;x\\x07')\n"
-        "except ValueError:\n    logging.getLogger('prefect.flow_runs').exception('model %s', '\\x9b31m')"
+        "except ValueError:\n    logging.getLogger('penumbra').exception('model %s', '\\x9b31m')"
     )
     alone = {**os.environ, "PREFECT_LOGGING_TO_API_ENABLED": "false"}
     done = subprocess.run([sys.executable, "-c", program], env=alone, capture_output=True, text=True, check=True)
