@@ -1,7 +1,8 @@
-"""`penumbra artifacts ls | show | path | verify | rm`."""
+"""`penumbra artifacts ls | show | path | verify | du | rm`."""
 
 import json
 import sys
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from penumbra.artifacts.store import Store
 
 artifacts = typer.Typer(
-    help="List artifacts, show their first rows and folder, verify them, and remove them.", no_args_is_help=True
+    help="List artifacts, show their first rows, folder and size, verify them, and remove them.", no_args_is_help=True
 )
 Reference = Annotated[str, typer.Argument(metavar="DATASET/STAGE", help="As in charades-cg/masks; /KEY may follow.")]
 OfDataset = Annotated[str | None, typer.Argument(help="Only this data set's.")]
@@ -132,6 +133,26 @@ def verify(
             "The flow that made an artifact makes damaged parts again, and all of it after penumbra artifacts rm."
         )
         raise typer.Exit(1)
+
+
+@artifacts.command()
+def du(dataset: OfDataset = None) -> None:
+    """Disk space of the artifacts and of the trainings' checkpoints, the largest stages first."""
+    from penumbra.artifacts.locations import runs_folder
+    from penumbra.artifacts.store import Store
+
+    store = Store()
+    numbers, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for artifact in store.folders(dataset):
+        numbers[artifact.dataset, artifact.stage] += 1
+        sizes[artifact.dataset, artifact.stage] += store.size(artifact)
+    for folder in runs_folder().glob(f"{dataset or '*'}/*"):
+        row = folder.parent.name, "checkpoints"
+        numbers[row] += 1
+        sizes[row] += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    rows = [(*row, f"{numbers[row]:,}", f"{size / 1e6:,.1f}") for row, size in sizes.most_common()]
+    total = ("all", "", f"{numbers.total():,}", f"{sizes.total() / 1e6:,.1f}")
+    print_table(("data set", "stage", "number", "MB"), [*rows, total])
 
 
 @artifacts.command()

@@ -111,3 +111,16 @@ def test_verify_reports_all_faults(store: Store, made: dict[str, Artifact]) -> N
     listed = CliRunner().invoke(app, ["artifacts", "ls"])
     assert listed.exit_code == 0
     assert made["old"].key in listed.output
+
+
+def test_disk_space_counts_artifacts_and_checkpoints(
+    store: Store, made: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENUMBRA_RUNS", str(tmp_path / "runs"))
+    weights = tmp_path / "runs" / "mine" / made["run"].key / "model_best.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(bytes(2_500_000))
+    shown = CliRunner().invoke(app, ["artifacts", "du", "mine"]).stdout
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert cells[0] == ["mine", "checkpoints", "1", "2.5"], "the largest first"
+    assert cells[-1][::2] == ["all", "7"]
