@@ -24,7 +24,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("artifacts", "flows", "models", "prompts", "tasks", "penumbra")
 OUTSIDE = ("tests", "bench", "workshop")  # counted separately
 START, LOSSES = "models/qd_detr.py", ("models/losses.py",)
-SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
+ACTIONS = ("a person opens", "a man closes", "a woman takes")
+SENTENCES = [f"{action} the {noun}." for action in ACTIONS for noun in ("door", "box", "bag")]
 
 
 def python_files() -> list[Path]:

@@ -1,8 +1,8 @@
 """Hierarchical hard negatives for temporal grounding, and the training that uses them.
 
 >>> import penumbra
->>> nouns = ("door", "box", "bag")
->>> sentences = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in nouns]
+>>> actions, nouns = ("a person opens", "a man closes", "a woman takes"), ("door", "box", "bag")
+>>> sentences = [f"{action} the {noun}." for action in actions for noun in nouns]
 >>> negatives = penumbra.build_negatives(sentences)
 >>> list(negatives.columns)[:4]
 ['qid', 'level', 'query', 'negative']

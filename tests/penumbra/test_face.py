@@ -16,7 +16,8 @@ from penumbra.tasks.negatives.files import NegativesError
 
 pytestmark = pytest.mark.slow
 
-SENTENCES = [f"a person {verb} the {noun}." for verb in ("opens", "closes", "takes") for noun in ("door", "box", "bag")]
+ACTIONS = ("a person opens", "a man closes", "a woman takes")
+SENTENCES = [f"{action} the {noun}." for action in ACTIONS for noun in ("door", "box", "bag")]
 HEAVY = {"numpy", "pandas", "prefect", "pyarrow", "spacy", "torch", "transformers"}
 COLUMNS = ["qid", "level", "query", "negative", "words", "provider", "model", "similarity", "plausibility", "checks"]
 
