@@ -29,9 +29,7 @@ from penumbra.tasks.text.masks import render
 if TYPE_CHECKING:
     from torch import Tensor, device
 
-ROW_TOKENS = 512  # attention is quadratic in a row: longer lists of words are split into several rows
-BATCH_TOKENS = 8192  # tokens that go through the model at once
-LOGITS = 1 << 26  # next-token scores held at once: 256 MB in float32
+BATCH_TOKENS = 2048  # that go through the model at once: 1 GB of next-token scores with Llama 3's vocabulary
 QUERIES = 1024  # queries filled at once: bounds the memory whatever the size of a part
 
 Scores = NDArray[np.float64]
@@ -144,14 +142,13 @@ class FillState:
 
 @dataclass
 class Row:
-    """A row of a batch: tokens that a slot's words share, then each word's further tokens, side by side.
+    """A slot in a batch: the tokens that its sentences share, then each word's further tokens, side by side.
 
     `branches` says which word a token belongs to (0: all words, n: the n-th). The token at `sources[i]` predicts
     `targets[i]`, which counts for word `words[i]`. The first `cached` tokens are the prompt's and not in the row.
     """
 
     cached: int
-    shared: int
     ids: list[int]
     branches: list[int]
     positions: list[int]
@@ -159,58 +156,28 @@ class Row:
     targets: list[int] = field(default_factory=list)
     words: list[int] = field(default_factory=list)
 
-    def add(self, word: int, rest: list[int]) -> None:
-        """Append the further tokens of one word; the last one is predicted but not read."""
-        start, more = len(self.ids), len(rest) - 1
-        first_position = self.cached + self.shared
-        self.ids += rest[:-1]
-        self.branches += [self.branches[-1] + 1] * more
-        self.positions += range(first_position, first_position + more)
-        self.sources += [self.shared - 1, *range(start, start + more)]
-        self.targets += rest
-        self.words += [word] * len(rest)
 
-
-def rows_of(texts: list[list[int]], prompt: list[int], first: int) -> list[Row]:
-    """Return the rows of one slot, whose words have the numbers `first`, `first + 1`, …; none for a single word."""
+def row_of(texts: list[list[int]], prompt: list[int], first: int) -> Row:
+    """Return the row of a slot, whose words have the numbers `first`, `first + 1`, and so on."""
     common = _common_prefix(texts)
     cached = min(_common_prefix([texts[0], prompt]), common - 1, len(prompt) - 1)
-    rows: list[Row] = []
-    for word, text in enumerate(texts, first):
-        rest = text[common:]
-        if rest and (not rows or len(rows[-1].ids) + len(rest) > ROW_TOKENS):
-            shared = text[cached:common]
-            rows.append(Row(cached, len(shared), [*shared], [0] * len(shared), [*range(cached, common)]))
-        if rest:
-            rows[-1].add(word, rest)
-    return rows
+    shared = common - cached
+    row = Row(cached, texts[0][cached:common], [0] * shared, list(range(cached, common)))
+    for number, text in enumerate(texts):
+        start, rest = len(row.ids), text[common:]
+        row.ids += rest[:-1]  # the last one is predicted but not read
+        row.branches += [number + 1] * (len(rest) - 1)
+        row.positions += range(common, len(text) - 1)
+        row.sources += [shared - 1, *range(start, len(row.ids))]
+        row.targets += rest
+        row.words += [first + number] * len(rest)
+    return row
 
 
 def _common_prefix(texts: list[list[int]]) -> int:
     """Return how many tokens the texts share at their beginning."""
     columns = enumerate(zip(*texts, strict=False))
     return next((index for index, ids in columns if len(set(ids)) > 1), min(map(len, texts)))
-
-
-class PromptCache:
-    """The cache of transformers' attention: the prompt's keys and values, followed by each row's own.
-
-    Unlike a `DynamicCache` it does not keep a layer's keys and values of the rows once the layer has run.
-    """
-
-    def __init__(self, layers: "list[tuple[Tensor, Tensor]]") -> None:
-        self.layers = layers  # (1, heads, tokens, head dimension) each
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return int(self.layers[layer_idx][0].shape[-2])
-
-    def update(self, keys: "Tensor", values: "Tensor", layer_idx: int, *_: Any, **__: Any) -> "tuple[Tensor, Tensor]":
-        """Return keys and values (rows, heads, prompt + row, head dimension) of a layer."""
-        import torch
-
-        prompt = (part.expand(len(keys), -1, -1, -1) for part in self.layers[layer_idx])
-        first, second = (torch.cat(pair, dim=-2) for pair in zip(prompt, (keys, values), strict=True))
-        return first, second
 
 
 class WordScorer:
@@ -221,20 +188,14 @@ class WordScorer:
         from transformers import DynamicCache
 
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.base, self.head = model.base_model, model.get_output_embeddings()
         self.device: device = model.device
         self.batch_tokens = BATCH_TOKENS
         self.begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         self.static = [self.begin, *self._tokenize([prompt.static])[0]]
+        cache: Any = DynamicCache()
         with torch.inference_mode():
-            cache: Any = DynamicCache()
-            ids = torch.tensor([self.static], device=self.device)
-            hidden = self.base(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
-            logits, published = self.head(hidden).float(), model(input_ids=ids).logits.float()
-            self.layers = [(layer.keys, layer.values) for layer in cache.layers]
-        if not torch.allclose(logits, published, rtol=0.02, atol=0.1):  # soft caps or scales after the linear layer
-            kind = model.config.model_type
-            raise PenumbraError(f"models of type {kind!r} cannot be scored by their output layer: choose a Llama")
+            model(input_ids=torch.tensor([self.static], device=self.device), past_key_values=cache, use_cache=True)
+        self.layers = [(layer.keys, layer.values) for layer in cache.layers]  # (1, heads, tokens, head dimension) each
 
     def score(self, choices: Sequence[Sequence[str]]) -> list[tuple[Scores, int]]:
         """Return each choice's scores of its sentences, up to a constant log P(sentence | prompt).
@@ -244,15 +205,11 @@ class WordScorer:
         # each text: the prompt, the sentence and the sentence's end
         filled = [f"{self.prompt.static}\n{self.prompt.fill(sentence=s)}" for choice in choices for s in choice]
         texts = [[self.begin, *ids, self.tokenizer.eos_token_id] for ids in self._tokenize(filled)]
-        rows, tokens, first = [], [], 0
-        for choice in choices:
-            made = rows_of(texts[first : first + len(choice)], self.static, first)
-            tokens.append(sum(len(row.ids) for row in made) - sum(row.shared for row in made[1:]))
-            rows += made
-            first += len(choice)
-        scores = self._scores(rows, len(texts))
-        edges = np.cumsum([len(choice) for choice in choices])[:-1]
-        return list(zip(np.split(scores, edges), tokens, strict=True)) if choices else []
+        ends = np.cumsum([len(choice) for choice in choices])
+        spans = [(end - len(choice), end) for choice, end in zip(choices, ends.tolist(), strict=True)]
+        rows = {start: row_of(texts[start:end], self.static, start) for start, end in spans if end - start > 1}
+        scores = self._scores(list(rows.values()), len(texts))
+        return [(scores[start:end], len(rows[start].ids) if start in rows else 0) for start, end in spans]
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
         ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
@@ -285,33 +242,24 @@ class WordScorer:
     def _run(self, rows: list[Row]) -> "Tensor":
         """Return the log-probability of each target of each row, one after the other."""
         import torch
+        from transformers import DynamicCache
 
-        width, cached = len(rows[0].ids), rows[0].cached
-        branches = self._padded([row.branches for row in rows], width, -1)
-        hidden = self.base(
+        width, cached, cache = len(rows[0].ids), rows[0].cached, DynamicCache()
+        for layer, states in enumerate(self.layers):
+            keys, values = (part[:, :, :cached].expand(len(rows), -1, -1, -1) for part in states)
+            cache.update(keys, values, layer)
+        logits = self.model(
             input_ids=self._padded([row.ids for row in rows], width, 0),
             position_ids=self._padded([row.positions for row in rows], width, 0),
-            attention_mask=self._mask(branches, cached),
-            past_key_values=PromptCache([(keys[:, :, :cached], values[:, :, :cached]) for keys, values in self.layers]),
+            attention_mask=self._mask(self._padded([row.branches for row in rows], width, -1), cached),
+            past_key_values=cache,
             use_cache=True,
-        ).last_hidden_state.flatten(0, 1)  # (rows * width, hidden)
+        ).logits.flatten(0, 1)  # (rows * width, vocabulary)
         sources = np.concatenate([np.array(row.sources) + i * width for i, row in enumerate(rows)])
+        needed, which = (torch.from_numpy(it).to(self.device) for it in np.unique(sources, return_inverse=True))
         targets = torch.tensor([target for row in rows for target in row.targets], device=self.device)
-        needed, which = np.unique(sources, return_inverse=True)
-        return self._log_probabilities(hidden[torch.from_numpy(needed).to(self.device)], which, targets)
-
-    def _log_probabilities(self, hidden: "Tensor", which: NDArray[np.intp], targets: "Tensor") -> "Tensor":
-        """Return log-softmax in float32 of `targets[i]` after `hidden[which[i]]` (states, hidden), some at a time."""
-        import torch
-
-        step = max(1, LOGITS // int(self.model.config.vocab_size))
-        log_probabilities = torch.empty(len(which), device=self.device)
-        for start in range(0, len(hidden), step):
-            indices = np.flatnonzero((which >= start) & (which < start + step))
-            own = torch.from_numpy(indices).to(self.device)
-            states = torch.from_numpy(which[indices] - start).to(self.device)
-            logits = self.head(hidden[start : start + step]).float()
-            log_probabilities[own] = logits[states, targets[own]] - logits.logsumexp(dim=-1)[states]
+        logits = logits[needed].float()
+        log_probabilities: Tensor = logits[which, targets] - logits.logsumexp(dim=-1)[which]
         return log_probabilities
 
     def _mask(self, branches: "Tensor", cached: int) -> "Tensor":
@@ -332,10 +280,8 @@ class WordScorer:
         """Return lists of different lengths as a tensor (lists, width), padded on the right."""
         import torch
 
-        padded = np.full((len(lists), width), padding, dtype=np.int64)
-        for i, values in enumerate(lists):
-            padded[i, : len(values)] = values
-        return torch.from_numpy(padded).to(self.device)
+        padded = [[*values, *[padding] * (width - len(values))] for values in lists]
+        return torch.tensor(padded, device=self.device)
 
 
 def load(name: str, device_name: str) -> tuple[Any, Any]:
@@ -344,12 +290,7 @@ def load(name: str, device_name: str) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    try:
-        target = torch.empty(0, device=device_of(device_name)).device
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise PenumbraError(
-            f"there is no device {device_name!r}: filling.llama.device=auto takes a GPU or the CPU"
-        ) from None
+    target = device_of(device_name)
     options: dict[str, Any] = {"local_files_only": Path(name).is_dir(), "trust_remote_code": False}
     dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
     try:
