@@ -138,9 +138,9 @@ def publish_report(dataset: str, flow: str, text: str) -> None:
 
 
 class LiveArtifact:
-    """A page of the UI that changes while work goes on, and is deleted when the work ends.
+    """A page of the UI that changes while work is in progress, and is deleted when the work ends.
 
-    If the server has no pages or can't be reached, it is not shown and the work goes on.
+    If the server has no pages or can't be reached, it is not shown and the work continues.
     """
 
     def __init__(self, dataset: str, name: str) -> None:
@@ -160,7 +160,9 @@ class LiveArtifact:
             self._call(lambda client: client.update_artifact(self._id, ArtifactUpdate(data=data)))
         elif has_pages():
             runs = {"flow_run_id": flow_run.get_id(), "task_run_id": task_run.get_id()}
-            new = ArtifactCreate(type="markdown", key=self.key, description=f"{self.name} goes on", data=data, **runs)
+            new = ArtifactCreate(
+                type="markdown", key=self.key, description=f"{self.name} is in progress", data=data, **runs
+            )
             self._call(lambda client: setattr(self, "_id", client.create_artifact(new).id))
 
     def _call(self, request: Callable[[Any], Any]) -> None:
@@ -168,4 +170,4 @@ class LiveArtifact:
             with get_client(sync_client=True) as client:
                 request(client)
         except (HTTPError, PrefectException, RuntimeError) as error:  # Prefect raises any of them
-            logging.getLogger("penumbra").warning("%s could not be shown (%s); the work goes on", self.key, error)
+            logging.getLogger("penumbra").warning("%s could not be shown (%s); the work continues", self.key, error)

@@ -161,7 +161,7 @@ def start_row(row: RowPlan, materials: Materials, results: Results, ahead: Ahead
 
 
 def run_row(label: str, started: list[Started], results: Results, place: str) -> list[SeededRun]:
-    """Train and evaluate a row with every seed; a failure is noted in the results, and the other seeds go on."""
+    """Train and evaluate a row with every seed; a failure is noted in the results, and the other seeds continue."""
     runs = list[SeededRun]()
     for number, (sources, settings, wait) in enumerate(started, 1):
         seed = settings.training.seed
@@ -181,7 +181,7 @@ def trainings_at_once() -> int:
 
 @contextmanager
 def failures_noted(results: Results, label: str) -> Iterator[None]:
-    """Note any exception in the results and go on: other trainings do not depend on it."""
+    """Note any exception in the results and continue: other trainings do not depend on it."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The parameters of a run and their help. They come from four places: a later one beats those before it.
+"""The parameters of a run and their help. They come from four places: a later one overrides the others.
 
 1. the deployment FLOW/DATASET of prefect.yaml
 2. the data set's own file, `penumbra.yaml` in its folder, with one group of parameters for each flow
@@ -40,7 +40,7 @@ NAMES = re.compile(r"(?=.{1,200}$)[^.\s]+(\.[^.\s]+)*")  # a parameter's path
 WIDTH, INDENT = 80, " " * 6  # of the help
 TEMPLATE = """\
 # The parameters of `penumbra run FLOW {name}`, and of the deployments FLOW/{name} of `penumbra serve`: a line for each
-# flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param beat this file.
+# flow, and below it the flow's parameters. `penumbra run FLOW --help` lists them; --config and --param override it.
 build-negatives:
   # masking.ratios: [0.25, 0.5, 0.75]   # share of the maskable words that each level masks
   # providers: [corpus]                 # or openai, gemini, llama, random

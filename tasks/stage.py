@@ -350,7 +350,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
     except lost:
         raise PenumbraError(
             f"{stage.name}: a worker was killed, or had too little memory, or its scheduler has gone: the same command "
-            "goes on from the parts that are done; PENUMBRA_ENGINE=here makes one after the other"
+            "resumes with the parts that are left; PENUMBRA_ENGINE=here makes one after the other"
         ) from None
 
 

@@ -112,7 +112,7 @@ def verify(
     folders = [store.resolve(reference)] if reference else list(store.folders())
     for artifact in folders:
         if not store.has(artifact):
-            print_line(f"{artifact.path} is not finished: its flow goes on from it")
+            print_line(f"{artifact.path} is not finished: its flow resumes it")
             continue
         finished += 1
         lines = store.verify(artifact) or [

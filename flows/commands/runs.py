@@ -54,7 +54,7 @@ def show(name: RunName, dataset: OfDataset = None) -> None:
     if manifest:
         console.print(lineage(store, run.metrics, manifest))
     else:
-        print_line(f"not finished: epoch {run.epoch} of {run.epochs or '?'}; its flow goes on from there")
+        print_line(f"not finished: epoch {run.epoch} of {run.epochs or '?'}; its flow resumes there")
     if run.damaged:
         print_line("damaged: penumbra artifacts verify names the file")
     elif run.evaluation:

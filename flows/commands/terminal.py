@@ -21,7 +21,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be remo
 console = SafeConsole(width=None if sys.stdout.isatty() else 160)  # a pipe has no width: don't wrap at 80
 SECONDS_TO_END = 10.0  # that a run has after SIGTERM to report to its server
 SECONDS_TO_INTERRUPT = 1.5  # the same after Ctrl-C
-INTERRUPTED = "penumbra: ended; the same command goes on from here\n"
+INTERRUPTED = "penumbra: ended; the same command resumes here\n"
 
 
 def warn(line: str) -> None:

@@ -182,7 +182,7 @@ def test_a_killed_scheduler_is_reported_and_the_next_run_continues(
     flow = new_host("flow", **dask_at(port), PENUMBRA_ARTIFACTS=str(tmp_path / "artifacts"))
     run = running(flow, tmp_path)
     os.killpg(scheduler.pid, signal.SIGKILL)
-    assert "the same command goes on from the parts that are done" in result(run)["error"]
+    assert "the same command resumes with the parts that are left" in result(run)["error"]
     there = finished(tmp_path)
     assert len(there) < PARTS
     cluster.scheduler(port)

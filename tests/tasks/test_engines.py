@@ -142,7 +142,7 @@ def test_a_killed_worker_is_reported_and_finished_parts_stay(store: Store, prefe
 
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(
-        PenumbraError, match=r"a worker was killed, or had too little memory.*: the same command goes on"
+        PenumbraError, match=r"a worker was killed, or had too little memory.*: the same command resumes"
     ):
         made(Engine.processes, Toys(seconds=1.0))
     (artifact,) = store.folders()

@@ -155,11 +155,11 @@ def test_an_interrupted_run_says_that_it_can_go_on(
     with pytest.raises(SystemExit) as end, resumable():
         interrupted()
     assert end.value.code == code
-    assert capsys.readouterr().err.endswith("penumbra: ended; the same command goes on from here\n")
+    assert capsys.readouterr().err.endswith("penumbra: ended; the same command resumes here\n")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-ENDED = "penumbra: ended; the same command goes on from here\n"
+ENDED = "penumbra: ended; the same command resumes here\n"
 
 
 @pytest.mark.parametrize(("name", "limit", "code"), [("SIGTERM", "END", 143), ("SIGINT", "INTERRUPT", 130)])

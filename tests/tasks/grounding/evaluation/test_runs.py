@@ -100,7 +100,7 @@ def test_an_unfinished_run_is_listed_and_found_by_its_key(store: Store, made: di
     run = found_run("mmn-abc000")
     assert (run.metrics, run.finished, run.epoch, run.epochs) == (metrics, None, 4, 9)
     assert "not: epoch 4 of 9" in CliRunner().invoke(app, ["runs", "ls"]).output
-    assert "epoch 4 of 9; its flow goes on" in CliRunner().invoke(app, ["runs", "show", "abc"]).output
+    assert "epoch 4 of 9; its flow resumes" in CliRunner().invoke(app, ["runs", "show", "abc"]).output
     (run.folder / "settings.json").write_text("{")
     assert found_run("abc").model == "run", "a kill tore the file, and the list stands"
     remove(run)
