@@ -41,7 +41,7 @@ def ablation(
     dataset: Dataset,
     name: str = "losses",
     rows: tuple[str, ...] = (),
-    seeds: Annotated[int, Field(ge=1)] = 3,
+    seeds: Annotated[int, Field(ge=1, le=100)] = 3,
     preset: Preset = None,
     negatives: NegativesParameters | None = None,
     features: FeaturesParameters | None = None,
