@@ -10,7 +10,6 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import RENAMED, table_of
 from penumbra.artifacts.store import Store
 from penumbra.artifacts.tables import part_name
-from penumbra.tasks.features.text import distinct_texts
 from tests.rows import filled, negative
 
 TEXTS = {"a person sits.", "a dog sits."}
@@ -75,8 +74,3 @@ def test_all_parts_have_the_same_columns_where_an_older_artifact_is_completed(
     assert columns_on_disk(artifact, 0) == columns_on_disk(artifact, 1)
     assert store.table(artifact) == table_of(stage, ROWS[stage])
     assert not store.verify(artifact)
-
-
-def test_text_features_are_of_negatives_old_and_new(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = write_older(store, "negatives", whole=True, monkeypatch=monkeypatch)
-    assert set(distinct_texts([artifact])) == TEXTS

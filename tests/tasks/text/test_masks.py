@@ -126,16 +126,6 @@ def test_levels_are_nested_and_only_masked_words_change(nlp: Language, ratios: t
                 assert {"primitive": slot["primitive"], "tag": slot["tag"]}.items() <= tokens[slot["token"]].items()
 
 
-def test_a_class_that_must_not_be_masked_is_not_counted() -> None:
-    words = {"he": None, "puts": "verb", "a": None, "red": "adjective", "box": "noun", "on": "preposition"}
-    tokens = [token(word, primitive) for word, primitive in words.items()]
-    assert order(tokens) == ["puts", "box", "red", "on"]
-    kept = ("verb", "noun", "adjective", "adverb")
-    masked = [level["masked_query"] for level in mask_query(tokens, ALL, kept)]
-    assert masked == ["he <mask> a red box on", "he <mask> a <mask> <mask> on", "he <mask> a <mask> <mask> on"]
-    assert mask_query(tokens, ALL, ("adverb",)) == []
-
-
 def test_masks_of_all_classes_keep_their_key_material() -> None:
     annotations, tags = (Artifact(root="r", dataset="d", stage=stage, key="k") for stage in ("annotations", "tags"))
 

@@ -7,7 +7,7 @@ import pytest
 from spacy.language import Language
 
 from penumbra.artifacts.schemas import table_of
-from penumbra.tasks.data.resampling import Curve, Resamples
+from penumbra.tasks.data.resampling import Resamples
 from penumbra.tasks.negatives.checks import LeakageFilter, normal_form
 from penumbra.tasks.negatives.quality.figures import (
     Figures,
@@ -65,18 +65,6 @@ def test_masks_match_their_tokens() -> None:
     assert words_of("It's a T-shirt 2") == ["it's", "a", "t", "shirt"]
 
 
-def test_the_area_is_that_of_scikit_learn_with_ties_and_weights() -> None:
-    from sklearn.metrics import roc_auc_score
-
-    rng = np.random.default_rng(1)
-    labels, scores = rng.integers(0, 2, 300), rng.integers(0, 9, 300).astype(float)
-    videos = rng.integers(0, 40, 300)
-    weights = rng.integers(0, 3, 40).astype(float)
-    curve = Curve(videos, labels, scores)
-    assert curve.area(np.ones(40)) == pytest.approx(roc_auc_score(labels, scores))
-    assert curve.area(weights) == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights[videos]))
-
-
 def test_cosines_fall_from_level_to_level_or_not() -> None:
     def of(query: str, provider: str, *cosines: float) -> list[Negative]:
         return [
@@ -107,15 +95,6 @@ def test_intervals_are_by_video_and_by_seed() -> None:
     assert width == pytest.approx(2 * 1.96 * same[::10].std() / np.sqrt(50), rel=0.15), "not that of 500 free rows"
     assert Resamples(50, 500, 4).ratio(videos, same, np.ones(500)) != estimate
     assert np.isnan(Resamples(50, 0, 3).ratio(videos, same, np.ones(500)).low)
-
-
-def test_intervals_are_the_same_if_resamples_are_too_many_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    videos, values = np.repeat(np.arange(50), 10), np.random.default_rng(0).normal(size=500)
-    kept = Resamples(50, 500, 3).ratio(videos, values, np.ones(500))
-    monkeypatch.setattr("penumbra.tasks.data.resampling.KEPT", 0)
-    monkeypatch.setattr("penumbra.tasks.data.resampling.CELLS", 50 * 7)
-    drawn = Resamples(50, 500, 3).ratio(videos, values, np.ones(500))
-    assert (drawn.low, drawn.high) == pytest.approx((kept.low, kept.high), rel=1e-9)
 
 
 def test_blind_auc_is_the_specifications() -> None:
