@@ -22,7 +22,6 @@ from penumbra.artifacts.errors import MissingError
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.store import Store
 from penumbra.flows.extract_features import extract_features
-from penumbra.flows.local_run import plan_flow
 from penumbra.tasks.data.dataset import Dataset
 from penumbra.tasks.features.clip import FOLDER, Clip, load
 from penumbra.tasks.features.encode import draft_name
@@ -30,7 +29,6 @@ from penumbra.tasks.features.frames import VideoSummary, clip_frames
 from penumbra.tasks.features.reading import read_features
 from penumbra.tasks.features.text import Texts
 from penumbra.tasks.features.video import Videos
-from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from tests.films import cut, film, lie_about_duration, sound, turn
 
 TINY = Clip(encoder="tiny-clip", device="cpu")
@@ -147,28 +145,6 @@ def test_features_equal_those_of_a_plain_call(made: tuple[Store, Artifact], fold
         assert texts[text].shape[0] == real == len(tokenizer(text)["input_ids"])
         assert np.abs(texts[text] - plainly.last_hidden_state[0, :real].numpy()).max() < 4e-3
         assert np.abs(pooled[text] - plainly.pooler_output[0].numpy()).max() < 4e-3
-
-
-def test_a_second_run_does_nothing(made: tuple[Store, Artifact], folder: Path) -> None:
-    store, artifact = made
-    before = {m.key: m.ended for m in store.find()}
-    assert run(folder) == artifact
-    assert {m.key: m.ended for m in store.find()} == before
-
-
-def test_a_dry_run_finds_the_same_keys(made: tuple[Store, Artifact], folder: Path) -> None:
-    store, artifact = made
-    videos = {"folder": str(folder / "videos"), "clip_length": 0.5}
-    parameters = {"dataset": {"folder": str(folder)}, "clip": TINY.model_dump(), "videos": videos}
-    texts = store.newest("films", "text_features").key
-    of_annotations, *found = plan_flow("extract-features", "films", parameters)
-    assert of_annotations[1] == IS_THERE
-    assert found == [("text_features", IS_THERE, texts), ("video_features", IS_THERE, artifact.key)]
-    parameters["videos"] = {**videos, "clip_length": 2.0, "patches": True}
-    assert [row[:2] for row in plan_flow("extract-features", "films", parameters)][2:] == [
-        ("video_features", TO_MAKE),
-        ("patch_features", TO_MAKE),
-    ]
 
 
 def test_the_page_shows_figures_and_what_is_missing(made: tuple[Store, Artifact]) -> None:

@@ -19,7 +19,7 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.evaluate_grounding import evaluate_grounding
-from penumbra.flows.local_run import plan_flow, run_flow
+from penumbra.flows.local_run import run_flow
 from penumbra.flows.train_grounding import train_grounding
 from penumbra.tasks.data.annotations import Annotations
 from penumbra.tasks.data.dataset import Dataset
@@ -36,7 +36,6 @@ from penumbra.tasks.grounding.metrics import EvaluationError
 from penumbra.tasks.grounding.runs import RunError, all_runs, run_folder
 from penumbra.tasks.grounding.training.checkpoints import read_checkpoint
 from penumbra.tasks.grounding.training.presets import Settings
-from penumbra.tasks.stage import IS_THERE, TO_MAKE
 from tests.cluster import free_port
 from tests.rows import first_videos
 
@@ -255,26 +254,6 @@ def test_named_artifacts_are_read_and_a_training_is_never_done_twice(world: Path
     finally:
         for other in others:
             shutil.rmtree(other.path)
-
-
-def test_a_dry_run_finds_what_was_made_and_tells_what_would_be(
-    world: Path, trained: Artifact, evaluated: Artifact
-) -> None:
-    groups = {"dataset": dataset(world), "model": QDDETRConfig(**SMALL, losses=LossConfig(shine=True))}
-    parameters = {name: group.model_dump(exclude_unset=True) for name, group in groups.items()}
-    there = len(Store().find())
-    found = list(plan_flow("train-grounding", "tiny", {**parameters, "training": TRAINING}))
-    stages = ["annotations", "negatives", "text_features", "video_features", "metrics"]
-    assert [(stage, state) for stage, state, _ in found] == [(stage, IS_THERE) for stage in stages]
-    assert found[-1] == ("metrics", IS_THERE, trained.key)
-    *_, (stage, state, key) = plan_flow("train-grounding", "tiny", {**parameters, "training": {**TRAINING, "seed": 77}})
-    assert (stage, state) == ("metrics", TO_MAKE)
-    assert key != trained.key
-    judged = {"dataset": parameters["dataset"], "choice": {"run": trained.key}}
-    *_, predictions, evaluation = plan_flow("evaluate-grounding", "tiny", judged)
-    assert predictions[:2] == ("predictions", IS_THERE)
-    assert evaluation == ("evaluation", IS_THERE, evaluated.key)
-    assert len(Store().find()) == there
 
 
 def test_bm_detr_trains_on_other_queries_of_the_video(world: Path, rows: list[dict[str, Any]]) -> None:
