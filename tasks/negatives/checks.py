@@ -103,13 +103,8 @@ class Checks:
     ) -> Iterator[tuple[str, str]]:
         """Yield the name of each check with the reason of its refusal or ''; a check runs when it is asked for.
 
-        Args:
-            query: the masked query
-            level: the level that the candidate fills
-            queries: the lemmatised queries of the same video: any of them may be true of the moment
-            words: the candidate's word for each slot
-            text: the candidate
-
+        The candidate `text` has `words` in the slots of `level`; `queries` are the lemmatised queries of the same
+        video, any of which may be true of the moment.
         """
         slots = query.levels[level - 1]
         is_kept = len(slots) == len(words) and text == put_words(query, level, words)

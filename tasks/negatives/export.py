@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from penumbra.artifacts.errors import PenumbraError, without_secrets
+from penumbra.artifacts.errors import PenumbraError
 from penumbra.artifacts.files import draft_of
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table, plain
@@ -75,9 +75,7 @@ queries = load_dataset("{name}", "queries")
 
 ## How they were made
 
-{stages}
-
-{inputs}
+The table `{key}`, {parameters}.
 
 With {software}.
 
@@ -226,20 +224,14 @@ def _card(
         configs.append({"config_name": config, "default": config == NEGATIVES, "data_files": data_files})
     head: Row = {"pretty_name": title, "license": licence, "language": ["en"]}
     head |= {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"], "configs": configs}
-    made = [manifest, *(store.manifest(it) for several in store.ancestors(negatives).values() for it in several)]
-    stages = []
-    for it in made:
-        parameters = json.dumps(_public(it.parameters), ensure_ascii=False).replace("`", "")
-        stages.append((it.stage, f"`{it.key}`", f"{it.rows:,}", f"{it.ended:%Y-%m-%d}", f"`{parameters}`"))
-    inputs = {plain(_public(file)): f"`{digest}`" for it in made for file, digest in it.inputs.items()}
     return CARD.format(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
         title=plain(title),
         notes="".join(f"- {plain(note)}\n" for note in notes) + "\n" * bool(notes),
         name=name,
         quality=_quality(store, negatives),
-        stages=markdown_table(("stage", "key", "rows", "finished", "parameters"), stages, cell=str),
-        inputs=markdown_table(("read", "SHA-256"), inputs.items(), cell=str),
+        key=f"{negatives.stage}/{negatives.key}",
+        parameters=f"`{json.dumps(manifest.parameters, ensure_ascii=False).replace('`', '')}`",
         software=", ".join(f"{package} {version}" for package, version in manifest.software.items()),
         licence=licence,
         dataset=plain(manifest.dataset),
@@ -255,14 +247,3 @@ def _quality(store: Store, negatives: Artifact) -> str:
             tables = [f"### {plain(title)}\n\n{markdown_table(*table)}" for title, table in figure_tables(figures)]
             return "\n\n".join(filter(None, [notes, *tables]))
     return f"Not judged yet: `penumbra quality {negatives.dataset}/negatives`."
-
-
-def _public(value: Any) -> Any:
-    """Return a parameter without this machine's folders and without a password in an address."""
-    if isinstance(value, dict):
-        return {name: _public(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_public(inner) for inner in value]
-    if isinstance(value, str):
-        return PurePath(value).name if value.startswith(("/", "~")) else without_secrets(value)
-    return value

@@ -16,7 +16,6 @@ from prefect.runtime import flow_run
 
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.schemas import table_of
-from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.filling import Filling
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery, Provider, Slot, TrainingText
 from penumbra.tasks.progress import counting
@@ -197,9 +196,3 @@ def fill(
 def run_id() -> str:
     """Return the id of the flow run, or a new one outside of a flow run."""
     return str(flow_run.id or uuid4())
-
-
-def provider_name(store: Store, fills: Artifact) -> str:
-    """Return the name of a fills artifact's provider in a report, which marks substitutes."""
-    parameters = store.manifest(fills).parameters
-    return f"{parameters['provider']} ({SUBSTITUTED})" if "substitutes" in parameters else str(parameters["provider"])

@@ -1,6 +1,6 @@
 """All parameter groups of `build-negatives`, for the flows that include it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -29,6 +29,11 @@ class NegativeSource(Parameters):
         description="For `nearest`: the rank of each level's query among the other queries, by cosine. On "
         "Charades-CG the mean cosines are then 0.87, 0.76 and 0.52.",
     )
+
+    def determines(self) -> dict[str, Any]:
+        """Return what enters a key; a file enters it by its digest."""
+        ranks = {"ranks": list(self.ranks)} if self.source == "nearest" else {}
+        return {"source": self.source, **ranks}
 
     @field_validator("ranks")
     @classmethod

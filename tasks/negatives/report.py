@@ -12,7 +12,6 @@ from penumbra.artifacts.manifest import Artifact, Part
 from penumbra.artifacts.markdown import bold, code, markdown_table
 from penumbra.artifacts.prefect_ui import has_pages, publish_report
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.fills import provider_name
 from penumbra.tasks.negatives.references import Negatives
 from penumbra.tasks.negatives.selection import mark_changes
 from penumbra.tasks.stage import Stage, logger, side_effect_task
@@ -56,46 +55,30 @@ def report_negatives(made: Negatives) -> str:
 
 
 def outcome_line(store: Store, made: Negatives) -> str:
-    """Return the outcome of a run in one line: negatives, substitutes by `corpus`, rejected rows and missing levels."""
+    """Return the outcome of a run in one line: its negatives, and what was substituted or rejected."""
     read, negatives = store.manifest(made.annotations), store.manifest(made.negatives)
-    if made.masks is None:
-        return _sentence_outcome(store, made)
-    masked, substituted = store.manifest(made.masks), 0
-    for artifact in made.fills:
-        fills = store.manifest(artifact)
-        substituted += fills.kept if "substitutes" in fills.parameters else 0
-    refused, unmasked = read.taken - read.kept, masked.taken - masked.kept
-    missing = masked.rows - negatives.rows
-    parts = [f"{negatives.rows:,} negatives for {masked.kept:,} queries"]
-    parts += [f"{substituted:,} levels that no provider filled were offered corpus's words"] if substituted else []
-    parts += [f"{refused:,} of {read.taken:,} rows of the files were rejected"] if refused else []
-    parts += [f"{unmasked:,} queries could not be masked"] if unmasked else []
-    parts += [f"{missing:,} levels have none"] if missing else []
-    return "; ".join(parts if refused or unmasked or missing else [*parts, "none is missing"])
-
-
-def _sentence_outcome(store: Store, made: Negatives) -> str:
-    """Return the outcome for whole sentences: queries with negatives, and the most frequent reason of a rejection."""
-    negatives = store.manifest(made.negatives)
     queries = {qid for part in store.parts(made.negatives, ["qid"]) for qid in part["qid"].to_pylist()}
     training = sum(part["split"].to_pylist().count("train") for part in store.parts(made.annotations, ["split"]))
-    line = f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries"
-    line += f"; {negatives.taken - negatives.kept:,} rejected"
+    fills = map(store.manifest, made.fills)
+    substituted = sum(fill.kept for fill in fills if "substitutes" in fill.parameters)
+    refused, rejected = read.taken - read.kept, negatives.taken - negatives.kept
+    parts = [f"{negatives.rows:,} negatives for {len(queries):,} of {training:,} training queries"]
+    parts += [f"{substituted:,} levels that no provider filled were offered corpus's words"] if substituted else []
+    parts += [f"{refused:,} of {read.taken:,} rows of the files were rejected"] if refused else []
     for reason, times in Counter(negatives.rejected).most_common(1):
-        line += f", {times:,} of them: {reason} (the table `rejected` has each)"
-    return line
+        parts.append(f"{rejected:,} rejected, {times:,} of them: {reason} (the table `rejected` has each)")
+    return "; ".join(parts)
 
 
 def write_report(store: Store, made: Negatives) -> str:
     """Return the report in markdown: outcome, examples, figures by level, stages and rejections."""
     manifests = [store.manifest(artifact) for artifact in made.stages]
-    names = {artifact.key: provider_name(store, artifact) for artifact in made.fills}
     refused = sum((Counter(manifest.rejected) for manifest in manifests), Counter[str]())
     stages = []
     for m in manifests:
         counts = (f"{m.taken:,}", f"{m.kept:,}", f"{m.taken - m.kept:,}", f"{m.seconds:.1f}")
         cost = f"{m.cost_usd:.4f}" if m.cost_usd else "–"
-        stages.append((m.stage, names.get(m.key, m.unit), *counts, cost, code(m.key)))
+        stages.append((m.stage, m.parameters.get("provider", m.unit), *counts, cost, code(m.key)))
     complete, examples, levels = _count_negatives(store, made)
     manifest = store.manifest(made.negatives)
     outcome = f"**{manifest.rows:,} negatives, {manifest.taken - manifest.kept:,} rejected.**"

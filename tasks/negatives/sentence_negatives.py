@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import category
 
 import numpy as np
@@ -46,8 +46,7 @@ Row = dict[str, Any]
 Tokens = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A negative of a query at a level; `model` names its origin."""
 
     qid: str
@@ -86,18 +85,13 @@ class SentenceNegatives(Stage):
         """The stage and the source."""
         return f"{self.name}: {self.sourcing.source}"
 
-    @property
-    def source(self) -> dict[str, Any]:
-        """The settings of the source, which enter the key; a file enters it by its digest."""
-        return {"source": self.sourcing.source}
-
     def parameters(self) -> dict[str, Any]:
         """Return the source and the settings of the checks."""
-        return {**self.source, **self.choosing.model_dump(mode="json")}
+        return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json")}
 
     def determines(self) -> dict[str, Any]:
         """Return the source and the settings of the checks that have not their default."""
-        return {**self.source, **self.choosing.model_dump(mode="json", exclude_defaults=True)}
+        return {**self.sourcing.determines(), **self.choosing.model_dump(mode="json", exclude_defaults=True)}
 
     @cached_property
     def chooser(self) -> Chooser:
@@ -203,11 +197,6 @@ class Candidates:
 @dataclass(frozen=True)
 class NearestNegatives(SentenceNegatives):
     """For every training query three other training queries, the nearest first."""
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """The name of the control, and the ranks."""
-        return {"source": self.sourcing.source, "ranks": list(self.sourcing.ranks)}
 
     @cached_property
     def candidates(self) -> Candidates:

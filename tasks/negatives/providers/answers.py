@@ -205,13 +205,14 @@ class Answers:
         Waits while another run holds it, which is reported by its description; its answers are then in the cache.
         """
         name = f"ask-{hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest()[:32]}"
-        lock = self.lock(name)
+        lock, other = self.lock(name), ""
         while True:
             try:
                 lock.acquire(blocking=False)
                 break
             except Timeout:
-                report_wait(self.cache.get(name, "another run", retry=True))
+                if other != (other := self.cache.get(name, "another run", retry=True)):
+                    report_wait(other)
                 await asyncio.sleep(LOCK_POLL)
         try:
             self.cache.set(name, f"run {run} (process {os.getpid()} on {socket.gethostname()})", retry=True)

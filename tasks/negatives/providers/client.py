@@ -55,7 +55,6 @@ class Statistics:
     completion_tokens: int = 0
     cost_usd: float = 0.0
     lost_usd: float = 0.0  # most that lost answers can have cost
-    waits: str = ""  # how long and for what, while nothing is sent
     models: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -78,7 +77,7 @@ class Client:
         self._limiter = AsyncLimiter(1, 60 / limit) if limit else None  # evenly, one after the other
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
-        self._askers: dict[str, int] = {}  # number of open questions that have a key
+        self._askers = Counter[str]()  # number of open questions that have a key
         self._given_up: set[str] = set()  # keys of questions that this run does not ask again
         self._refusals: dict[str, str] = {}  # by key; stored once the service has shown that it can answer
         self._sent: dict[str, list[str]] = {}  # keys of requests without an answer, a killed run's among them
@@ -93,8 +92,7 @@ class Client:
         """Return one line about progress and cost."""
         s = self.statistics
         answered = f"{s.requests:,} requests answered, {s.in_flight} in flight, {s.retries + s.limited:,} sent again"
-        waits = f", {s.waits}" if s.waits else ""
-        return f"{self.progress()}, {answered}, {s.prompt_tokens + s.completion_tokens:,} tokens, {s.cost()}{waits}"
+        return f"{self.progress()}, {answered}, {s.prompt_tokens + s.completion_tokens:,} tokens, {s.cost()}"
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
         """Ask until no question is open, or until the service or the budget stops it.
@@ -103,7 +101,6 @@ class Client:
         """
         try:
             async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other) as lock:
-                self.statistics.waits = ""
                 await self._ask(iter(blocks), lock)
         finally:
             await self.service.close()
@@ -156,7 +153,7 @@ class Client:
         if self.statistics.requests:
             for key, problem in self._refusals.items():
                 self.answers.refuse(key, problem)
-                self.statistics.done += self._askers.get(key, 0)
+                self.statistics.done += self._askers[key]
             self._refusals.clear()
         for result in results:
             if isinstance(result, Exception):  # no `CancelledError` of `_stop`
@@ -275,7 +272,8 @@ class Client:
         if error.action == "wait":
             self._resume = max(self._resume, time.monotonic() + seconds)
         if seconds >= WORTH_REPORTING:
-            self._report(f"waits {seconds:,.0f} s for {self.service.name} ({self.settings.model}) or its limits")
+            model = self.settings.model
+            logger().info("%s: waits %.0f s for %s or its limits", self.service.name, seconds, model)
         return seconds
 
     async def _send(self, payload: dict[str, Any], key: str, keys: list[str], most: float) -> Reply:
@@ -286,7 +284,6 @@ class Client:
         self._sending.add(asyncio.current_task())
         self.statistics.in_flight += 1
         self.statistics.sent += 1
-        self.statistics.waits = ""
         try:
             reply = await self.service.send(payload, key)
             del self._sent[key]
@@ -326,12 +323,10 @@ class Client:
                 worker.cancel()
 
     def _report_other(self, other: str) -> None:
-        self._report(f"waits for {other}, which asks {self.settings.model} the same; its answers are then used")
-
-    def _report(self, waits: str) -> None:
-        if waits != self.statistics.waits:
-            logger().info("%s: %s", self.service.name, waits)
-        self.statistics.waits = waits
+        model = self.settings.model
+        logger().info(
+            "%s: waits for %s, which asks %s the same; its answers are then used", self.service.name, other, model
+        )
 
 
 def _next_block(blocks: Iterator[Sequence[Question]]) -> list[Question]:
