@@ -88,7 +88,7 @@ def rows_of(
     **settings: Any,
 ) -> tuple[Grid, list[RowPlan]]:
     """Return the grid and its chosen rows, each with all its parameters."""
-    groups = {**dict(negatives or {}), **dict(features or {}), **{name: settings[name] for name in TRAINING}}
+    groups = {**dict(negatives or {}), **dict(features or {}), **{group: settings[group] for group in TRAINING}}
     return plan(name, rows, dataset.name, preset, groups)
 
 

@@ -307,13 +307,14 @@ def _check_refusals(store: Store, manifest: Manifest) -> None:
 
 def build(stage: Stage) -> Artifact:
     """Return the artifact of a stage, made now if it is missing. It needs no Prefect."""
-    started, last, finished = monotonic(), -REPORT_EVERY, 0
+    started = last = monotonic()
+    finished = 0
 
     def progress(done: int, total: int) -> None:
         nonlocal last, finished
         tick(done - finished)
         now, finished = monotonic(), done
-        if now - last >= REPORT_EVERY or done == total > 1:
+        if now - last >= REPORT_EVERY:
             last, left = now, (now - started) / done * (total - done)
             logger().info("%s: part %d of %d, about %.0f s left", stage.name, done, total, left)
 
