@@ -291,7 +291,8 @@ def noting_files() -> Iterator[dict[str, FileStatus]]:
         _NOTED.reset(token)
 
 
-def _status(path: str | Path) -> FileStatus:
+def status_of(path: str | Path) -> FileStatus:
+    """Return size and time of the last change of a file; raise `OSError` if there is none."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
@@ -300,7 +301,7 @@ def check_unchanged(files: Mapping[str, FileStatus]) -> None:
     """Raise `ArtifactError` if one of these files has changed since its digest was computed."""
     for path, status in files.items():
         try:
-            changed = _status(path) != status
+            changed = status_of(path) != status
         except OSError:
             changed = True
         if changed:
@@ -313,7 +314,7 @@ def check_unchanged(files: Mapping[str, FileStatus]) -> None:
 def digests_of(files: Sequence[Path]) -> list[str]:
     """Return the SHA-256 of each file; raise `OSError` naming one that can't be read."""
     if (noted := _NOTED.get()) is not None:
-        noted.update((os.path.abspath(file), _status(file)) for file in files)
+        noted.update((os.path.abspath(file), status_of(file)) for file in files)
     paths = [str(file.resolve(strict=True)) for file in files]
     stamps = {path: stamp_of(path) for path in paths}
     known = {path: digest for path, (stamp, digest) in remembered(paths).items() if stamp and stamp == stamps[path]}

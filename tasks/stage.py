@@ -7,6 +7,7 @@ made: `run` computes the key and records whether the artifact exists. So `--dry-
 
 import logging
 import os
+import platform
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -335,7 +336,7 @@ def _made_by(running: Workers, stage: Stage, missing: list[int]) -> Iterator[Mad
     pool = running.pool
     number, each = (pool.gpus or pool.number, TASKS_A_DEVICE) if stage.on_device else (pool.number, TASKS_A_WORKER)
     logger().info("%s: %d parts by %d workers", stage.name, len(missing), min(len(missing), number))
-    given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files}
+    given = {"stage": stage, "artifact": stage.artifact, "files": stage.input_files, "host": platform.node()}
     futures: list[Any] = []
     with pool.on_gpu() if stage.on_device else nullcontext():
         for indices in tasks_of(missing, number, each):
@@ -365,8 +366,11 @@ def tasks_of(missing: Sequence[int], workers: int, each: int) -> list[list[int]]
 
 
 @task(cache_policy=NO_CACHE)
-def make_parts(stage: Stage, artifact: Artifact, files: dict[str, FileStatus], pieces: dict[int, Any]) -> list[Made]:
+def make_parts(
+    stage: Stage, artifact: Artifact, files: dict[str, FileStatus], host: str, pieces: dict[int, Any]
+) -> list[Made]:
     """Make some parts of a stage in the process of a worker, and return their records."""
+    files = files if host == platform.node() else {}  # another host has its own copies, whose times differ
     vars(stage).update(artifact=artifact, input_files=files)  # the run has computed the digests of the input files
     return [_make_part(stage, artifact, index, piece) for index, piece in pieces.items()]
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from penumbra.artifacts.errors import MissingError
-from penumbra.artifacts.files import check_unchanged, named_digest
+from penumbra.artifacts.files import check_unchanged, named_digest, status_of
 from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
@@ -217,9 +217,10 @@ class VideoFeatures(Stage):
 
         def encode(vid: str, decoder: Decoder) -> None:
             if read_draft(store, self.artifact, vid) is None:
-                video = encode_video(encoder, decoder, files[vid], vid, self.videos.batch_size, self.states)
                 path = os.path.abspath(files[vid])
-                check_unchanged({path: self.input_files.get(path, NO_STATUS)})
+                status = self.input_files.get(path, NO_STATUS) if self.input_files else status_of(path)
+                video = encode_video(encoder, decoder, files[vid], vid, self.videos.batch_size, self.states)
+                check_unchanged({path: status})
                 write_draft(store, self.artifact, video)
             tick(1)
 
