@@ -69,15 +69,3 @@ def attention_implementation(device: "torch.device") -> str | None:
     On a CPU it would choose flash attention, whose blocks are for long texts: a quarter of an encoder's time.
     """
     return "eager" if device.type == "cpu" else None
-
-
-def device_name(device: "torch.device") -> str:
-    """Return `the CPU`, or a name such as `cuda:0 (NVIDIA H200)`."""
-    if device.type == "cpu":
-        return "the CPU"
-    if device.type != "cuda":
-        return str(device)
-    import torch
-
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return f"cuda:{index} ({torch.cuda.get_device_name(index)})"

@@ -34,7 +34,7 @@ from penumbra.artifacts.manifest import Artifact, Part, rejection
 from penumbra.artifacts.processes import cores
 from penumbra.artifacts.store import Store
 from penumbra.tasks.data.dataset import videos_of
-from penumbra.tasks.devices import device_name, fast_cpu_matmul
+from penumbra.tasks.devices import fast_cpu_matmul
 from penumbra.tasks.features.clip import Clip, Encoder, digests, encoder_threads, load, patch_sizes
 from penumbra.tasks.features.decoders import Decoder, decode_in_threads
 from penumbra.tasks.features.encode import (
@@ -184,7 +184,7 @@ class VideoFeatures(Stage):
     def encoder(self) -> Encoder:
         """CLIP, on its device."""
         encoder = load(self.clip)
-        logger().info("%s: on %s", self.name, device_name(encoder.device))
+        logger().info("%s: on %s", self.name, encoder.device)
         return encoder
 
     def parts(self) -> Iterator[Callable[[], Part]]:

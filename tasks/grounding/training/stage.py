@@ -20,7 +20,7 @@ from penumbra.artifacts.manifest import Artifact, Manifest, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.models.checkpoints import CheckpointError, load_weights
-from penumbra.tasks.devices import device_name, device_of
+from penumbra.tasks.devices import device_of
 from penumbra.tasks.grounding.batches.inputs import Loaded, Sources, load
 from penumbra.tasks.grounding.configs import NAMED_ARTIFACTS
 from penumbra.tasks.grounding.families import system_of
@@ -88,7 +88,7 @@ class TrainingRun(Stage):
         folder, name = run_folder(self.artifact), run_name(self.settings, self.artifact.key)
         job, epoch = load_job(self.sources, self.settings, folder), last_epoch(folder)
         resumed = f", resuming at epoch {epoch + 1}" if epoch else ""
-        logger().info("%s: on %s%s", name, device_name(device_of(self.settings.training.device)), resumed)
+        logger().info("%s: on %s%s", name, device_of(self.settings.training.device), resumed)
         with progress_shown(self.settings, folder, self.sources.annotations.dataset, name) as observe:
             history = train(job, observe)
         rows = [{"run": name, **row} for row in history if row["name"] != SECONDS]
