@@ -226,7 +226,7 @@ def alone(case: Case) -> None:
 
 def campaign(pairs: int, kills: int, faults: int | None, seed: int) -> list[Row]:
     """Return the rows of the table."""
-    get_context("forkserver").set_forkserver_preload(["tests.hosted", "openai"])
+    get_context("forkserver").set_forkserver_preload(["tests.hosted", "openai", "google.generativeai"])
     chance = random.Random(seed)
     every = list(settings())
     together, single = Row("two runs at once"), Row("every fault of the server, one run")

@@ -6,7 +6,7 @@ finds every job of a killed run, and nothing is submitted or paid twice: only wh
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from penumbra.artifacts.files import JsonFolder
@@ -14,10 +14,9 @@ from penumbra.artifacts.store import Store
 from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import QuestionSlot
 from penumbra.tasks.negatives.providers.client import OVER_BUDGET, UNDER_WAY, Client, Statistics, most_cost
-from penumbra.tasks.negatives.providers.openai import OpenAIService
+from penumbra.tasks.negatives.providers.openai import COMPLETIONS, OpenAIService
 from penumbra.tasks.negatives.providers.questions import Question
 
-ENDPOINT: Final = "/v1/chat/completions"
 JOBS = "jobs"  # the store's folder of jobs
 MOST_REQUESTS, MOST_BYTES = 10_000, 150_000_000  # of a job; the service takes 200 MB
 ENDED = {"completed", "failed", "expired", "cancelled"}
@@ -36,12 +35,9 @@ class BatchClient(Client):
         import openai
 
         self.jobs = JsonFolder(Store().files, JOBS)
-        self.library = openai.AsyncOpenAI(
-            api_key=self.service.key,
-            base_url=self.settings.address,
-            max_retries=RETRIES,
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=hosted.TIMEOUT),
-        )
+        http = openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=hosted.TIMEOUT)
+        options = {"base_url": self.settings.address, "http_client": http, "timeout": hosted.TIMEOUT}
+        self.library = openai.AsyncOpenAI(api_key=self.service.key, max_retries=RETRIES, **options)
         questions = [question for block in blocks for question in block]
         try:
             async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other):
@@ -117,7 +113,7 @@ class BatchClient(Client):
             job["requests"], lines, size = {}, list[bytes](), 0
             while left and len(lines) < MOST_REQUESTS and size <= MOST_BYTES:
                 name, body = f"{job['token']}-{len(lines)}", self.service.payload(left[-1])
-                line = json.dumps({"custom_id": name, "method": "POST", "url": ENDPOINT, "body": body})
+                line = json.dumps({"custom_id": name, "method": "POST", "url": f"/v1{COMPLETIONS}", "body": body})
                 most = most_cost(body, len(line), self.price) * self.settings.discount
                 if not self.budget.try_reserve(most):
                     self.stopped = OVER_BUDGET
@@ -131,7 +127,7 @@ class BatchClient(Client):
                 file = await self.library.files.create(file=("requests.jsonl", b"\n".join(lines)), purpose="batch")
                 submitted = await self.library.with_options(max_retries=0).batches.create(
                     input_file_id=file.id,
-                    endpoint=ENDPOINT,
+                    endpoint=f"/v1{COMPLETIONS}",
                     completion_window="24h",
                     metadata={"penumbra": job["token"]},
                 )

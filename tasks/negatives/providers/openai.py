@@ -15,6 +15,7 @@ from penumbra.tasks.negatives.providers.questions import Question, letters, requ
 from penumbra.tasks.negatives.providers.settings import OpenAI
 
 PUBLIC = "https://api.openai.com/v1"
+COMPLETIONS = "/chat/completions"
 # The least reasoning effort of each family of models that reason before they answer
 REASONING_EFFORT = {"gpt-5.": "none", "gpt-6": "none", "gpt-5": "minimal", "o1": "low", "o3": "low", "o4": "low"}
 REASONING_TOKENS = 2_000  # most tokens of the reasoning of models that always reason
@@ -29,7 +30,7 @@ class OpenAIService(Service):
     def endpoint(self, key: str) -> tuple[str, dict[str, str]]:
         """Return the URL and the headers of a request."""
         headers = {"Authorization": f"Bearer {self.key}", "Idempotency-Key": key}
-        return f"{self.settings.address or PUBLIC}/chat/completions", headers
+        return f"{self.settings.address or PUBLIC}{COMPLETIONS}", headers
 
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Return the body of a chat completion."""
