@@ -1,4 +1,7 @@
-"""The protocols of OpenAI's chat completions and of Gemini's `generateContent` over REST."""
+"""The protocols of OpenAI's chat completions and of Gemini's `generateContent` over REST.
+
+google-generativeai writes enums as numbers (`"type": 6` is OBJECT) and asks for numbers back.
+"""
 
 import json
 import math
@@ -11,7 +14,6 @@ from tests.protocol_server.faults import Answer
 
 SLOT = re.compile(r"\[(\d+) ([^:\[\]]+): ([^\[\]]+)\]")  # [3 opens: A closes B holds]
 LETTER = re.compile(r"(?:^| )([A-Z]) \S+")
-FINISHED = {"stop": "STOP", "length": "MAX_TOKENS", "safety": "SAFETY"}  # Gemini's names
 OUT_OF_QUOTA = "You exceeded your current quota, please check your plan and billing details."
 
 
@@ -114,8 +116,8 @@ class Gemini:
         usage = {"promptTokenCount": charged[0], "candidatesTokenCount": charged[1], "totalTokenCount": sum(charged)}
         body: dict[str, Any] = {"usageMetadata": usage, "modelVersion": answer.model or self.model}
         if answer.finish == "blocked":
-            return body | {"promptFeedback": {"blockReason": "SAFETY"}}, charged
-        candidate: dict[str, Any] = {"finishReason": FINISHED[answer.finish], "index": 0}
+            return body | {"promptFeedback": {"blockReason": 1}}, charged
+        candidate: dict[str, Any] = {"finishReason": {"stop": 1, "length": 2, "safety": 3}[answer.finish], "index": 0}
         if answer.content is not None:
             candidate["content"] = {"parts": [{"text": answer.content}], "role": "model"}
         return body | ({"candidates": [candidate]} if answer.choices else {}), charged

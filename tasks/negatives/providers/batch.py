@@ -11,10 +11,9 @@ from uuid import uuid4
 
 from penumbra.artifacts.files import JsonFolder
 from penumbra.artifacts.store import Store
-from penumbra.tasks.negatives.providers import hosted
 from penumbra.tasks.negatives.providers.answers import QuestionSlot
 from penumbra.tasks.negatives.providers.client import OVER_BUDGET, UNDER_WAY, Client, Statistics, most_cost
-from penumbra.tasks.negatives.providers.openai import COMPLETIONS, OpenAIService
+from penumbra.tasks.negatives.providers.openai import COMPLETIONS, OpenAIService, error_of, reply_of
 from penumbra.tasks.negatives.providers.questions import Question
 
 JOBS = "jobs"  # the store's folder of jobs
@@ -35,9 +34,7 @@ class BatchClient(Client):
         import openai
 
         self.jobs = JsonFolder(Store().files, JOBS)
-        http = openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=hosted.TIMEOUT)
-        options = {"base_url": self.settings.address, "http_client": http, "timeout": hosted.TIMEOUT}
-        self.library = openai.AsyncOpenAI(api_key=self.service.key, max_retries=RETRIES, **options)
+        self.library = self.service.client.with_options(max_retries=RETRIES)
         questions = [question for block in blocks for question in block]
         try:
             async with self.answers.request_lock(self.service.cache_key, self.run, self._report_other):
@@ -52,12 +49,11 @@ class BatchClient(Client):
                 self.statistics.in_flight = sum(len(job["requests"]) for job in waiting)
                 self.stopped = self.stopped or (UNDER_WAY if waiting else "")
         except openai.APIStatusError as error:
-            body = {"code": error.code, "type": error.type}
-            self.stopped = self.service.error_of(error.status_code, body, error.response.headers).reason
+            self.stopped = error_of(error).reason
         except openai.APIConnectionError as error:
             self.stopped = type(error).__name__
         finally:
-            await self.library.close()
+            await self.service.close()
         return self.statistics
 
     async def _is_under_way(self, job: Job) -> bool:
@@ -91,7 +87,7 @@ class BatchClient(Client):
         status, request = response.get("status_code"), job["requests"].get(line.get("custom_id"))
         slots = [QuestionSlot(*slot) for slot in request["places"]] if request else []
         if slots and status == 200:
-            reply = self.service.reply_of(response["body"])
+            reply = reply_of(response["body"])
             self.keep(slots, reply, self._cost(reply) * self.settings.discount, job["run"])
         elif slots and status in (400, 413, 422):
             if len(slots) > 1:
@@ -125,7 +121,7 @@ class BatchClient(Client):
             if lines:
                 self.jobs.write(job["token"], job)
                 file = await self.library.files.create(file=("requests.jsonl", b"\n".join(lines)), purpose="batch")
-                submitted = await self.library.with_options(max_retries=0).batches.create(
+                submitted = await self.service.client.batches.create(
                     input_file_id=file.id,
                     endpoint=f"/v1{COMPLETIONS}",
                     completion_window="24h",

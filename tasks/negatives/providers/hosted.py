@@ -1,13 +1,11 @@
 """What hosted language models have in common: the interface of their services, and the provider that reads answers."""
 
-import json
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from penumbra.artifacts.errors import PenumbraError
 from penumbra.tasks.negatives.providers import Fill, MaskedQuery
@@ -22,12 +20,8 @@ from penumbra.tasks.negatives.providers.questions import (
 )
 from penumbra.tasks.negatives.providers.settings import HostedSettings
 
-if TYPE_CHECKING:
-    import aiohttp
-
 IN_FLIGHT = 16  # requests of one service under way at the same time
 TIMEOUT = 120.0  # seconds until a request is sent again
-CONNECT_TIMEOUT = 30.0
 WORD_TOKENS = 16  # most tokens of an answer for each slot
 UNANSWERED = "not answered yet"
 # What reading a response raises if it is malformed, too large a number or too deep a nesting included
@@ -128,10 +122,7 @@ class Reply:
 
 
 class Service(ABC):
-    """A hosted language model: one POST request for several questions, which is never repeated unseen.
-
-    Raises `ServiceError` without the service's own message, which may repeat the key.
-    """
+    """A hosted language model; its library is imported when the first request is sent."""
 
     def __init__(self, settings: HostedSettings, prompt: Prompt) -> None:
         self.settings, self.prompt = settings, prompt
@@ -141,60 +132,20 @@ class Service(ABC):
         """Read the key, which no event loop may do; raise `PenumbraError` if there is none."""
         self.key = api_key(self.settings)
 
-    @cached_property
-    def session(self) -> "aiohttp.ClientSession":
-        """The connections to the service."""
-        import aiohttp
-
-        timeout = aiohttp.ClientTimeout(TIMEOUT, sock_connect=min(TIMEOUT, CONNECT_TIMEOUT))
-        return aiohttp.ClientSession(timeout=timeout, trust_env=True)
-
-    async def send(self, payload: dict[str, Any], key: str) -> Reply:
-        """Send a request once; raise `ServiceError` if it is not answered.
-
-        `key` is the same whenever the same request is sent again: services that know it answer and charge it once.
-        """
-        import aiohttp
-
-        url, headers = self.endpoint(key)
-        try:
-            async with self.session.post(url, json=payload, headers=headers, allow_redirects=False) as response:
-                content = await response.read()
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise lost(type(error).__name__, is_free=True) from None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise lost(type(error).__name__) from None
-        if response.status < 300:
-            try:
-                return self.reply_of(json.loads(content))
-            except MALFORMED:
-                raise lost("body is no answer") from None
-        try:
-            raise self.error_of(response.status, json.loads(content), response.headers) from None
-        except MALFORMED:
-            status = response.status
-            raise error_of_status(status, f"status {status}", retry_after(response.headers)) from None
-
-    async def close(self) -> None:
-        """Close the connections."""
-        if "session" in self.__dict__:
-            await self.session.close()
-
-    @abstractmethod
-    def endpoint(self, key: str) -> tuple[str, dict[str, str]]:
-        """Return the URL and the headers of a request; `key` is as in `send`."""
-
     @abstractmethod
     def payload(self, questions: Sequence[Question]) -> dict[str, Any]:
         """Return the request's body; the static text of the prompt comes first."""
 
     @abstractmethod
-    def reply_of(self, body: Any) -> Reply:
-        """Return the body of an answer as a reply; raise one of `MALFORMED` if it is none."""
+    async def send(self, payload: dict[str, Any], key: str) -> Reply:
+        """Send a request once; raise `ServiceError` if it is not answered.
+
+        `key` is the same whenever the same request is sent again: services that know it answer and charge it once.
+        """
 
     @abstractmethod
-    def error_of(self, status: int, body: Any, headers: Mapping[str, str]) -> ServiceError:
-        """Return the error of a status; raise one of `MALFORMED` if the body is not of the service's form."""
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 @dataclass(frozen=True)

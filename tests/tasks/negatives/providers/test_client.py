@@ -1,4 +1,4 @@
-"""The client of both services over HTTP, against a stand-in that misbehaves."""
+"""The client with the real `openai` and `google-generativeai` libraries against a stand-in that misbehaves."""
 
 import json
 import math
@@ -386,12 +386,19 @@ def test_a_server_that_cannot_be_reached_costs_nothing(server: ProtocolServer, s
     assert (client.budget.account["spent"], client.statistics.lost_usd) == (0.0, 0.0)
 
 
-def test_a_server_that_counts_no_tokens_does_not_break_the_budget(server: ProtocolServer, openai: Session) -> None:
-    body = {"model": "m", "choices": [{"message": {"content": '{"1": "A", "2": "A", "3": "A"}'}}]}
-    server.script({"do": "body", "body": json.dumps(body)})
+@pytest.mark.parametrize("content", ['{"1": "A", "2": "A", "3": "A"}', "blah " * 400], ids=["no count", "too long"])
+def test_a_server_that_counts_no_tokens_or_says_too_much_does_not_break_the_budget(
+    server: ProtocolServer, openai: Session, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No limit can include the first answer that is too long; with all that follow it is kept."""
+    monkeypatch.setattr(hosted, "IN_FLIGHT", 1)
+    body = {"model": "m", "choices": [{"message": {"content": content}}]}
+    is_counted = content.startswith("blah")
+    server.script({"do": "answer", "content": content} if is_counted else {"do": "body", "body": json.dumps(body)})
     client = openai.ask(questions(60), limit=0.4, queries_a_request=1)
     assert client.stopped == OVER_BUDGET
-    assert charged(server) <= client.budget.account["spent"] + 1e-9 <= 0.4 + 1e-9
+    assert charged(server) <= 0.4
+    assert charged(server) <= client.budget.account["spent"] + 1e-9
 
 
 # -- runs at once, and runs that were killed --------------------------------------------------------------------------
@@ -417,7 +424,8 @@ def test_interrupted_requests_are_sent_again_as_they_were_and_charged_once(
     """A service that knows their idempotency keys answers them again for nothing, whatever the parameters are."""
     asked = questions(30)
     server.change(idempotent=True)
-    server.script({"do": "slow", "seconds": 8, "when": {"request": [2, 3]}})
+    openai.ask(questions(4, 90))  # imports the library
+    server.script({"do": "slow", "seconds": 8, "when": {"request": [3, 4]}})
     with pytest.raises(TimeoutError):
         openai.ask(asked, within=2)
     deadline = time.monotonic() + 20
@@ -428,7 +436,7 @@ def test_interrupted_requests_are_sent_again_as_they_were_and_charged_once(
     client = openai.ask(asked[::-1], queries_a_request=queries_a_request)
     assert (client.stopped, openai.open(asked)) == ("", [])
     paid = Counter(line for request in server.requests() if any(request["charged"]) for line in lines_of(request))
-    assert paid == Counter(one.text() for one in asked), "each once"
+    assert paid == Counter(one.text() for one in [*asked, *questions(4, 90)]), "each once"
 
 
 def test_the_rest_of_an_interrupted_request_is_asked_if_some_of_it_is_gone(
