@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bench.campaigns import corruption, fuzz
+from bench.campaigns.flows import FLOWS, NAME, Place
 from penumbra.artifacts.locations import PROJECT
+from penumbra.flows.local_run import prepare
+from tests.corner import cut_out, without_prefect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -17,6 +21,16 @@ def run_campaign(name: str, *options: str) -> list[list[str]]:
     ended = subprocess.run(command, check=False, cwd=PROJECT, capture_output=True, text=True, timeout=880)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return [line.strip("| ").split(" | ") for line in ended.stdout.splitlines()[2:]]
+
+
+def test_flows_take_the_parameters_of_the_campaigns(tmp_path: Path) -> None:
+    """Check what the long tests below run, in seconds."""
+    place = Place(tmp_path)
+    cut_out(place.dataset)
+    for flow in FLOWS:
+        prepare(flow, NAME, place.changes(flow))
+    with without_prefect():
+        pass
 
 
 @pytest.mark.long
