@@ -161,38 +161,11 @@ def test_every_level_is_filled_and_the_same_run_again_sends_nothing(whole: Corne
     assert len(whole.server.requests()) == len(answered)
 
 
-def test_a_word_is_filled_in_its_place_and_nothing_else_changes(corner_of: Corner) -> None:
-    rows = corner_of.fills(corner_of.run("openai"))
-    masks = {(row["qid"], row["level"]): row for row in corner_of.masks().to_pylist()}
-    for row in rows:
-        mask = masks[row["qid"], row["level"]]
-        pieces = mask["masked_query"].split("<mask>")
-        assert len(row["words"]) == len(pieces) - 1 == len(mask["slots"])
-        words = [
-            word.capitalize() if slot["word"][:1].isupper() else word
-            for word, slot in zip(row["words"], mask["slots"], strict=True)
-        ]
-        assert row["negative"] == "".join(a + b for a, b in zip(pieces, [*words, ""], strict=True))
-        assert not any(w == slot["word"].lower() for w, slot in zip(row["words"], mask["slots"], strict=True))
-
-
 def test_four_providers_give_a_candidate_each_a_row(corner_of: Corner, tmp_path: Path) -> None:
     llama = {"model": str(build(tmp_path / "llama")), "device": "cpu"}
     rows = corner_of.fills(corner_of.run("openai", "gemini", "llama", "corpus", llama=llama))
     for provider in ("openai", "gemini", "llama", "corpus"):
         assert places(rows, provider=provider, status="filled") == dict.fromkeys(corner_of.levels(), 1)
-
-
-def test_other_settings_ask_nothing_and_another_provider_only_itself(corner_of: Corner) -> None:
-    corner_of.run("openai")
-    sent = len(corner_of.server.requests())
-    corner_of.run("openai", queries_a_request=7, openai={"requests_a_minute": 999.0})
-    corner_of.run("openai", "corpus", candidates=3)
-    assert len(corner_of.server.requests()) == sent
-    corner_of.run("gemini", "openai", max_cost_usd=100.0)
-    new = corner_of.server.requests()[sent:]
-    assert new
-    assert {request["path"] for request in new} == {"/v1beta/models/gemini-2.5-flash:generateContent"}
 
 
 def test_an_answer_outlives_its_artifact(corner_of: Corner) -> None:

@@ -55,8 +55,6 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float
-    seconds: float
-    retries: int
     run: str
     questions: int
 
@@ -146,7 +144,10 @@ class Answers:
         if "error" in entry:
             return CacheEntry(None, error=entry["error"])
         answer = self.cache.get(f"answer {entry['answer']}", retry=True)
-        return CacheEntry(Answer(**answer), entry["number"], entry["first"], entry["asker"]) if answer else None
+        if answer is None:
+            return None
+        known = {name: answer[name] for name in Answer.__dataclass_fields__}  # older versions wrote more
+        return CacheEntry(Answer(**known), entry["number"], entry["first"], entry["asker"])
 
     def keep(self, slots: Sequence[QuestionSlot], answer: Answer) -> None:
         """Store the answer to a request of these questions, as one transaction."""

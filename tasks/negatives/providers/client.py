@@ -49,7 +49,6 @@ class Statistics:
     requests: int = 0  # that were answered
     sent: int = 0  # requests, including those that were lost
     in_flight: int = 0
-    retries: int = 0
     limited: int = 0  # requests that the service did not take for now
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -93,7 +92,9 @@ class Client:
     def line(self) -> str:
         """Return one line about progress and cost."""
         s = self.statistics
-        answered = f"{s.requests:,} requests answered, {s.in_flight} in flight, {s.retries + s.limited:,} sent again"
+        answered = (
+            f"{s.requests:,} requests answered, {s.in_flight} in flight, {s.faults.total() + s.limited:,} sent again"
+        )
         return f"{self.progress()}, {answered}, {s.prompt_tokens + s.completion_tokens:,} tokens, {s.cost()}"
 
     async def ask(self, blocks: Iterable[Sequence[Question]]) -> Statistics:
@@ -186,23 +187,21 @@ class Client:
     async def _ask_request(self, request: Sequence[Question]) -> None:
         """Send a request and store its answer."""
         try:
-            reply, seconds, retries = await self._deliver(request)
+            reply = await self._deliver(request)
         except ServiceError as error:
             self._give_up(request, error)
             return
         self._failures = 0
         cost = self._cost(reply)
-        self.keep(self.question_slots(request), reply, cost, self.run, seconds, retries)
+        self.keep(self.question_slots(request), reply, cost, self.run)
         for question in request:
             if not self.open_questions([question]):
                 self.statistics.done += self._askers[self.key(question)]
 
-    def keep(
-        self, slots: Sequence[QuestionSlot], reply: Reply, cost: float, run: str, seconds: float = 0.0, retries: int = 0
-    ) -> None:
+    def keep(self, slots: Sequence[QuestionSlot], reply: Reply, cost: float, run: str) -> None:
         """Store and count the answer to a request of these questions."""
         answered = reply.text, reply.problem, reply.model, reply.prompt_tokens, reply.completion_tokens
-        self.answers.keep(slots, Answer(*answered, cost, round(seconds, 3), retries, run, len(slots)))
+        self.answers.keep(slots, Answer(*answered, cost, run, len(slots)))
         self.statistics.requests += 1
         self.statistics.prompt_tokens += reply.prompt_tokens
         self.statistics.completion_tokens += reply.completion_tokens
@@ -226,8 +225,8 @@ class Client:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, request: Sequence[Question]) -> tuple[Reply, float, int]:
-        """Send a request until it is answered; return the reply, its latency and how often it was sent again."""
+    async def _deliver(self, request: Sequence[Question]) -> Reply:
+        """Send a request until it is answered."""
         payload = self.service.payload(request)
         content = json.dumps(payload)
         attempts = [question.attempt for question in request]  # the same text at another attempt is another request
@@ -244,7 +243,6 @@ class Client:
                 self.statistics.limited += 1
             else:
                 retries += 1
-                self.statistics.retries += 1
                 self.statistics.faults[error.reason] += 1
                 self._count_failure(error.reason)
             return retries <= TRANSPORT_RETRIES
@@ -259,9 +257,7 @@ class Client:
                     raise ServiceError(self.stopped, "stop")
                 if not await self.budget.reserve(most):
                     raise ServiceError(OVER_BUDGET, "stop")
-                started = time.monotonic()
-                reply = await self._send(payload, key, keys, most)
-                return reply, time.monotonic() - started, retries
+                return await self._send(payload, key, keys, most)
         raise AssertionError  # tenacity ends with an answer or an error
 
     def _pause(self, state: RetryCallState) -> float:

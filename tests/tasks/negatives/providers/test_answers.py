@@ -25,8 +25,6 @@ def answer(text: str | None = "{}", questions: int = 3, **more: object) -> Answe
         "prompt_tokens": 100,
         "completion_tokens": 7,
         "cost_usd": 0.001,
-        "seconds": 0.2,
-        "retries": 0,
         "run": "r",
     }
     return Answer(text=text, questions=questions, **(values | more))  # type: ignore[arg-type]
@@ -41,7 +39,7 @@ def places(*keys: str) -> list[QuestionSlot]:
 
 
 def test_each_question_of_a_request_finds_the_answer_and_its_place_in_it(tmp_path: Path) -> None:
-    given_answer = answer('{"1": "A\\ud800 🙂"}', retries=2)
+    given_answer = answer('{"1": "A\\ud800 🙂"}', cost_usd=2.0)
     first = Answers(tmp_path)
     first.keep(places("a", "b", "c"), given_answer)
     first.close()
@@ -103,7 +101,7 @@ def test_a_row_names_no_file_outside_the_cache(tmp_path: Path) -> None:
 def test_a_cache_of_version_0_1_is_read_as_it_is(tmp_path: Path) -> None:
     """It was written through diskcache's own disk, with values that are JSON already."""
     entry = {"answer": "name", "number": 1, "first": 1, "asker": "x"}
-    said = json.loads(json.dumps(answer("{}" * 30_000).__dict__))
+    said = json.loads(json.dumps(answer("{}" * 30_000).__dict__ | {"seconds": 0.2, "retries": 0}))
     with diskcache.Cache(str(tmp_path)) as old:
         old.set("answer name", json.dumps(said))
         old.set("question a", json.dumps(entry))
@@ -141,7 +139,7 @@ def places(*keys):
     slot = module.QuestionSlot
     return [slot(key, 3 * i + 1, f"asker of {key}", f"offer {key}", [["a"]]) for i, key in enumerate(keys)]
 def answer(text, questions):
-    return module.Answer(text, "", "m-1", 100, 7, 0.001, 0.2, 0, "r", questions)
+    return module.Answer(text, "", "m-1", 100, 7, 0.001, "r", questions)
 """
 # Requests of three questions: one that all writers have, two of this one's own.
 WRITE = """

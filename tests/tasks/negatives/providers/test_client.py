@@ -56,7 +56,7 @@ def charged(server: ProtocolServer) -> float:
 def test_every_question_is_asked_once_and_its_words_are_the_models(server: ProtocolServer, session: Session) -> None:
     asked = questions(30)
     client = session.ask(asked, queries_a_request=7)
-    assert (client.stopped, client.statistics.done, client.statistics.retries) == ("", 30, 0)
+    assert (client.stopped, client.statistics.done, client.statistics.faults.total()) == ("", 30, 0)
     assert set(asked_lines(server).values()) == {1}
     letters = {}
     for request in server.requests():
@@ -122,7 +122,7 @@ def test_only_the_wrong_part_of_an_answer_is_asked_for_again(
     server.script({"do": kind, "times": 1, **({"slot": "2"} if open_slots == 1 else {})})
     client = session.ask([one])
     assert session.problems(one) == [problem, ""]
-    assert (client.statistics.retries, client.statistics.requests) == (0, 2)
+    assert (client.statistics.faults.total(), client.statistics.requests) == (0, 2)
     first, second = server.requests()
     assert len(second["offered"]) == open_slots
     if open_slots == 1:
@@ -172,7 +172,7 @@ def test_a_lost_request_is_sent_again_as_it_was(
     monkeypatch.setattr(hosted, "TIMEOUT", 0.4 if fault["do"] == "hang" else 10.0)
     client = session.ask(questions(4))
     assert session.open(questions(4)) == []
-    assert (client.statistics.retries, client.statistics.requests, client.statistics.limited) == (2, 1, 0)
+    assert (client.statistics.faults.total(), client.statistics.requests, client.statistics.limited) == (2, 1, 0)
     assert len({request["payload"] for request in server.requests()}) == 1
     assert len(server.requests()) == 3
 
@@ -185,7 +185,7 @@ def test_a_limit_means_waiting_as_long_as_the_service_asks(
     client = session.ask(questions(8), queries_a_request=1)
     refused, *rest = server.requests()
     assert min(request["time"] for request in rest[1:]) >= refused["time"] + min(wait.values()) - 0.02
-    assert (client.statistics.limited, client.statistics.retries, dict(client.statistics.faults)) == (1, 0, {})
+    assert (client.statistics.limited, dict(client.statistics.faults)) == (1, {})
     assert session.open(questions(8)) == []
 
 
@@ -194,7 +194,7 @@ def test_a_limit_never_fails_however_often_it_is_hit(server: ProtocolServer, ses
     server.script({"do": "status", "status": 429, "times": times})
     client = session.ask(questions(8))
     assert session.open(questions(8)) == []
-    assert (client.statistics.limited, client.statistics.retries) == (times, 0)
+    assert (client.statistics.limited, client.statistics.faults.total()) == (times, 0)
 
 
 def test_a_limit_that_a_parameter_names_is_kept_without_refusals(server: ProtocolServer, openai: Session) -> None:
