@@ -82,48 +82,35 @@ def random_fills(rows: Sequence[Negative], reference: Reference) -> Iterator[Neg
             yield replace(row, negative=text, provider=RANDOM, slots=slots, similarity=None)
 
 
-@dataclass
-class Evaluation:
-    """Evaluates samples of negatives and of random fills by the same measures."""
+def put_cosines(rows: Sequence[Negative], encoding: Encoding, figures: Figures) -> None:
+    """Encode the rows and their queries, and add the figures of their cosines."""
+    texts = sorted({text for row in rows for text in (row.query, row.negative)})
+    vectors = dict(zip(texts, encode(texts, encoding), strict=True))
+    cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in rows], dtype=np.float64)
+    put_similarity([row.qid for row in rows], cosines, Places(rows, figures.videos), figures)
 
-    reference: Reference
-    data: AnnotatedDataset
-    encoding: Encoding
-    figures: Figures
 
-    def put_cosines(self, rows: Sequence[Negative]) -> None:
-        """Encode the rows and their queries, and add the figures of their cosines."""
-        texts = sorted({text for row in rows for text in (row.query, row.negative)})
-        vectors = dict(zip(texts, encode(texts, self.encoding), strict=True))
-        cosines = np.array([float(vectors[row.query] @ vectors[row.negative]) for row in rows], dtype=np.float64)
-        put_similarity([row.qid for row in rows], cosines, Places(rows, self.figures.videos), self.figures)
-
-    def put_all_relations(self, *several: Sequence[Negative]) -> None:
-        """Parse these rows, and add the shares of attested relations."""
-        texts = sorted({text for rows in several for row in rows for text in (row.query, row.negative)})
-        model = SHIPPED_PIPELINE
-        if self.data.tags:
-            model = str(self.data.store.manifest(self.data.tags).parameters["spacy_model"])
-        parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
-        for rows in several:
-            put_relations(rows, parsed, self.reference, self.figures)
-
-    def put_samples(self, rows: Sequence[Negative], sample: int, has_similarity: bool) -> int:
-        """Add the figures of a sample and of the control; return the number of rows of the sample."""
-        qids = {row.qid for row in rows}
-        few_qids, control_qids = draw(qids, sample), draw(qids, max(sample // CONTROL_DIVISOR, 1) if sample else 0)
-        few = [row for row in rows if row.qid in few_qids]
-        randoms = list(random_fills(rows, self.reference))
-        if not has_similarity:
-            self.put_cosines(few)
-        put_blind_auc(rows, "words", self.figures)
-        put_blind_auc(few, "characters", self.figures)
-        put_blind_auc(randoms, "words", self.figures)
-        put_plausibility(rows, randoms, self.reference, self.figures)
-        first = {row.qid: row for row in reversed(few)}.values()
-        own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
-        self.put_all_relations(few, [row for row in randoms if row.qid in control_qids], own)
-        return len(few)
+def put_samples(
+    rows: Sequence[Negative],
+    few: Sequence[Negative],
+    control_qids: set[str],
+    model: str,
+    reference: Reference,
+    figures: Figures,
+) -> None:
+    """Add the figures of the rows, of a sample of `few` rows and of the control; `model` is the parser."""
+    randoms = list(random_fills(rows, reference))
+    put_blind_auc(rows, "words", figures)
+    put_blind_auc(few, "characters", figures)
+    put_blind_auc(randoms, "words", figures)
+    put_plausibility(rows, randoms, reference, figures)
+    first = {row.qid: row for row in reversed(few)}.values()
+    own = [Negative(row.qid, row.vid, EVERY_LEVEL, row.query, row.query, QUERIES) for row in first]
+    several = few, [row for row in randoms if row.qid in control_qids], own
+    texts = sorted({text for rows in several for row in rows for text in (row.query, row.negative)})
+    parsed = dict(zip(texts, tag_texts(texts, load_pipeline(model)), strict=True))
+    for group in several:
+        put_relations(group, parsed, reference, figures)
 
 
 def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosine: int, limits: set[int]) -> list[str]:
@@ -145,8 +132,6 @@ def _notes(reference: Reference, measures: pa.Table, columns: Columns, with_cosi
     for metric, reason in unknown.items():
         missing = rows - int(np.count_nonzero(columns[metric][1]))
         notes += [f"{missing:,} of {rows:,} rows {reason}"] if missing else []
-    if len(measures["level"].unique()) < 2:
-        notes.append("there is one level only: hierarchy is not judged")
     strangers = rows - (pc.sum(measures["known_query"]).as_py() or 0)
     if reference.trained and strangers:
         notes.append(f"{strangers:,} of {rows:,} rows have a query that {name} lacks")
@@ -187,8 +172,9 @@ class Quality(Stage):
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings and the sentence encoder."""
-        settings = self.judging.model_dump(mode="json", exclude={"judge"})
-        return {**settings, "sentence_model": self.encoding.sentence_model}
+        return self.judging.model_dump(mode="json", exclude={"judge"}) | {
+            "sentence_model": self.encoding.sentence_model
+        }
 
     def determines(self) -> dict[str, Any]:
         """Return the settings that have not their default, and the sentence encoder."""
@@ -221,12 +207,20 @@ class Quality(Stage):
         most = max(MOST_QUERIES, config.sample) if config.sample else len(queries)
         wanted = draw(queries, most) if most < len(queries) else None
         rows = list(chain.from_iterable(self.negatives.parts(wanted)))
-        sampled = Evaluation(reference, data, self.encoding, figures).put_samples(rows, config.sample, bool(len(known)))
+        few_qids, control_qids = (
+            draw({row.qid for row in rows}, max(config.sample // divisor, 1) if config.sample else 0)
+            for divisor in (1, CONTROL_DIVISOR)
+        )
+        few = [row for row in rows if row.qid in few_qids]
+        if not len(known):
+            put_cosines(few, self.encoding, figures)
+        model = data.store.manifest(data.tags).parameters["spacy_model"] if data.tags else SHIPPED_PIPELINE
+        put_samples(rows, few, control_qids, str(model), reference, figures)
         providers = measures["provider"].unique().to_pylist()
         if len(providers) == 1:  # a figure is found under the name of its provider, too
             figures.rows += [{**row, "provider": providers[0]} for row in figures.rows if row["provider"] == ALL]
         part = Part(table_of(STAGE, figures.rows), len(figures.rows), len(figures.rows))
-        notes = _notes(reference, measures, columns, len(known) or sampled, {most, config.sample} - {0})
+        notes = _notes(reference, measures, columns, len(known) or len(few), {most, config.sample} - {0})
         part.notes.update(dict.fromkeys(notes, 1))
         return part
 
