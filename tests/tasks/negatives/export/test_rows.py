@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ from penumbra.artifacts.manifest import Artifact, Part, Work
 from penumbra.artifacts.schemas import table_of
 from penumbra.artifacts.store import ArtifactError, Store
 from penumbra.flows.commands import app
-from penumbra.flows.commands.terminal import write_text
-from penumbra.flows.safe_console import json_text
 from penumbra.tasks.negatives.export import SCHEMA, SENTENCE_FORMATS, export_rows, shortest_float
 from penumbra.tasks.negatives.files import read_entries
 from tests.rows import annotation, negative
@@ -106,20 +103,6 @@ def test_one_negative_a_row(built: Store) -> None:
     }
 
 
-@pytest.mark.parametrize("format_", ["shine", "jsonl"])
-def test_what_is_written_is_read_back(
-    built: Store, tmp_path: Path, format_: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = list(export_rows(built, "scenes", format_))
-    lines = [json_text(row) + "\n" for row in rows]
-    write_text(lines, tmp_path / "out.jsonl")
-    text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
-    assert [json.loads(line) for line in text.splitlines()] == rows
-    assert text.endswith("}\n")
-    write_text(lines, None)
-    assert capsys.readouterr().out == text
-
-
 def test_negatives_that_do_not_name_their_sources_are_refused(store: Store) -> None:
     build(store, "negatives", [[chosen("a1", 1)]])
     with pytest.raises(ArtifactError, match="does not name its annotations and masks"):
@@ -187,16 +170,6 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back_as_it_was(store: Store, tm
     assert (row["words"], row["similarity"]) == ('["-cmd", "Tür"]', "-0.25")
     [entry] = read_entries(file)
     assert (entry.qid, entry.level, entry.query, entry.text) == ("a1", 1, "=1+1 opens, the door", '@SUM(A1) "quoted"')
-
-
-@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet", "shine"])
-def test_a_file_stays_if_there_is_nothing_to_write(store: Store, tmp_path: Path, format_: str) -> None:
-    build(store, "masks", [[masked("a1", 1)]])
-    file = tmp_path / f"out.{format_}"
-    file.write_text("precious")
-    done = CliRunner().invoke(app, ["export", "scenes", "--format", format_, "--output", str(file)])
-    assert re.search("no scenes/negatives .*there is: scenes/masks", str(done.exception))
-    assert file.read_text() == "precious"
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet", "shine", "hf"])

@@ -29,17 +29,6 @@ def test_without_a_limit_everything_is_taken_and_booked(answers: Answers) -> Non
         assert budget.account["spent"] == 5.0
 
 
-def test_what_is_set_aside_is_not_to_be_had_until_it_is_given_back(answers: Answers) -> None:
-    with Budget(1.0, answers) as budget:
-        assert budget.try_reserve(0.6)
-        assert not budget.try_reserve(0.6)
-        budget.charge(0.6, 0.1)
-        assert budget.try_reserve(0.6)
-        budget.charge(0.6, 0.6)
-        assert not budget.try_reserve(0.6)
-        assert budget.try_reserve(0.3)
-
-
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.floats(0.01, 10),
