@@ -76,9 +76,7 @@ class Client:
         self._limiter = AsyncLimiter(1, 60 / limit) if limit else None  # evenly, one after the other
         self._resume = 0.0  # when requests may be sent again after a limit
         self._failures = 0  # since the last answer
-        self._excess = 1.0  # factor by which an answer cost more than it can: some servers ignore the most tokens
         self._askers = Counter[str]()  # number of open questions that have a key
-        self._alone: set[str] = set()  # keys of questions whose request was refused
         self._given_up: set[str] = set()  # keys of questions that this run does not ask again
         self._refusals: dict[str, str] = {}  # by key; stored once the service has shown that it can answer
         self._sent: dict[str, list[str]] = {}  # keys of requests without an answer, a killed run's among them
@@ -174,7 +172,7 @@ class Client:
                 requests.append([questions.pop(key) for key in keys])
         together: dict[int, list[Question]] = defaultdict(list)
         for key, question in questions.items():
-            if key in self._alone or self.answers.is_isolated(key):
+            if self.answers.is_isolated(key):
                 requests.append([question])
             else:
                 together[question.attempt].append(question)
@@ -216,7 +214,7 @@ class Client:
         elif error.action != "refuse":
             self._given_up.update(keys)
         elif len(request) > 1:
-            self._alone.update(keys)
+            self.answers.isolate(keys)
         else:
             self.statistics.refused[error.reason] += 1
             self._refusals[keys[0]] = f"request refused: {error.reason}"
@@ -231,7 +229,7 @@ class Client:
         content = json.dumps(payload)
         attempts = [question.attempt for question in request]  # the same text at another attempt is another request
         key = hashlib.sha256(f"{content} {attempts}".encode()).hexdigest()
-        most = most_cost(payload, len(content), self.price) * self._excess
+        most = most_cost(payload, len(content), self.price)
         keys = [self.key(question) for question in request]
         retries = 0
 
@@ -286,7 +284,6 @@ class Client:
             reply = await self.service.send(payload, key)
             del self._sent[key]
             cost = self._cost(reply) or most  # some servers count no tokens
-            self._excess = max(self._excess, cost / most if most else 0.0)
             return reply
         except ServiceError as error:
             cost = 0.0 if error.is_free else most

@@ -386,19 +386,12 @@ def test_a_server_that_cannot_be_reached_costs_nothing(server: ProtocolServer, s
     assert (client.budget.account["spent"], client.statistics.lost_usd) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("content", ['{"1": "A", "2": "A", "3": "A"}', "blah " * 400], ids=["no count", "too long"])
-def test_a_server_that_counts_no_tokens_or_says_too_much_does_not_break_the_budget(
-    server: ProtocolServer, openai: Session, content: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No limit can include the first answer that is too long; with all that follow it is kept."""
-    monkeypatch.setattr(hosted, "IN_FLIGHT", 1)
-    body = {"model": "m", "choices": [{"message": {"content": content}}]}
-    is_counted = content.startswith("blah")
-    server.script({"do": "answer", "content": content} if is_counted else {"do": "body", "body": json.dumps(body)})
+def test_a_server_that_counts_no_tokens_does_not_break_the_budget(server: ProtocolServer, openai: Session) -> None:
+    body = {"model": "m", "choices": [{"message": {"content": '{"1": "A", "2": "A", "3": "A"}'}}]}
+    server.script({"do": "body", "body": json.dumps(body)})
     client = openai.ask(questions(60), limit=0.4, queries_a_request=1)
     assert client.stopped == OVER_BUDGET
-    assert charged(server) <= 0.4
-    assert charged(server) <= client.budget.account["spent"] + 1e-9
+    assert charged(server) <= client.budget.account["spent"] + 1e-9 <= 0.4 + 1e-9
 
 
 # -- runs at once, and runs that were killed --------------------------------------------------------------------------
