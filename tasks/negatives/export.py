@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from penumbra.artifacts.errors import PenumbraError
+from penumbra.artifacts.errors import PenumbraError, without_secrets
 from penumbra.artifacts.files import draft_of
 from penumbra.artifacts.manifest import Artifact
 from penumbra.artifacts.markdown import markdown_table, plain
@@ -224,6 +224,13 @@ def _card(
         configs.append({"config_name": config, "default": config == NEGATIVES, "data_files": data_files})
     head: Row = {"pretty_name": title, "license": licence, "language": ["en"]}
     head |= {"tags": ["temporal-grounding", "video-moment-retrieval", "hard-negatives"], "configs": configs}
+    # without this machine's folders, and without a password in an address
+    parameters = {
+        key: (PurePath(value).name if value.startswith(("/", "~")) else without_secrets(value))
+        if isinstance(value, str)
+        else value
+        for key, value in manifest.parameters.items()
+    }
     return CARD.format(
         head=yaml.safe_dump(head, sort_keys=False, allow_unicode=True),
         title=plain(title),
@@ -231,7 +238,7 @@ def _card(
         name=name,
         quality=_quality(store, negatives),
         key=f"{negatives.stage}/{negatives.key}",
-        parameters=f"`{json.dumps(manifest.parameters, ensure_ascii=False).replace('`', '')}`",
+        parameters=f"`{json.dumps(parameters, ensure_ascii=False).replace('`', '')}`",
         software=", ".join(f"{package} {version}" for package, version in manifest.software.items()),
         licence=licence,
         dataset=plain(manifest.dataset),

@@ -45,7 +45,8 @@ def built(store: Store) -> Artifact:
     masks = put(store, "masks", masked, (annotations, tags), base_url="https://me:geheim@host/v1")
     texts = [(qid, level, f"Jemand schließt {qid} {level}.") for qid, level in chosen]
     negatives = [negative(*place, words=["schließt"], similarity=0.1 * place[1]) for place in texts]
-    return put(store, "negatives", negatives, (annotations, tags, masks))
+    parameters = {"sentence_model": "/home/anna/models/encoder", "base_url": "https://me:geheim@host/v1"}
+    return put(store, "negatives", negatives, (annotations, tags, masks), **parameters)
 
 
 def written(store: Store, folder: Path, **options: Any) -> tuple[list[str], list[str]]:
@@ -115,6 +116,7 @@ def test_the_card_tells_how_they_were_made_and_nothing_of_this_machine(
     assert about["configs"][0] == {"config_name": "negatives", "default": True, "data_files": [train]}
     assert 'load_dataset("owner/name", split="train")' in text
     assert f"The table `negatives/{built.key}`" in text
+    assert '{"sentence_model": "encoder", "base_url": "https://host/v1"}' in text
     assert "1 of 2 training queries have not all three levels" in text
     assert "Not judged yet: `penumbra quality mine/negatives`" in text
     for secret in ("/home/anna", "geheim", str(tmp_path)):
