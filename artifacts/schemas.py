@@ -77,11 +77,12 @@ TABLES = {
     ),
     "dictionary": _table(
         "a word of one primitive class and one fine tag, counted over the training split",
-        primitive=Column(TEXT, "`verb`, `noun`, `adjective`, `preposition`, `adverb`; `subject` for a verb's subject"),
+        primitive=Column(TEXT, "`verb`, `noun`, `adjective`, `preposition` or `adverb`"),
         tag=Column(TEXT, "fine part-of-speech tag"),
         word=Column(TEXT, "the word as the queries write it"),
         lemma=Column(TEXT, "the word's lemma"),
         count=Column(INT64, "number of occurrences"),
+        is_subject=Column(BOOL, "whether the word may fill a subject's slot: it mostly is a verb's subject"),
     ),
     "masks": _table(
         "a query at a level",

@@ -1,7 +1,7 @@
 """Stage `dictionary`: how often each word occurs in the training split, by primitive class and fine tag.
 
-A slot may be filled only with words of the dictionary that have its primitive class and fine tag. Nouns that are a
-verb's subject more often than not ("man", not "door") are also of the class `subject`: only they fill a subject's slot.
+A slot may be filled only with words of the dictionary that have its primitive class and fine tag. A subject's slot
+takes only nouns that are a verb's subject more often than not ("man", not "door"): the column `is_subject`.
 """
 
 import re
@@ -21,7 +21,7 @@ from penumbra.tasks.text.relations import NOUNS, VERBS
 from penumbra.tasks.text.tags import SUBJECT_ARCS
 
 STAGE = "dictionary"
-SUBJECT = "subject"  # the class of the nouns that may fill a subject's slot
+SUBJECT = "subject"  # the class under which a dictionary offers the nouns that may fill a subject's slot
 RAREST = 5_000  # a noun that is fewer than one in so many subjects is no subject: mostly it is a typing error
 COLUMNS = ["primitive", "tag", "text", "lemma"]
 # The measure "template kept" needs one token of this form for each slot; other words are never offered.
@@ -60,13 +60,19 @@ def dictionary_part(tagged: Iterable[tuple[pa.Table, pa.Table]]) -> Part:
     others = Counter[str]()  # occurrences of each word that are of another class
     for (primitive, _, word, _), count in counts.items():
         others[word] += count if primitive != "noun" else 0
-    for (primitive, tag, word, lemma), count in subjects.items():
-        is_frequent = RAREST * count >= subjects.total()
-        if primitive == "noun" and is_frequent and 2 * count > counts["noun", tag, word, lemma] > others[word]:
-            counts[SUBJECT, tag, word, lemma] = count
+    total = subjects.total()
     rows = [
-        {"primitive": primitive, "tag": tag, "word": word, "lemma": lemma, "count": count}
-        for (primitive, tag, word, lemma), count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
+        {
+            "primitive": entry[0],
+            "tag": entry[1],
+            "word": entry[2],
+            "lemma": entry[3],
+            "count": count,
+            "is_subject": entry[0] == "noun"
+            and 2 * subjects[entry] > count > others[entry[2]]
+            and RAREST * subjects[entry] >= total,
+        }
+        for entry, count in sorted(counts.items(), key=lambda e: (e[0][:2], -e[1], e[0][2:]))
     ]
     return Part(table_of(STAGE, rows), len(rows), len(rows))
 
@@ -105,12 +111,13 @@ class Dictionary:
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for row in sorted(table.to_pylist(), key=lambda row: (row["count"], row["lemma"])):
             primitive, tag, word, lemma = row["primitive"], row["tag"], row["word"], row["lemma"]
-            self.lemmas[primitive, tag, word] = lemma
             self.forms.setdefault(word, {word}).add(lemma)
-            if OFFERED.match(word):
-                counts[primitive, tag][word] += row["count"]
-                self._related[primitive, tag, word].add(word)
-                self._related[primitive, tag, lemma].add(word)
+            for kind in (primitive, SUBJECT) if row.get("is_subject") else (primitive,):
+                self.lemmas[kind, tag, word] = lemma
+                if OFFERED.match(word):
+                    counts[kind, tag][word] += row["count"]
+                    self._related[kind, tag, word].add(word)
+                    self._related[kind, tag, lemma].add(word)
         self.offers: dict[tuple[str, str], Offer] = {}
         for key, counted in counts.items():
             words = sorted(counted)

@@ -16,6 +16,7 @@ DICTIONARY: dict[str, Any] = {
     "word": ["open", "door"],
     "lemma": ["open", "door"],
     "count": [3, 4],
+    "is_subject": [False, True],
 }
 
 

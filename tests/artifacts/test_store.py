@@ -38,7 +38,8 @@ PARTS = 4
 def part(index: int) -> Part:
     """Two rows, one refusal and a note, different in each part."""
     rows = [
-        {"primitive": "noun", "tag": "NN", "word": f"word{index}{i}", "lemma": "word", "count": index} for i in range(2)
+        {"primitive": "noun", "tag": "NN", "word": f"word{index}{i}", "lemma": "", "count": index, "is_subject": False}
+        for i in range(2)
     ]
     refused = [rejection(f"q{index}", "dictionary", f"reason {index % 2}", "value")]
     return Part(table_of("dictionary", rows), 3, 2, refused, Counter({"clipped": index}))

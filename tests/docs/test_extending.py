@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penumbra.artifacts.manifest import Artifact
-from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.data import dataset
 from penumbra.tasks.grounding.families.base import System
 from penumbra.tasks.grounding.metrics import Split, align, means
@@ -60,7 +60,7 @@ def test_the_provider() -> None:
     assert isinstance(settings, ProviderSettings)
     words = ("runs", "sits", "jumps")
     rows = [{"primitive": "verb", "tag": "VBZ", "word": word, "lemma": word[:-1], "count": 3} for word in words]
-    dictionary = Dictionary(table_of("dictionary", rows))
+    dictionary = Dictionary(pa.Table.from_pylist(rows))
     provider = settings.make(TrainingText(dictionary, []), None, "")
     slot = Slot(1, "verb", "VBZ", "runs", "run")
     [fill] = provider.fill([MaskedQuery("q", [], ((slot,),))], 4)

@@ -58,7 +58,7 @@ def dictionary() -> Dictionary:
         for kind, words in WORDS.items()
         for word in words
     ]
-    return Dictionary(table_of("dictionary", rows))
+    return Dictionary(pa.Table.from_pylist(rows))
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """The dictionary: training words only, each offered to slots of its own class and tag, no word to itself."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from penumbra.artifacts.schemas import table_of
 from penumbra.tasks.text.dictionary import Dictionary, dictionary_part
 
 Word = tuple[str, str | None, str, str]  # text, primitive, tag, lemma
@@ -28,7 +26,7 @@ def tagged(*queries: tuple[str, list[Word]]) -> tuple[pa.Table, pa.Table]:
 
 def dictionary(*entries: tuple[str, str, str, str, int]) -> Dictionary:
     names = ("primitive", "tag", "word", "lemma", "count")
-    return Dictionary(table_of("dictionary", [dict(zip(names, entry, strict=True)) for entry in entries]))
+    return Dictionary(pa.Table.from_pylist([dict(zip(names, entry, strict=True)) for entry in entries]))
 
 
 VERBS = dictionary(
@@ -55,7 +53,7 @@ def test_only_training_words_that_are_primitives_count() -> None:
         ("composition", [DOOR]), ("train", [("opens", "verb", "VBZ", "open"), ("Door", "noun", "NN", "door")])
     )
     third = tagged(("train", [("open", "verb", "VB", "open"), ("open", "adjective", "JJ", "open")]))
-    rows = [tuple(row.values()) for row in dictionary_part([first, second, third]).rows.to_pylist()]
+    rows = [tuple(row.values())[:5] for row in dictionary_part([first, second, third]).rows.to_pylist()]
     assert rows == [
         ("adjective", "JJ", "open", "open", 1),
         ("noun", "NN", "door", "door", 2),
@@ -75,7 +73,7 @@ def test_nouns_that_are_a_verbs_subject_more_often_than_not_may_fill_a_subjects_
     key, offer, own = words.choice("noun", "NN", "person", "person", is_subject=True)
     assert (key, offer.words, own) == (("subject", "NN"), ["man"], ())
     assert words.choice("noun", "NN", "man", "man", is_subject=True)[2] == (0,), "nothing is left for it"
-    older = Dictionary(part.rows.filter(pc.not_equal(part.rows["primitive"], "subject")))
+    older = Dictionary(part.rows.drop(["is_subject"]))
     assert older.choice("noun", "NN", "man", "man", is_subject=True)[0] == ("noun", "NN")
 
 
